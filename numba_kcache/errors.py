@@ -1,0 +1,86 @@
+"""The errors that numba_kcache raises on purpose.
+
+Promise     Every one says what could not be done, why, and what to do next; all survive pickling, so that
+            a worker process can hand them to its parent.
+Not here    Cache trouble. A store that fails is a miss, a warning and a count, never an exception.
+"""
+
+from __future__ import annotations
+
+
+class KCacheError(Exception):
+    """Root of all errors raised on purpose. Says what happened, why, and what to do.
+
+    Args:
+        what: What could not be done, as `cannot ...`.
+        why: The reason, with the number or name that shows it.
+        hint: The next step for the user.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "") -> None:
+        super().__init__(what, why, hint)  # pickle hands args back to __init__
+        self.what, self.why, self.hint = what, why, hint
+
+    def __str__(self) -> str:
+        return self.what + (self.why and f": {self.why}") + (self.hint and f"\n  hint: {self.hint}")
+
+
+class SettingsError(KCacheError, ValueError):
+    """A setting has a value that cannot be used; names the setting, the value and where it came from."""
+
+
+class OptionError(KCacheError, TypeError):
+    """An option of a kernel is unknown, misspelt, out of range or not for this kind of kernel."""
+
+
+class EntryError(KCacheError, LookupError):
+    """The source has no kernel of the wanted name, none at all, or several to choose from."""
+
+
+class NoDeviceError(KCacheError):
+    """A launch, or `arch="auto"`, needs a CUDA device and there is none."""
+
+
+class ToolchainMissingError(KCacheError, ImportError):
+    """A compiler library, header tree or Python package that this request needs is not installed."""
+
+
+class CompileError(KCacheError):
+    """The compiler refused the source.
+
+    Attributes:
+        log: All the compiler said, with lines of the user's own file where they are known.
+    """
+
+    def __init__(self, what: str, why: str = "", hint: str = "", log: str = "") -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, log)
+        self.log = log
+
+
+class LinkError(CompileError):
+    """nvJitLink refused the inputs; `log` holds all it said."""
+
+
+class ArgumentError(KCacheError, TypeError):
+    """An argument of a launch does not fit the kernel's parameter; nothing has been queued."""
+
+
+class LaunchConfigError(KCacheError, ValueError):
+    """Grid, block, shared memory or stream of a launch cannot be used; nothing has been queued."""
+
+
+class LaunchError(KCacheError):
+    """The driver refused a launch or a load, or a launch failed on the device."""
+
+
+class UncacheableError(KCacheError):
+    """The kernel cannot be keyed, and the caller asked for a cached one or nothing."""
+
+
+class FrozenCacheError(KCacheError):
+    """`mode="frozen"`, and the kernel is not in the cache."""
+
+
+class BundleError(KCacheError):
+    """A bundle is damaged, not trusted, or of a format this version cannot read."""

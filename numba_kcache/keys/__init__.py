@@ -1,0 +1,1 @@
+"""From named inputs to a key: pure, total, labelled and length-prefixed."""

@@ -1,0 +1,148 @@
+"""What a compilation leaves: the bytes the driver loads, and everything a launch must know about them.
+
+Promise     `artifact_from_header` believes nothing: each field is held against its type, its bounds and the
+            closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
+Not here    The file that holds it (store.entry) and the key that names it (keys).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .parameter import Parameter, is_code, size_of_code
+from .target import Target, parse_target
+
+MAX_PARAMETERS_BYTES = 32764
+"""Bytes of parameters one kernel can take (CUDA C++ Programming Guide, "Function Parameters")."""
+
+_MAX_ENTRIES = 65536
+_MAX_NAME = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kernel of an artifact.
+
+    Args:
+        name: How the source, or the user's name expression, calls it.
+        symbol: Its lowered name in the cubin.
+        parameters: In order; with their types only where `typed`.
+        typed: Whether the compiler's own prototype was read; otherwise only sizes can be checked.
+        registers: Registers per thread.
+        shared_bytes: Static shared memory per block.
+        local_bytes: Local memory per thread.
+        const_bytes: Constant memory of the user's variables, for the whole module.
+    """
+
+    name: str
+    symbol: str
+    parameters: tuple[Parameter, ...] = ()
+    typed: bool = False
+    registers: int = 0
+    shared_bytes: int = 0
+    local_bytes: int = 0
+    const_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The result of one compilation for one target.
+
+    Args:
+        kind: `"cuda"`, `"ptx"`, `"cubin"` or `"numba"`.
+        target: What the code was built for.
+        entries: The kernels in it, in order.
+        cubin: The linked module; empty where `target` is virtual.
+        ptx: The PTX it was made from, where it was kept; empty otherwise.
+        log: What the compilers said.
+        compile_time_s: Seconds the compilation took.
+        attributes: Launch attributes that are not in the cubin (cooperative, carveout, ...), as plain values.
+    """
+
+    kind: str
+    target: Target
+    entries: tuple[Entry, ...]
+    cubin: bytes
+    ptx: bytes = b""
+    log: str = ""
+    compile_time_s: float = 0.0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def entry(self, name: str) -> Entry:
+        """The kernel called `name`, by its name in the source or its symbol.
+
+        Raises:
+            KeyError: There is none.
+        """
+        for each in self.entries:
+            if name in (each.name, each.symbol):
+                return each
+        raise KeyError(name)
+
+
+def artifact_header(artifact: Artifact) -> dict[str, Any]:
+    """The artifact without its payloads, as plain JSON values."""
+    return {
+        "kind": artifact.kind,
+        "target": artifact.target.name,
+        "entries": [
+            [
+                entry.name,
+                entry.symbol,
+                entry.typed,
+                [entry.registers, entry.shared_bytes, entry.local_bytes, entry.const_bytes],
+                [[p.offset, p.size, p.code, p.c_type, p.name] for p in entry.parameters],
+            ]
+            for entry in artifact.entries
+        ],
+        "log": artifact.log,
+        "compile_time_s": artifact.compile_time_s,
+        "attributes": dict(artifact.attributes),
+    }
+
+
+def artifact_from_header(header: Mapping[str, Any], cubin: bytes, ptx: bytes) -> Artifact:
+    """The artifact that `artifact_header` described.
+
+    Raises:
+        ValueError: A field is missing, of another type, or out of bounds.
+    """
+    try:
+        entries = header["entries"]
+        log, seconds, attributes = header["log"], header["compile_time_s"], header["attributes"]
+        if type(entries) is not list or len(entries) > _MAX_ENTRIES:
+            raise ValueError("entries")
+        if type(log) is not str or type(attributes) is not dict or type(seconds) not in (int, float):
+            raise ValueError("log, compile_time_s or attributes")
+        if header["kind"] not in ("cuda", "ptx", "cubin", "numba"):
+            raise ValueError("kind")
+        target = parse_target(header["target"])
+        if not cubin and not target.virtual:
+            raise ValueError("a real target without a cubin")
+        return Artifact(
+            header["kind"], target, tuple(map(_entry, entries)), cubin, ptx, log, float(seconds), attributes
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"header is malformed: {error!r}") from None
+
+
+def _entry(fields: Any) -> Entry:
+    name, symbol, typed, resources, parameters = fields
+    if not (type(name) is type(symbol) is str and type(typed) is bool and len(symbol) <= _MAX_NAME):
+        raise ValueError("entry")
+    registers, shared, local, const = resources
+    if not all(type(each) is int and 0 <= each < 1 << 32 for each in resources):
+        raise ValueError("resources")
+    read, end = [], 0
+    for offset, size, code, c_type, label in parameters:
+        if not (type(offset) is type(size) is int and type(code) is type(c_type) is type(label) is str):
+            raise ValueError("parameter")
+        if not (end <= offset and 0 < size and offset + size <= MAX_PARAMETERS_BYTES and is_code(code)):
+            raise ValueError("parameter out of bounds")
+        if size_of_code(code) not in (None, size):
+            raise ValueError("parameter of another size than its type")
+        end = offset + size
+        read.append(Parameter(offset, size, code, c_type, label))
+    return Entry(name, symbol, tuple(read), typed, registers, shared, local, const)

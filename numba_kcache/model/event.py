@@ -1,0 +1,52 @@
+"""What happened, as values: every room reports through an `emit` it is handed; observe/ listens.
+
+Promise     An event's `kind` is one of `EventKind`; its `fields` are plain values and never hold a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+
+class EventKind(str, Enum):
+    """The kinds of events, with the fields that each carries.
+
+    HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
+    MISS        A resolution found nothing: kernel, key, target, reason.
+    WAITED      Another thread or process compiled it meanwhile: kernel, key, waited_s.
+    COMPILE_BEGIN / COMPILE_END / COMPILE_FAILED   kernel, key, target, and seconds or error.
+    LOAD        A module was loaded on a device: kernel, key, device, load_time_s.
+    STORED      An entry was published: key, size_bytes.
+    EVICTED     Entries were removed to keep the limits: entries, size_bytes.
+    DAMAGED     An entry or manifest failed verification and was moved aside: key, reason.
+    UNCACHEABLE A kernel runs uncached: kernel, reason.
+    TROUBLE     The cache could not do something and went on without: where, error.
+    """
+
+    HIT = "hit"
+    MISS = "miss"
+    WAITED = "waited"
+    COMPILE_BEGIN = "compile_begin"
+    COMPILE_END = "compile_end"
+    COMPILE_FAILED = "compile_failed"
+    LOAD = "load"
+    STORED = "stored"
+    EVICTED = "evicted"
+    DAMAGED = "damaged"
+    UNCACHEABLE = "uncacheable"
+    TROUBLE = "trouble"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened in the cache."""
+
+    kind: EventKind
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+Emit: TypeAlias = Callable[[Event], None]
+"""How a room reports: it is called with one event and must not raise."""

@@ -1,0 +1,72 @@
+"""One parameter of a kernel, as the compiler laid it out.
+
+Promise     `code` is a word of a closed vocabulary, so that what a store returns can be checked before
+            anything is packed by it; `offset` and `size` are those of the cubin.
+Method      Grammar of `code`:
+
+                code     ::= pointer | value
+                pointer  ::= "*" ["k"] (element | "?")          k: the pointee is const; ?: any pointee
+                element  ::= scalar | vector | "o"
+                value    ::= scalar | vector | "o" | "?"        o: struct by value; ?: only its size is known
+                vector   ::= "v" ("1" | "2" | "3" | "4") scalar
+                scalar   ::= "b1" | "i1" | "i2" | "i4" | "i8" | "u1" | "u2" | "u4" | "u8"
+                           | "f2" | "bf" | "f4" | "f8" | "c4" | "c8" | "e4" | "e5"
+
+            iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
+            numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SCALAR_SIZES = {
+    "b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8,
+    "f2": 2, "bf": 2, "f4": 4, "f8": 8, "c4": 8, "c8": 16, "e4": 1, "e5": 1,
+}  # fmt: skip
+"""Bytes of each scalar code."""
+
+_SCALAR = "|".join(SCALAR_SIZES)
+_CODE = re.compile(rf"(?:\*k?(?:\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})|\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One kernel parameter.
+
+    Args:
+        offset: Bytes from the start of the parameter buffer.
+        size: Bytes it takes there.
+        code: What it is, in the vocabulary above.
+        c_type: Its C++ type in full, `"float const*"`; `""` where only the size is known.
+        name: Its name in the source; `""` where it could not be read.
+    """
+
+    offset: int
+    size: int
+    code: str
+    c_type: str = ""
+    name: str = ""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it takes a device address."""
+        return self.code.startswith("*")
+
+    def __str__(self) -> str:
+        return f"{self.c_type or f'{self.size} bytes'}{' ' if self.name else ''}{self.name}"
+
+
+def is_code(text: str) -> bool:
+    """Whether `text` is a word of the vocabulary."""
+    return _CODE.match(text) is not None
+
+
+def size_of_code(code: str) -> int | None:
+    """Bytes of a value of this code; None where the code alone does not say (`o`, `?`)."""
+    if code.startswith("*"):
+        return 8
+    if code.startswith("v"):
+        return int(code[1]) * SCALAR_SIZES[code[2:]]
+    return SCALAR_SIZES.get(code)

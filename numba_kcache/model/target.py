@@ -1,0 +1,95 @@
+"""The target of a compilation: a compute capability with its suffix, real (`sm_90a`) or virtual (`compute_80`).
+
+Promise     Each target has one spelling; parsing its `name` gives it back.
+Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
+            sm_XYa runs on X.Y alone, sm_XYf on the family, sm_XY on X.Y and later minors of X.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..errors import OptionError
+
+_SPELLING = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """A compute capability as compilers name it.
+
+    Args:
+        major: Major version of the compute capability.
+        minor: Minor version, 0 to 9.
+        suffix: `""`, `"a"` (architecture-specific) or `"f"` (family-specific).
+        virtual: True for `compute_XY`: the code is PTX and still has to be linked for a device.
+    """
+
+    major: int
+    minor: int
+    suffix: str = ""
+    virtual: bool = False
+
+    @property
+    def name(self) -> str:
+        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`."""
+        return f"{'compute' if self.virtual else 'sm'}_{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def cc(self) -> tuple[int, int]:
+        """The compute capability as (major, minor)."""
+        return self.major, self.minor
+
+    @property
+    def plain(self) -> Target:
+        """The same compute capability without a suffix: its code runs here too."""
+        return Target(self.major, self.minor, "", self.virtual)
+
+    @property
+    def as_virtual(self) -> Target:
+        """The PTX target of the same compute capability."""
+        return Target(self.major, self.minor, self.suffix, True)
+
+    def runs_on(self, cc: tuple[int, int]) -> bool:
+        """Whether a cubin of this target loads on a device of compute capability `cc`.
+
+        Source:
+            CUDA C++ Programming Guide, "Binary Compatibility": same major, same or later minor; with
+            suffix `a` the very same capability, with `f` the same family (taken here as the same major).
+        """
+        if self.virtual:
+            return False
+        if self.suffix == "a":
+            return self.cc == cc
+        return self.major == cc[0] and self.minor <= cc[1]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def parse_target(spelling: object) -> Target:
+    """Read one target as users write it.
+
+    Args:
+        spelling: `"sm_90"`, `"sm_90a"`, `"compute_80"`, `(9, 0)` or a `Target`.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    if isinstance(spelling, Target):
+        return spelling
+    if isinstance(spelling, tuple) and len(spelling) == 2 and all(type(part) is int for part in spelling):
+        major, minor = spelling
+        if 1 <= major <= 99 and 0 <= minor <= 9:
+            return Target(major, minor)
+    if isinstance(spelling, str):
+        match = _SPELLING.match(spelling)
+        if match:
+            kind, major_text, minor_text, suffix = match.groups()
+            return Target(int(major_text), int(minor_text), suffix, kind == "compute")
+    raise OptionError(
+        f"cannot read arch {spelling!r}",
+        "it is not a compute capability",
+        'write "auto", "sm_90", "sm_90a", "compute_80" or (9, 0)',
+    )
