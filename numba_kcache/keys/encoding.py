@@ -9,10 +9,10 @@ Not here    Sets and objects: the caller says what they are made of.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Plain: TypeAlias = (
-    "None | bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain]"
+    "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 )
 
 
@@ -22,13 +22,17 @@ def encode(value: Plain) -> bytes:
     Raises:
         TypeError: A value of another type is inside.
     """
+    return _encode(value)
+
+
+def _encode(value: Any) -> bytes:
     kind = type(value)
     if kind is str:
-        tag, body = b"s", value.encode("utf-8", "surrogatepass")  # type: ignore[union-attr]
+        tag, body = b"s", value.encode("utf-8", "surrogatepass")
     elif kind is bytes:
-        tag, body = b"b", value  # type: ignore[assignment]
+        tag, body = b"b", value
     elif kind is tuple or kind is list:
-        tag, body = b"l", b"".join(map(encode, value))  # type: ignore[arg-type]
+        tag, body = b"l", b"".join(map(_encode, value))
     elif value is None:
         tag, body = b"n", b""
     elif kind is bool:
@@ -36,9 +40,9 @@ def encode(value: Plain) -> bytes:
     elif kind is int:
         tag, body = b"i", b"%d" % value
     elif kind is float:
-        tag, body = b"f", value.hex().encode()  # type: ignore[union-attr]
+        tag, body = b"f", value.hex().encode()
     elif kind is dict:
-        tag, body = b"d", b"".join(encode(k) + encode(value[k]) for k in sorted(value))  # type: ignore[index,call-overload,arg-type,type-var]
+        tag, body = b"d", b"".join(_encode(key) + _encode(value[key]) for key in sorted(value))
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
     return tag + len(body).to_bytes(8, "big") + body

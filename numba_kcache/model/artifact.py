@@ -139,7 +139,7 @@ def _entry(fields: Any) -> Entry:
     for offset, size, code, c_type, label in parameters:
         if not (type(offset) is type(size) is int and type(code) is type(c_type) is type(label) is str):
             raise ValueError("parameter")
-        if not (end <= offset and 0 < size and offset + size <= MAX_PARAMETERS_BYTES and is_code(code)):
+        if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES and is_code(code)):
             raise ValueError("parameter out of bounds")
         if size_of_code(code) not in (None, size):
             raise ValueError("parameter of another size than its type")

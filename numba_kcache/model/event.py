@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 
-class EventKind(str, Enum):
+class EventKind(StrEnum):
     """The kinds of events, with the fields that each carries.
 
-    HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
+    HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s,
+                load_time_s.
     MISS        A resolution found nothing: kernel, key, target, reason.
     WAITED      Another thread or process compiled it meanwhile: kernel, key, waited_s.
     COMPILE_BEGIN / COMPILE_END / COMPILE_FAILED   kernel, key, target, and seconds or error.

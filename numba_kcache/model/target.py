@@ -1,4 +1,4 @@
-"""The target of a compilation: a compute capability with its suffix, real (`sm_90a`) or virtual (`compute_80`).
+"""The target of a compilation: a compute capability and suffix, real (`sm_90a`) or virtual (`compute_80`).
 
 Promise     Each target has one spelling; parsing its `name` gives it back.
 Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
