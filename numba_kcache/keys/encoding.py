@@ -26,6 +26,7 @@ def encode(value: Plain) -> bytes:
 
 
 def _encode(value: Any) -> bytes:
+    body: bytes
     kind = type(value)
     if kind is str:
         tag, body = b"s", value.encode("utf-8", "surrogatepass")
