@@ -52,15 +52,17 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
     kernel = choose_kernel(request, described, wanted, result.lowered)
     signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
     entry = describe_kernel(request, kernel, wanted, result.lowered, signature)
-    keeps_ptx = request.options.keep_ptx or request.target.virtual
+    log = "\n".join(filter(None, (result.log, link_log)))
+    extras = {"log": log.encode()} if log else {}
+    if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
+        extras["ptx"] = result.code["ptx"].rstrip(b"\0")
     return Artifact(
         kind=request.kind,
         target=request.target,
         entries=(replace(entry, const_bytes=described.const_bytes),),
         cubin=b"" if request.target.virtual else cubin,
-        ptx=result.code.get("ptx", b"").rstrip(b"\0") if keeps_ptx else b"",
-        log="\n".join(filter(None, (result.log, link_log))),
         compile_time_s=time.perf_counter() - start,
+        extras=extras,
     )
 
 
@@ -85,7 +87,7 @@ def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str |
     if wanted is None:
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    program = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.guess or wanted or 'kernel')}.cu"
+    program = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
     flags, outputs = _nvrtc_flags(request, toolkit_dirs), _outputs(request)
     source = _with_lines(request)
     if wanted is not None:
