@@ -66,6 +66,7 @@ __all__ = [
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
+    "__version__",
     "cached_kernel",
     "clear",
     "configure",
@@ -73,7 +74,6 @@ __all__ = [
     "print_info",
     "prune",
     "subscribe",
-    "__version__",
 ]
 
 

@@ -300,7 +300,8 @@ class CachedKernel:
     @property
     def max_threads_per_block(self) -> int:
         """Most threads of a block on the current device."""
-        return self._loaded()[2].threads_per_block
+        limits = self._loaded()[2]
+        return limits.threads_per_block
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.__module__}.{self.__qualname__}>"

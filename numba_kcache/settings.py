@@ -14,9 +14,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from .errors import SettingsError
+
+Durability = Literal["none", "data", "full"]
 
 MODES = ("readwrite", "readonly", "off", "frozen", "refresh", "verify")
 TOOLCHAINS = ("exact", "any")
@@ -47,7 +49,7 @@ class Settings:
     mode: str = "readwrite"
     toolchain: str = "exact"
     shared: bool = False
-    durability: str = "data"
+    durability: Durability = "data"
     log_level: str = "warning"
 
 

@@ -208,9 +208,8 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
                 return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(path))
         except OSError as error:
             raise OptionError(f"cannot link {item!r}", str(error)) from None
-    kind = {"cu": "cu", "a": "library", "o": "object"}.get(
-        str(getattr(item, "kind", "")), str(getattr(item, "kind", ""))
-    )
+    kind = str(getattr(item, "kind", ""))
+    kind = "library" if kind == "a" else kind  # Numba's Archive
     data = getattr(item, "data", None)
     if kind not in LINK_KINDS or data is None:
         raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
