@@ -1,0 +1,265 @@
+"""Arguments of a launch: checked against the compiler's word, packed, and handed to the driver.
+
+Promise     Nothing is queued before every argument fits its parameter; then the bytes are those of the C ABI.
+            A launch may run in any number of threads, and inside itself: no buffer is shared while in use.
+Method      After a few launches a kernel gets one straight-line function (`generated`): it recognises the
+            common exact types, packs with one `struct` call into a buffer from a free list, and passes the
+            driver the address of a pointer array made beforehand. Until then, and for whatever that function
+            does not recognise, `_Binding.launch` does the same argument by argument.
+Not here    Loading, contexts and devices (launch.loader); shape and limits (launch.config).
+Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
+            costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import Any
+
+from ..errors import ArgumentError, LaunchError
+from ..model.parameter import Parameter
+from .config import LaunchShape
+from .failures import RECOVERABLE, launch_error
+from .generated import MISSING, STUB, cells_of, generate, learn, namespace_of, stub_code
+from .places import Place
+from .pointers import Call, Surroundings
+from .slots import slot_of, struct_format
+from .streams import same_order, stream_handle
+
+Launch = Callable[..., None]
+"""`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
+
+Relaunch = Callable[[tuple[Any, ...], int], bool]
+"""Called with the arguments and the driver's code where a launch cannot be made here (0: the module is gone,
+or its device is not the current one). True: it was made elsewhere. False: there is no way."""
+
+GENERATE_AFTER = 8
+"""Interpreted launches of a kernel after which its function is generated."""
+
+
+class Launcher:
+    """Launches one kernel on one device.
+
+    Args:
+        kernel: Its name, for messages.
+        parameters: As the compiler laid them out.
+        typed: Whether their types are known, or only their sizes.
+        function: The driver's handle of the loaded function.
+        driver: `cuda.bindings.driver`, or what offers its launch functions.
+        around: The process as the launch sees it.
+        live: One element, true while `function` may be used; whoever unloads it flips it.
+        strided: Whether arrays that do not lie in one piece are taken.
+        attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
+    """
+
+    def __init__(
+        self,
+        kernel: str,
+        parameters: Sequence[Parameter],
+        *,
+        typed: bool,
+        function: Any,
+        driver: Any,
+        around: Surroundings,
+        live: list[bool],
+        strided: bool = False,
+        attributes: Sequence[Any] = (),
+    ) -> None:
+        self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
+        self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
+        places = [Place(kernel, index, each, typed) for index, each in enumerate(self.parameters)]
+        self.slots = [slot_of(place, around, strided=strided) for place in places]
+        self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
+        self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
+        self.code = stub_code()
+        self.defaults: tuple[object, ...] | None = None
+        self._namespace: dict[str, Any] = {}
+        self._interpreted = 0
+
+    def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
+        """The function that launches with this shape on this stream.
+
+        Args:
+            shape: Grid, block and shared memory, checked against the device.
+            stream: Whatever `stream_handle` takes.
+            relaunch: What to try where this module, or this device, is not the one to launch on.
+
+        Raises:
+            LaunchConfigError: `stream` is no stream.
+        """
+        handle = stream_handle(stream)
+        binding = _Binding(self, shape, stream, handle, relaunch)
+        cells = cells_of(
+            *shape.grid, *shape.block, shape.shared_bytes,
+            binding.where, handle, same_order(handle), stream, binding.launch,
+        )  # fmt: skip
+        function = FunctionType(self.code, self._namespace, self.kernel, self.defaults, cells)
+        if self.defaults is None:
+            binding.stub = weakref.ref(function)
+        return function
+
+    def generated(self) -> bool:
+        """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
+        self._interpreted += 1
+        if self._interpreted <= GENERATE_AFTER:
+            return False
+        if self.defaults is None:
+            self._generate()
+        return True
+
+    def new_buffer(self) -> tuple[Any, int]:
+        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
+        size = max((each.offset + each.size for each in self.parameters), default=0)
+        start = -(-size // 8) * 8
+        memory = ctypes.create_string_buffer(start + 8 * len(self.parameters) + 1)
+        base = ctypes.addressof(memory)
+        pointers = [base + each.offset for each in self.parameters]
+        struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
+        return memory, base + start
+
+    def launch_kernel(self, shape: LaunchShape, where: Any, address: int) -> int:
+        """Hand a packed launch to the driver and return its code."""
+        if self.attributes:
+            answer = self.driver.cuLaunchKernelEx(where, self.function, address, 0)
+        else:
+            answer = self.driver.cuLaunchKernel(
+                self.function, *shape.grid, *shape.block, shape.shared_bytes, where, address, 0
+            )
+        return int(answer[0])
+
+    def learn(self, argument: object) -> None:
+        """Let the generated code recognise the library of an argument that it did not."""
+        if self.defaults is not None:
+            learn(type(argument), self._namespace)
+
+    def _generate(self) -> None:
+        driver, around = self.driver, self.around
+        self._namespace.update(
+            namespace_of(
+                self.slots,
+                live=self.live,
+                device=around.device,
+                context=around.context,
+                get_device=driver.cuCtxGetDevice,
+                function=self.function,
+                launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
+                idle=self.idle,
+                new_buffer=self.new_buffer,
+                pack=self.pack,
+            )
+        )
+        self.code = generate(
+            self.slots, elsewhere=around.device_of is not None, configured=bool(self.attributes)
+        )
+        self.defaults = (MISSING,) * len(self.slots)
+
+
+class _Binding:
+    """A shape and a stream of a launcher: the path that any launch can take."""
+
+    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "stub", "where")
+
+    def __init__(
+        self, launcher: Launcher, shape: LaunchShape, stream: Any, handle: int, relaunch: Relaunch | None
+    ) -> None:
+        self._launcher, self._shape, self._stream = launcher, shape, stream
+        self._handle, self._relaunch = handle, relaunch
+        self.where = _where(launcher, shape, handle)
+        self.stub: Callable[[], FunctionType | None] = lambda: None
+
+    def launch(self, arguments: tuple[Any, ...], reason: int) -> None:
+        """Launch with every check, or raise.
+
+        Args:
+            arguments: Of the launch.
+            reason: `STUB`, 0 where the generated function met something unusual, or the driver's code.
+        """
+        launcher = self._launcher
+        if reason == STUB:
+            function = self.stub() if launcher.generated() else None
+            if function is not None:
+                function.__code__, function.__defaults__ = launcher.code, launcher.defaults
+                function(*arguments)
+                return
+        arguments = tuple(each for each in arguments if each is not MISSING)
+        if reason > 0:
+            self._recover(arguments, reason)
+            return
+        if not self._is_here():
+            self._recover(arguments, 0)
+            return
+        self._launch(arguments)
+
+    def _launch(self, arguments: tuple[Any, ...]) -> None:
+        launcher = self._launcher
+        slots = launcher.slots
+        if len(arguments) != len(slots):
+            raise self._wrong_count(arguments)
+        call = Call(self._stream, self._handle)
+        settled = [slot.settle(each, call) for slot, each in zip(slots, arguments, strict=True)]
+        for prepare in call.before:
+            prepare()
+        values = [value for slot, each in zip(slots, settled, strict=True) for value in slot.spread(each)]
+        try:
+            memory, address = buffer = launcher.idle.pop()
+        except IndexError:
+            memory, address = buffer = launcher.new_buffer()
+        launcher.pack(memory, 0, *values)
+        code = launcher.launch_kernel(self._shape, self.where, address)
+        launcher.idle.append(buffer)
+        if code:
+            self._recover(arguments, code)
+            return
+        for each in arguments:
+            launcher.learn(each)
+        for finish in call.after:
+            finish()
+
+    def _is_here(self) -> bool:
+        launcher = self._launcher
+        if not launcher.live[0]:
+            return False
+        code, device = launcher.driver.cuCtxGetDevice()
+        return not code and int(device) == launcher.around.device
+
+    def _recover(self, arguments: tuple[Any, ...], code: int) -> None:
+        if (
+            (code == 0 or code in RECOVERABLE)
+            and self._relaunch is not None
+            and self._relaunch(arguments, code)
+        ):
+            return
+        if code:
+            raise launch_error(self._launcher.kernel, self._shape, code)
+        raise LaunchError(
+            f"cannot launch {self._launcher.kernel}",
+            f"it is not loaded on the current device, or no more on device {self._launcher.around.device}",
+            "make a device current, and index the kernel anew: kernel[grid, block]",
+        )
+
+    def _wrong_count(self, arguments: tuple[Any, ...]) -> ArgumentError:
+        launcher = self._launcher
+        wanted = ", ".join(map(str, launcher.parameters)) or "none"
+        return ArgumentError(
+            f"cannot launch {launcher.kernel} with {len(arguments)} arguments",
+            f"it takes {len(launcher.parameters)}: {wanted}",
+            "pass one argument for each parameter",
+        )
+
+
+def _where(launcher: Launcher, shape: LaunchShape, handle: int) -> Any:
+    """What the driver takes beside function and parameters: the stream, or with attributes all there is."""
+    driver = launcher.driver
+    stream = driver.CUstream(handle)
+    if not launcher.attributes:
+        return stream
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+    config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
+    config.attrs, config.numAttrs = list(launcher.attributes), len(launcher.attributes)
+    return config

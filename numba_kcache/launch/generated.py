@@ -1,0 +1,157 @@
+"""The straight-line function that a kernel's slots make, and its stand-in until it is made.
+
+Promise     The generated function launches exactly as the interpreted path does, or hands over to it.
+Method      Fixed lines go through `compile`. What is fixed per kernel stands in the namespace; what changes
+            with shape and stream stands in cells, so that binding a new shape makes no code. The stub closes
+            over the same cells: a function made with it takes the generated code later. Each kernel has code
+            objects of its own, since the interpreter's inline caches live in them.
+Not here    What the lines of a parameter say (`slots`).
+Ground      CPython: `function.__code__` may be set where the numbers of free variables agree; they are in
+            alphabetical order, and names count that only code behind a return mentions.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from types import CellType, CodeType
+from typing import Any
+
+from .memory import torch_stream
+from .slots import Slot
+
+MISSING = object()
+"""Stands in the place of an argument that was not given."""
+
+STUB = -1
+"""Why the stub hands over; the generated function says 0, or the driver's code."""
+
+_PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
+_CONFIGURED = "stream, function, address, 0"
+_CELLS = "gx, gy, gz, bx, by, bz, shared, stream, handle, order, given, slow"
+
+
+def cells_of(
+    gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
+    stream: Any, handle: int, order: int, given: Any, slow: Callable[[tuple[Any, ...], int], None],
+) -> tuple[CellType, ...]:  # fmt: skip
+    """What one binding fixes, as the closure of its function.
+
+    Args:
+        gx, gy, gz: Blocks.
+        bx, by, bz: Threads of a block.
+        shared: Bytes of dynamic shared memory.
+        stream: What the driver takes: a stream, or the whole configuration.
+        handle: The stream's handle.
+        order: The same, with one number for both names of the default stream.
+        given: The stream as the user gave it.
+        slow: Takes arguments and reason wherever the function does not launch by itself.
+    """
+
+    def stub(*arguments: Any) -> None:
+        slow(arguments, -1)  # STUB; the globals are those of the generated code
+        return
+        gx, gy, gz, bx, by, bz, shared, stream, handle, order, given, slow  # noqa: B018
+
+    return stub.__closure__ or ()
+
+
+def stub_code() -> CodeType:
+    """The code of a function that hands every launch over."""
+    return next(each for each in cells_of.__code__.co_consts if isinstance(each, CodeType))
+
+
+def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> CodeType:
+    """The code of a function that launches by itself wherever it can.
+
+    Args:
+        slots: The parameters.
+        elsewhere: Whether another device may be the current one.
+        configured: Whether the driver takes a configuration instead of extents and stream.
+    """
+    names = [f"a{k}" for k in range(len(slots))]
+    listed = "".join(f"{name}, " for name in names)
+    given = f"({listed})"
+    values = [slot.values.replace("{k}", str(k)) for k, slot in enumerate(slots)]
+    text = [
+        f"def bind({_CELLS}):",
+        f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
+        f"        if {' or '.join(_refusals(names, elsewhere=elsewhere))}:",
+        f"            return slow(({listed}*rest,), 0)",
+        "        torch = cupy = False",
+        "        try:",
+        *(slot.lines.replace("{given}", given).replace("{k}", str(k)) for k, slot in enumerate(slots)),
+        "            if torch and torch_stream(device) != order or cupy and cupy_stream().ptr != order:",
+        f"                return slow({given}, 0)",
+        "            try:",
+        "                memory, address = buffer = idle.pop()",
+        "            except IndexError:",
+        "                memory, address = buffer = new_buffer()",
+        f"            pack(memory, 0, {', '.join(values)})",
+        "        except unusual:",
+        f"            return slow({given}, 0)",
+        f"        code = launch_kernel({_CONFIGURED if configured else _PLAIN})[0]",
+        "        idle.append(buffer)",
+        "        if code:",
+        f"            return slow({given}, int(code))",
+        "        return",
+        f"        {_CELLS}",
+        "    return launch",
+    ]
+    module = compile("\n".join(text), "<launch>", "exec")
+    bind = next(each for each in module.co_consts if isinstance(each, CodeType))
+    return next(each for each in bind.co_consts if isinstance(each, CodeType))
+
+
+def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
+    """What sends a launch to the slow path before any argument is looked at."""
+    return [
+        *(f"{name} is missing" for name in names[-1:]),
+        "rest",
+        "not live[0]",
+        *(["int(get_device()[1] or -1) != device"] if elsewhere else []),
+    ]
+
+
+def namespace_of(slots: Sequence[Slot], **fixed: Any) -> dict[str, Any]:
+    """The names that the generated code needs: those of its slots, and what is `fixed` per kernel."""
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import OwnedPointer
+
+    names = {
+        "NumbaArray": DeviceNDArray,
+        "OwnedPointer": OwnedPointer,
+        "CupyArray": None,  # until one is seen
+        "Tensor": None,
+        "missing": MISSING,
+        "unusual": (struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
+        "integers": _numpy_scalars("iu"),
+        "reals": _numpy_scalars("iuf"),
+        "type": type,
+        "int": int,
+        "float": float,
+        "IndexError": IndexError,
+        **fixed,
+    }
+    for k, slot in enumerate(slots):
+        names.update((name.replace("{k}", str(k)), value) for name, value in slot.names.items())
+    return names
+
+
+def learn(kind: type, namespace: dict[str, Any]) -> None:
+    """Let the generated code recognise a library whose array was seen for the first time."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and kind is torch.Tensor and namespace["Tensor"] is None:
+        for name, value in list(namespace.items()):
+            if name.startswith("torch_dtype") and isinstance(value, str):
+                namespace[name] = getattr(torch, value, None)
+        namespace["torch_stream"], namespace["Tensor"] = torch_stream(torch), kind
+    if cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
+        namespace["cupy_stream"], namespace["CupyArray"] = cupy.cuda.get_current_stream, kind
+
+
+def _numpy_scalars(kinds: str) -> frozenset[type]:
+    import numpy
+
+    return frozenset(numpy.dtype(each).type for each in "bhilqBHILQefd" if numpy.dtype(each).kind in kinds)

@@ -1,0 +1,177 @@
+"""What an argument says of the device memory it stands for, in the words of its library.
+
+Promise     `memory_of` returns a `Memory` for whatever is device memory, None for what is not, and raises
+            `Unfit` for device memory that no kernel can use as it lies (masked, lazily conjugated). No
+            library is imported: whose object is passed is already there.
+Method      Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad`
+            and has no bfloat16. All others are asked for `__cuda_array_interface__`.
+Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .elements import element_of_dtype, element_of_torch
+from .streams import stream_handle
+
+
+class Unfit(Exception):
+    """Device memory that cannot be passed; says why and what to do."""
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(why, hint)
+        self.why, self.hint = why, hint
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Device memory that an argument stands for.
+
+    Args:
+        address: Of its first element.
+        element: Code of its elements (`elements`); None for raw memory, which fits every pointee.
+        item_bytes: Size of one element.
+        shape: Extents.
+        strides: Bytes between neighbours along each axis; None where it is C-contiguous.
+        readonly: Whether writing to it is forbidden.
+        device: Its device's ordinal; None where the argument does not say.
+        stream: Handle of the stream that produces it; None where there is nothing to wait for.
+        owner: To be kept until the launch is queued.
+    """
+
+    address: int
+    element: str | None = None
+    item_bytes: int = 1
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    readonly: bool = False
+    device: int | None = None
+    stream: int | None = None
+    owner: Any = None
+
+
+def memory_of(value: Any) -> Memory | None:
+    """The device memory that `value` stands for, or None where it says of itself that it is none.
+
+    Raises:
+        Unfit: It is, but cannot be passed as it is.
+    """
+    if value is None:
+        return Memory(0)
+    for read in (_address, _numba, _torch, _array_interface):
+        memory = read(value)
+        if memory is not None:
+            return memory
+    return None
+
+
+def host_array_of(value: Any) -> Memory | None:
+    """A host array as a `Memory` without an address, to check what a copy of it would be; None for others."""
+    interface = getattr(value, "__array_interface__", None)
+    return None if interface is None else _from_interface(value, interface, address=0)
+
+
+def _address(value: Any) -> Memory | None:
+    """Addresses that have a type of their own; what lies there is not said."""
+    if isinstance(value, ctypes.c_void_p):
+        return Memory(value.value or 0)
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ in ("uint64", "ulonglong"):  # np.uintp
+        return Memory(int(value))
+    if kind.__name__ == "CUdeviceptr":
+        return Memory(int(value))
+    if kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
+        return Memory(int(value.handle), device=value.device_id, owner=value)
+    return None
+
+
+def _numba(value: Any) -> Memory | None:
+    if not getattr(value, "__cuda_memory__", False):
+        return None
+    address = value.device_ctypes_pointer.value or 0
+    if not getattr(value, "__cuda_ndarray__", False):
+        return Memory(address, owner=value)
+    dtype, stream = value.dtype, value.stream
+    return Memory(
+        address,
+        element_of_dtype(dtype),
+        dtype.itemsize,
+        value.shape,
+        value.strides,
+        stream=None if type(stream) is int and stream == 0 else stream_handle(stream),
+        owner=value,
+    )
+
+
+def _torch(value: Any) -> Memory | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    if not value.is_cuda:
+        raise Unfit(
+            f"the tensor is on {value.device.type}",
+            'move it with .to("cuda"); a number goes with .item()',
+        )
+    if value.layout is not torch.strided:
+        raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
+    if value.is_conj() or value.is_neg():
+        raise Unfit(
+            "it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first"
+        )
+    index = value.get_device()
+    item_bytes = value.element_size()
+    return Memory(
+        _torch_address(value),
+        element_of_torch(value.dtype),
+        item_bytes,
+        tuple(value.shape),
+        None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride()),
+        device=index,
+        stream=torch_stream(torch)(index),
+        owner=value,
+    )
+
+
+def torch_stream(torch: Any) -> Any:
+    """PyTorch's way from a device's ordinal to the handle of its current stream; the quick one if it can."""
+    quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+
+
+def _torch_address(value: Any) -> int:
+    try:
+        return int(value.data_ptr())
+    except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
+        raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
+
+
+def _array_interface(value: Any) -> Memory | None:
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is None:
+        return None
+    if interface.get("mask") is not None:
+        raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
+    return _from_interface(value, interface, address=interface["data"][0] or 0)
+
+
+def _from_interface(value: Any, interface: dict[str, Any], *, address: int) -> Memory:
+    import numpy
+
+    dtype = numpy.dtype(interface["typestr"])
+    if dtype.kind == "V":  # bfloat16 and records say what they are only in .dtype
+        own = getattr(value, "dtype", None)
+        dtype = own if isinstance(own, numpy.dtype) and own.itemsize == dtype.itemsize else dtype
+    return Memory(
+        address,
+        element_of_dtype(dtype),
+        dtype.itemsize,
+        tuple(interface["shape"]),
+        interface.get("strides"),
+        readonly=bool(interface["data"][1]) if interface.get("data") is not None else False,
+        stream=interface.get("stream"),
+        owner=value,
+    )

@@ -1,0 +1,250 @@
+"""Values passed by value: numbers, vectors, structs, as what `struct` packs for them.
+
+Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
+            nearest but never to infinity; a float is no integer and a complex number no real one.
+            Values whose bytes cannot be told (a bare int where only a size is known) are refused.
+Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size.
+Not here    The common exact types, which the generated launcher passes to `struct` itself.
+Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import numbers
+import operator
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from ..model.parameter import SCALAR_SIZES
+from .elements import NUMPY_NAMES
+from .places import Place
+
+Convert = Callable[[Any], Any]
+"""From an argument to what `struct` packs: a number, or the bytes."""
+
+STRUCT_LETTERS = {
+    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+    "f2": "e", "bf": "H", "f4": "f", "f8": "d", "c4": "ff", "c8": "dd", "e4": "B", "e5": "B",
+}  # fmt: skip
+"""How `struct` packs each scalar code; bfloat16 and fp8 as the integer that has their bits."""
+
+_SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
+"""Bits of exponent and mantissa of the formats that `struct` does not know."""
+
+_TOO_LARGE = {
+    "f2": 2.0**15 * (2 - 2.0**-11),
+    "bf": 2.0**127 * (2 - 2.0**-8),
+    "f4": 2.0**127 * (2 - 2.0**-24),
+    "f8": math.inf,
+    "e4": math.nextafter(464.0, math.inf),  # 464 lies between 448, which is even, and what would be NaN
+    "e5": 2.0**15 * (2 - 2.0**-3),
+}
+"""The smallest magnitude that would round beyond the largest finite value of each format."""
+
+_TENSOR_MAP_BYTES = 128
+_NO_NUMBER = object()
+
+
+def scalar_converter(code: str, place: Place) -> Convert:
+    """The converter for one scalar code.
+
+    Args:
+        code: One of `SCALAR_SIZES`.
+        place: For the refusals; may belong to a vector with such components.
+    """
+    if code[0] in "iu":
+        return _integer_converter(code, place)
+    if code == "b1":
+        return _bool_converter(place)
+    if code[0] == "c":
+        return _complex_converter(code, place)
+    if code in _SMALL_FLOATS:
+        exponent_bits, mantissa_bits = _SMALL_FLOATS[code]
+        convert = _float_converter(code, place)
+        return lambda value: small_float_bits(convert(value), exponent_bits, mantissa_bits)
+    return _float_converter(code, place)
+
+
+def bytes_converter(place: Place) -> Convert:
+    """The converter for vectors, structs and parameters of which only the size is known."""
+    size, code = place.parameter.size, place.parameter.code
+    components = _vector_converter(code, place) if code[0] == "v" else None
+
+    def convert(value: Any) -> bytes:
+        if components is not None and _is_sequence(value):
+            return components(value)
+        raw = _raw_bytes(value, size, scalars=code == "?")
+        if raw is None:
+            raise place.refuse(value, *_why_no_bytes(value, place))
+        if len(raw) != size:
+            raise place.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
+        return raw
+
+    return convert
+
+
+def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> int:
+    """The bits of a small float nearest to `value`, ties to even; `value` is within its range or not finite.
+
+    Args:
+        value: What to round.
+        exponent_bits: 8 for bfloat16, 4 for e4m3, 5 for e5m2. e4m3 has no infinity: it becomes NaN.
+        mantissa_bits: 7, 3, 2.
+    """
+    sign = (math.copysign(1.0, value) < 0) << (exponent_bits + mantissa_bits)
+    all_ones = (1 << exponent_bits) - 1 << mantissa_bits
+    if not math.isfinite(value):
+        if exponent_bits == 4:
+            return sign | 0x7F
+        return sign | all_ones | (0 if math.isinf(value) else 1 << (mantissa_bits - 1))
+    magnitude = abs(value)
+    bias = (1 << (exponent_bits - 1)) - 1
+    exponent = max(math.frexp(magnitude)[1] - 1, 1 - bias)
+    steps = round(math.ldexp(magnitude, mantissa_bits - exponent))  # exact scaling; round() ties to even
+    normal = steps >> mantissa_bits  # 0 for subnormals, and a carry from rounding moves up by itself
+    return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
+
+
+def _integer_converter(code: str, place: Place) -> Convert:
+    bits = SCALAR_SIZES[code] * 8
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if code[0] == "i" else (0, (1 << bits) - 1)
+
+    def convert(value: Any) -> int:
+        number = _number(value)
+        if isinstance(number, (float, complex)):
+            raise place.refuse(value, "the parameter is an integer", "convert it with int()")
+        if number is _NO_NUMBER:
+            raise place.refuse(value, *_why_no_number(value, "an integer"))
+        if not low <= number <= high:
+            raise place.refuse(value, f"the parameter holds {low} to {high}")
+        return int(number)
+
+    return convert
+
+
+def _bool_converter(place: Place) -> Convert:
+    def convert(value: Any) -> bool:
+        number = _number(value)
+        if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
+            raise place.refuse(value, "the parameter is a bool", "pass True or False")
+        return bool(number)
+
+    return convert
+
+
+def _float_converter(code: str, place: Place) -> Convert:
+    too_large = _TOO_LARGE[code]
+
+    def convert(value: Any) -> float:
+        number = _number(value)
+        if isinstance(number, complex):
+            raise place.refuse(value, "the parameter is real", "pass .real or abs() of it")
+        if number is _NO_NUMBER:
+            raise place.refuse(value, *_why_no_number(value, "a number"))
+        try:
+            real = float(number)
+        except OverflowError:
+            raise place.refuse(value, "it is too large for the parameter") from None
+        if abs(real) >= too_large and (math.isfinite(real) or code == "e4"):
+            raise place.refuse(value, "it is too large for the parameter")
+        return real
+
+    return convert
+
+
+def _complex_converter(code: str, place: Place) -> Convert:
+    part = _float_converter("f4" if code == "c4" else "f8", place)
+
+    def convert(value: Any) -> complex:
+        number = _number(value)
+        if not isinstance(number, complex):
+            return complex(part(value))
+        return complex(part(number.real), part(number.imag))
+
+    return convert
+
+
+def _vector_converter(code: str, place: Place) -> Callable[[Any], bytes]:
+    count, component = int(code[1]), code[2:]
+    convert = scalar_converter(component, place)
+    pack = struct.Struct("=" + STRUCT_LETTERS[component] * count).pack
+
+    def components(value: Any) -> bytes:
+        if len(value) != count:
+            raise place.refuse(value, f"the vector has {count} components, not {len(value)}")
+        numbers_ = [convert(each) for each in value]
+        if component[0] == "c":
+            numbers_ = [part for each in numbers_ for part in (each.real, each.imag)]
+        return pack(*numbers_)
+
+    return components
+
+
+def _number(value: Any) -> Any:
+    """The Python number that `value` is, without asking anything that may live on a device."""
+    if isinstance(value, numbers.Integral):  # int, bool, NumPy's integers
+        return operator.index(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, numbers.Complex):
+        return complex(value)
+    if isinstance(value, ctypes._SimpleCData):
+        return _number(value.value)
+    if _is_numpy(value) and value.shape == ():
+        if value.dtype.kind in "biufc":  # bool_, 0-d arrays
+            return _number(value.item())
+        if value.dtype.name in NUMPY_NAMES.values():  # bfloat16 and fp8 of ml_dtypes
+            return float(value)
+    return _NO_NUMBER
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) or (_is_numpy(value) and len(value.shape) == 1)
+
+
+def _is_numpy(value: Any) -> bool:
+    return any(base.__module__ == "numpy" for base in type(value).__mro__)
+
+
+def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
+    """The bytes that `value` is, or None where it has none that are certain."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
+        return ctypes.string_at(ctypes.addressof(value), ctypes.sizeof(value))
+    if scalars and isinstance(value, ctypes._SimpleCData):
+        return bytes(value)
+    if _is_numpy(value) and value.shape == () and value.dtype.kind not in "OSU":
+        return value.tobytes() if scalars or value.dtype.kind in "Vc" else None
+    if scalars and isinstance(value, bool) and size == 1:
+        return bytes([value])
+    if type(value).__name__ == "CUtensorMap":
+        return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""
+    return None
+
+
+def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
+    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
+        return f"the parameter is {wanted}, not an array", "check the order of the arguments"
+    if value is None:
+        return f"the parameter is {wanted}", "None stands for a null pointer only"
+    return f"the parameter is {wanted}", "convert it first"
+
+
+def _why_no_bytes(value: Any, place: Place) -> tuple[str, str]:
+    code, size = place.parameter.code, place.parameter.size
+    if code == "?" and isinstance(value, (int, float, complex)):
+        return (
+            f"of this parameter only the size is known, {size} bytes, not whether it is an integer",
+            "pass a NumPy or ctypes scalar of that size, or give the kernel a signature",
+        )
+    if code[0] == "v":
+        count, component = code[1], NUMPY_NAMES[code[2:]]
+        return f"the parameter is a vector of {count} x {component}", f"pass a tuple of {count} numbers"
+    return (
+        f"the parameter is {size} bytes passed by value",
+        "pass bytes, a NumPy record or a ctypes struct of that size",
+    )

@@ -1,0 +1,197 @@
+"""What one parameter contributes to a launch: how its argument becomes values that `struct` packs.
+
+Promise     `Slot.settle` is the whole check of one argument; the lines in `Slot.lines` accept only what
+            `settle` accepts and give the same values, faster. They are put together from fixed text alone.
+Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, and what else it
+            needs stands under names in {k} in the namespace of the generated function (`names`).
+Not here    How slots become a function (`generated`).
+Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes; its gpu_data knows the
+            address as a ctypes value. torch.dtype and NumPy's own dtypes are singletons, so `is` decides the
+            common case and any other goes the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import ArgumentError
+from ..model.parameter import Parameter
+from .elements import CARRIERS, NUMPY_NAMES
+from .places import Place
+from .pointers import Call, PointerReader, Surroundings
+from .scalars import STRUCT_LETTERS, bytes_converter, scalar_converter
+
+_NUMBER_LINES = """\
+            v{k} = a{k} if {usual} else number{k}(a{k})
+"""
+_CONVERTED_LINES = """\
+            v{k} = number{k}(a{k})
+"""
+_POINTER_LINES = """\
+            t = type(a{k})
+            if (t is NumbaArray and {numba_dtype}a{k}._dummy.flags["C_CONTIGUOUS"]
+                    and (not (s := a{k}.stream) or s is given){numba_device}):
+                v{k} = a{k}.gpu_data.device_ctypes_pointer.value
+            elif t is CupyArray and {numba_dtype}a{k}._c_contiguous{cupy_device}:
+                v{k} = a{k}.data.ptr
+                cupy = True
+            elif (t is Tensor and {torch_dtype}a{k}.is_contiguous() and a{k}.get_device() == device
+                    and not a{k}.is_neg(){torch_conj}):
+                v{k} = a{k}.data_ptr()
+                torch = True
+            elif (v{k} := pointer{k}(a{k}, handle)) is None:
+                return slow({given}, 0)
+"""
+_ADDRESS_LINES = """\
+            if (v{k} := pointer{k}(a{k}, handle)) is None:
+                return slow({given}, 0)
+"""
+_USUAL = {
+    "i": "(t := type(a{k})) is int or t in integers",
+    "f": "(t := type(a{k})) is float or t is int or t in reals",
+    "b": "a{k} is True or a{k} is False",
+    "c": "type(a{k}) is complex",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One parameter's part in a launch.
+
+    Args:
+        letters: What `struct` packs for it.
+        settle: Checks one argument. What it returns is a value, or for pointers a function that gives the
+            address once the things to do on the `Call` are done.
+        spread: From the settled value to what `letters` take.
+        lines: Source that leaves v{k}, indented for the body of the generated function.
+        values: The expressions that `letters` take, in v{k}.
+        names: What `lines` need, by name with {k}.
+        is_array: Whether arrays may stand here.
+    """
+
+    letters: str
+    settle: Callable[[Any, Call], Any]
+    spread: Callable[[Any], tuple[Any, ...]]
+    lines: str
+    values: str = "v{k}"
+    names: dict[str, Any] = field(default_factory=dict)
+    is_array: bool = False
+
+
+def slot_of(place: Place, around: Surroundings, *, strided: bool) -> Slot:
+    """The slot for one parameter.
+
+    Args:
+        place: The parameter.
+        around: The process as the launch sees it.
+        strided: Whether arrays that do not lie in one piece are taken.
+    """
+    parameter = place.parameter
+    if parameter.is_pointer:
+        return _pointer_slot(place, around, strided=strided)
+    if parameter.code == "?" and parameter.size == 8:
+        return _word_slot(place, around, strided=strided)
+    if parameter.code in STRUCT_LETTERS:
+        return _number_slot(place, parameter.code)
+    convert = bytes_converter(place)
+    return _converted_slot(f"{parameter.size}s", convert, _CONVERTED_LINES)
+
+
+def _number_slot(place: Place, code: str) -> Slot:
+    letters, convert = STRUCT_LETTERS[code], scalar_converter(code, place)
+    if code in CARRIERS:
+        return _converted_slot(letters, convert, _CONVERTED_LINES)
+    kind = "i" if code[0] == "u" else code[0]
+    lines = _NUMBER_LINES.replace("{usual}", _USUAL[kind])
+    if kind == "c":
+        return Slot(
+            letters,
+            lambda value, call: convert(value),
+            lambda value: (value.real, value.imag),
+            lines,
+            "v{k}.real, v{k}.imag",
+            {"number{k}": convert},
+        )
+    return _converted_slot(letters, convert, lines)
+
+
+def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> Slot:
+    return Slot(
+        letters,
+        lambda value, call: convert(value),
+        lambda value: (value,),
+        lines,
+        names={"number{k}": convert},
+    )
+
+
+def _pointer_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
+    reader = PointerReader(place, around, strided=strided)
+    pointee = place.parameter.code.lstrip("*").removeprefix("k")
+    if pointee[0] == "v":  # their alignment is checked, which the lines for arrays do not
+        lines, names = _ADDRESS_LINES, dict[str, Any]()
+    else:
+        lines, names = _array_lines(pointee, around)
+    names["pointer{k}"] = reader
+    return Slot("Q", reader.resolve, _address, lines, names=names, is_array=True)
+
+
+def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any]]:
+    takes_any = pointee in ("?", "o", "i1", "u1")
+    many = around.device_of is not None
+    parts = {
+        "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
+        "{torch_dtype}": "" if takes_any else "a{k}.dtype is torch_dtype{k} and ",
+        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or pointee[0] == "c" else "",
+        "{numba_device}": " and type(g := a{k}.gpu_data) is OwnedPointer and g._view.context is context"
+        if many
+        else "",
+        "{cupy_device}": " and a{k}.data.device_id == device" if many else "",
+    }
+    lines = _POINTER_LINES
+    for part, text in parts.items():
+        lines = lines.replace(part, text)
+    if takes_any:
+        return lines, {}
+    import numpy
+
+    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(pointee, pointee)])
+    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[pointee]}
+
+
+def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
+    """Eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
+    reader, convert = PointerReader(place, around, strided=strided), bytes_converter(place)
+
+    def number(value: Any) -> int | None:
+        try:
+            return int.from_bytes(convert(value), "little")
+        except ArgumentError:
+            if isinstance(value, (int, float, complex)):
+                raise
+            return None
+
+    def address(value: Any, handle: int) -> int | None:
+        word = number(value)
+        return reader(value, handle) if word is None else word
+
+    def settle(value: Any, call: Call) -> Callable[[], int]:
+        word = number(value)
+        return reader.resolve(value, call) if word is None else lambda: word
+
+    return Slot("Q", settle, _address, _ADDRESS_LINES, names={"pointer{k}": address}, is_array=True)
+
+
+def _address(settled: Callable[[], int]) -> tuple[int]:
+    return (settled(),)
+
+
+def struct_format(parameters: tuple[Parameter, ...], slots: list[Slot]) -> str:
+    """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
+    text, end = "=", 0
+    for parameter, slot in zip(parameters, slots, strict=True):
+        text += "x" * (parameter.offset - end) + slot.letters
+        end = parameter.offset + parameter.size
+    return text

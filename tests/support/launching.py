@@ -1,0 +1,161 @@
+"""Launches without a device: a driver that keeps what it is handed, and arrays of the libraries taken.
+
+The parameter bytes are read back the way the driver would: through the pointer array, `size` bytes each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from numba_kcache.launch.arguments import Launch, Launcher
+from numba_kcache.launch.config import LaunchShape
+from numba_kcache.launch.pointers import Surroundings
+from numba_kcache.model.parameter import Parameter, size_of_code
+
+SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
+
+SAXPY = (
+    Parameter(0, 4, "f4", "float", "a"),
+    Parameter(8, 8, "*kf4", "float const*", "x"),
+    Parameter(16, 8, "*f4", "float*", "y"),
+    Parameter(24, 4, "i4", "int", "n"),
+)
+
+
+class Driver:
+    """Answers as `cuda.bindings.driver` does and keeps every launch.
+
+    Attributes:
+        launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
+        device: Ordinal of the current device; None where no context is current.
+        answer: The code of the next launches.
+    """
+
+    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+
+    def __init__(self, parameters: Sequence[Parameter] = SAXPY) -> None:
+        self.parameters, self.launches = parameters, list[tuple[Any, ...]]()
+        self.events: list[tuple[str, int]] = []
+        self.device: int | None = 0
+        self.answer = 0
+
+    @staticmethod
+    def CUstream(handle: int) -> int:
+        return handle
+
+    def cuCtxGetDevice(self) -> tuple[int, int | None]:
+        return (201, None) if self.device is None else (0, self.device)
+
+    def cuLaunchKernel(self, function: int, *rest: Any) -> tuple[int]:
+        *extents, stream, address, extra = rest
+        assert function == 77
+        assert extra == 0
+        pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
+        read = [
+            ctypes.string_at(pointer, each.size)
+            for pointer, each in zip(pointers, self.parameters, strict=True)
+        ]
+        if not self.answer:
+            self.launches.append((tuple(extents), stream, read))
+        return (self.answer,)
+
+    def cuEventCreate(self, flags: int) -> tuple[int, str]:
+        return 0, f"event {len(self.events)}"
+
+    def cuEventRecord(self, event: str, stream: int) -> tuple[int]:
+        self.events.append(("record", stream))
+        return (0,)
+
+    def cuStreamWaitEvent(self, stream: int, event: str, flags: int) -> tuple[int]:
+        self.events.append(("wait", stream))
+        return (0,)
+
+
+class Kernel:
+    """A launcher with its fake driver; `launch` takes the interpreted or the generated path.
+
+    Args:
+        parameters: Of the kernel.
+        options: Of `Launcher`, or `device_of`, `context`, `stream`, `relaunch`.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
+        self.driver, self.live = Driver(parameters), [True]
+        self.waits: list[tuple[int, int]] = []
+        around = Surroundings(
+            0,
+            lambda producer, consumer: self.waits.append((producer, consumer)),
+            options.pop("device_of", None),
+            options.pop("context", None),
+        )
+        self._bind = (options.pop("stream", 0), options.pop("relaunch", None))
+        self.launcher = Launcher(
+            "saxpy", parameters, typed=options.pop("typed", True), function=77, driver=self.driver,
+            around=around, live=self.live, **options,
+        )  # fmt: skip
+
+    def bind(self, *, generated: bool = False) -> Launch:
+        """The bound launch, with its generated code already in place if asked for."""
+        while generated and not self.launcher.generated():
+            pass
+        return self.launcher.bind(SHAPE, *self._bind)
+
+    def bytes_of(self, *arguments: Any, generated: bool = False) -> list[bytes]:
+        """Launch, and return the bytes of each parameter that reached the driver."""
+        self.bind(generated=generated)(*arguments)
+        return self.driver.launches[-1][2]
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing reached the driver, no wait either."""
+        return not self.driver.launches and not self.waits
+
+
+def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:
+    """The parameters of a kernel that takes one value of this code."""
+    return (Parameter(0, size_of_code(code) or size or 8, code, c_type, "p"),)
+
+
+class Numba:
+    """Makes Numba device arrays over addresses; keeps their memory objects alive."""
+
+    def __init__(self) -> None:
+        self.context = type("Context", (), {})()
+        self._kept: list[Any] = []
+
+    def array(
+        self, address: int = 0x7F0000001000, dtype: Any = "f4", shape: Any = (1024,), strides: Any = None,
+        stream: Any = 0, owned: bool = True, context: Any = None,
+    ) -> Any:  # fmt: skip
+        """One array; `owned` as `cuda.to_device` makes it, else as `cuda.as_cuda_array` does."""
+        import cuda.bindings.driver as binding
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+        from numba.cuda.cudadrv.driver import MemoryPointer
+
+        dtype = np.dtype(dtype)
+        if strides is None:
+            strides = np.empty(shape, np.dtype((np.void, dtype.itemsize))).strides
+        memory = MemoryPointer(context or self.context, binding.CUdeviceptr(address), 1 << 20)
+        self._kept.append(memory)
+        array = DeviceNDArray(shape, strides, dtype, stream, memory.own() if owned else memory)
+        assert array.gpu_data is not None
+        return array
+
+
+class Interface:
+    """An object whose only word about itself is `__cuda_array_interface__`."""
+
+    def __init__(
+        self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any
+    ) -> None:
+        dtype = np.dtype(dtype)
+        readonly = more.pop("readonly", False)
+        self.__cuda_array_interface__ = {
+            "shape": shape, "typestr": dtype.str, "data": (address, readonly), "strides": None, "version": 3,
+            **more,
+        }  # fmt: skip
