@@ -174,7 +174,10 @@ def current_device() -> int:
     """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask."""
     from cuda.bindings import driver
 
-    status, device = driver.cuCtxGetDevice()
+    try:
+        status, device = driver.cuCtxGetDevice()
+    except RuntimeError:  # there is no driver library
+        return -1
     return int(device) if status == 0 else -1
 
 
@@ -196,7 +199,7 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher
 
     around = Surroundings(
         device=kernel.device,
-        order_after=StreamOrder(driver),
+        order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
     )
     return Launcher(
