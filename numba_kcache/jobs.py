@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import OptionError
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
@@ -28,8 +27,7 @@ _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _DISTRIBUTIONS = ("numba", "numba-cuda")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One artifact that is wanted.
 
     Args:
@@ -53,8 +51,7 @@ class Job:
     strict: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePlan:
+class SourcePlan(NamedTuple):
     """All that a user said of a source kernel.
 
     Args:

@@ -16,8 +16,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .errors import FrozenCacheError, KCacheError, UncacheableError
 from .jobs import Job
@@ -40,8 +39,7 @@ MEMORY_LIMIT_BYTES = 64 * 2**20
 _TOOLCHAIN_VARIANT = "toolchain"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(NamedTuple):
     """An artifact, its key, and where it came from: "memory", "disk", "waited" or "compiled"."""
 
     artifact: Artifact
@@ -238,7 +236,7 @@ class Resolver:
     def lifetime(self) -> Counts:
         """What was counted in all processes since the cache began, this one included."""
         self.save_counts()
-        return Counts.from_dict(self.store.counters.read())
+        return Counts(self.store.counters.read())
 
     def _load_record(self, name: str) -> Record | None:
         for variant in self.store.get_manifest(name):

@@ -13,8 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .errors import SettingsError
 
@@ -39,8 +38,7 @@ NVRTC_VARIABLES = (
 """Variables that the compiler libraries read themselves and that can change the code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The settings of one cache. Each field is a row of `SETTINGS`."""
 
     directory: str | None = None
@@ -53,8 +51,7 @@ class Settings:
     log_level: str = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row: how a setting is called, read and described."""
 
     name: str
@@ -124,7 +121,7 @@ SETTINGS = (
 """All settings, in the order of the documentation."""
 
 _BY_NAME = {each.name: each for each in SETTINGS}
-assert list(_BY_NAME) == [each.name for each in fields(Settings)]
+assert list(_BY_NAME) == list(Settings._fields)
 
 
 def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
@@ -146,7 +143,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
             )
         if value is not None:
             chosen[name] = _read(_BY_NAME[name], value, "configure()")
-    return replace(Settings(), **chosen)
+    return Settings(**chosen)
 
 
 def _read(setting: Setting, value: Any, origin: str) -> Any:

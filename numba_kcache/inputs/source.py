@@ -11,9 +11,8 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import KCacheError, OptionError
 from ..model.request import LINK_KINDS, LinkInput, Origin
@@ -27,8 +26,7 @@ _LINK_KINDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class SourceDefinition:
+class SourceDefinition(NamedTuple):
     """A source that can be asked for.
 
     Args:

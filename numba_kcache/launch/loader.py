@@ -18,8 +18,7 @@ import os
 import threading
 import time
 import weakref
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
@@ -33,8 +32,7 @@ from .streams import StreamOrder
 _SHARED_BY_DEFAULT = 48 * 1024
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedKernel:
+class LoadedKernel(NamedTuple):
     """One kernel on one device, ready to be launched.
 
     Args:

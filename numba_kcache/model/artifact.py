@@ -8,8 +8,7 @@ Not here    The file that holds it (store.entry) and the key that names it (keys
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .parameter import Parameter, is_code, size_of_code
 from .target import Target, parse_target
@@ -21,8 +20,7 @@ _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One kernel of an artifact.
 
     Args:
@@ -46,8 +44,7 @@ class Entry:
     const_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
@@ -66,8 +63,8 @@ class Artifact:
     entries: tuple[Entry, ...]
     cubin: bytes
     compile_time_s: float = 0.0
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    extras: Mapping[str, bytes] = field(default_factory=dict, compare=False)
+    attributes: Mapping[str, Any] = {}
+    extras: Mapping[str, bytes] = {}
 
     @property
     def ptx(self) -> bytes:

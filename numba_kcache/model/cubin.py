@@ -14,7 +14,7 @@ Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -el
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 EM_CUDA = 190
 
@@ -27,8 +27,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
-@dataclass(frozen=True, slots=True)
-class CubinKernel:
+class CubinKernel(NamedTuple):
     """One kernel of a cubin: its symbol, parameters as (offset, size) in bytes, and resources.
 
     Args:
@@ -46,8 +45,7 @@ class CubinKernel:
     local_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cubin:
+class Cubin(NamedTuple):
     """What a cubin says of itself.
 
     Args:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OptionError
 
@@ -42,8 +41,7 @@ _REFUSED_FLAGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
+class CompileOptions(NamedTuple):
     """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
 
     fastmath: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .options import CompileOptions
 from .target import Target
@@ -10,8 +10,7 @@ from .target import Target
 LINK_KINDS = ("cu", "ptx", "ltoir", "object", "library", "fatbin", "cubin")
 
 
-@dataclass(frozen=True, slots=True)
-class LinkInput:
+class LinkInput(NamedTuple):
     """One input of the linker beside the kernel: `kind` of `LINK_KINDS`, a name for messages, its bytes.
 
     `folder` is where a `cu` input's own quoted includes start.
@@ -23,8 +22,7 @@ class LinkInput:
     folder: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a source stands in the user's files, for messages and line tables.
 
     Args:
@@ -38,8 +36,7 @@ class Origin:
     is_whole_file: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRequest:
+class SourceRequest(NamedTuple):
     """A CUDA C++ or PTX source to be compiled for one target.
 
     Args:
@@ -66,4 +63,4 @@ class SourceRequest:
     link: tuple[LinkInput, ...] = ()
     signature: str | None = None
     ptx_target: Target | None = None
-    origin: Origin = field(default_factory=Origin)
+    origin: Origin = Origin()

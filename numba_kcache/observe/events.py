@@ -6,23 +6,17 @@ Promise     Emitting never raises, whatever a listener does. Trouble with the ca
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import KCacheWarning
 from ..model.event import Event, EventKind
 
-LOGGER = logging.getLogger("numba_kcache")
-
-_LEVELS = {
-    EventKind.COMPILE_BEGIN: logging.DEBUG,
-    EventKind.HIT: logging.DEBUG,
-    EventKind.LOAD: logging.DEBUG,
-    EventKind.STORED: logging.DEBUG,
-}
+_QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
+"""Events that the log has at DEBUG; the others are at INFO."""
 
 
 class Events:
@@ -50,9 +44,11 @@ class Events:
             try:
                 listener(event)
             except Exception:  # a listener is the user's code: its faults must not reach a launch
-                LOGGER.exception("a listener of numba_kcache failed")
-        if LOGGER.isEnabledFor(logging.DEBUG):
-            LOGGER.log(_LEVELS.get(event.kind, logging.INFO), "%s %s", event.kind, dict(event.fields))
+                _logger().exception("a listener of numba_kcache failed")
+        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
+            log = _logger()
+            if log.isEnabledFor(level := _DEBUG if event.kind in _QUIET else _INFO):
+                log.log(level, "%s %s", event.kind, dict(event.fields))
         text = _warning_of(event)
         if text is not None:
             self._warn_once(*text)
@@ -65,7 +61,16 @@ class Events:
         try:
             warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
         except Warning:  # the user turned warnings into errors; a launch must not fail by it
-            LOGGER.warning(text)
+            _logger().warning(text)
+
+
+_DEBUG, _INFO = 10, 20
+
+
+def _logger() -> Any:
+    import logging
+
+    return logging.getLogger("numba_kcache")
 
 
 def _warning_of(event: Event) -> tuple[str, str] | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .statistics import Counts
 
 
-@dataclass(frozen=True, slots=True)
-class CacheInfo:
+class CacheInfo(NamedTuple):
     """What a cache holds, and what happened since it began ("lifetime") or in this process ("process").
 
     Args:
@@ -67,7 +65,7 @@ class CacheInfo:
     def to_dict(self) -> dict[str, Any]:
         """Every figure under its name."""
         derived = {name: getattr(self, name) for name in ("hit_rate", "avg_compile_time_s", "avg_load_time_s")}
-        return {**asdict(self), **derived}
+        return {**self._asdict(), **derived}
 
     def __str__(self) -> str:
         rows = self._rows()

@@ -8,38 +8,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 
 from ..model.event import Event, EventKind
 
 
-@dataclass(slots=True)
 class Counts:
     """Sums since some moment. Times are in seconds."""
 
-    hits: int = 0
-    misses: int = 0
-    waited: int = 0
-    evictions: int = 0
-    errors: int = 0
-    compiles: int = 0
-    loads: int = 0
-    compile_time_s: float = 0.0
-    load_time_s: float = 0.0
-    time_saved_s: float = 0.0
+    def __init__(self, sums: Mapping[str, float] | None = None) -> None:
+        """Sums by name; names of other versions are left out."""
+        known = sums or {}
+        self.hits = int(known.get("hits", 0))
+        self.misses = int(known.get("misses", 0))
+        self.waited = int(known.get("waited", 0))
+        self.evictions = int(known.get("evictions", 0))
+        self.errors = int(known.get("errors", 0))
+        self.compiles = int(known.get("compiles", 0))
+        self.loads = int(known.get("loads", 0))
+        self.compile_time_s = float(known.get("compile_time_s", 0.0))
+        self.load_time_s = float(known.get("load_time_s", 0.0))
+        self.time_saved_s = float(known.get("time_saved_s", 0.0))
 
     def as_dict(self) -> dict[str, float]:
         """The sums that are not zero, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name)}
-
-    @staticmethod
-    def from_dict(sums: Mapping[str, float]) -> Counts:
-        """Sums by name; names of other versions are left out."""
-        counts = Counts()
-        for each in fields(Counts):
-            value = sums.get(each.name, 0)
-            setattr(counts, each.name, float(value) if each.name.endswith("_s") else int(value))
-        return counts
+        return {name: value for name, value in vars(self).items() if value}
 
 
 class Statistics:

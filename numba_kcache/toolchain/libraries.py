@@ -17,9 +17,8 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
 from ..keys.encoding import encode
@@ -30,8 +29,7 @@ Record = dict[str, Any]
 _PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """One file of a compiler: where it is, which build it is, and its (size, mtime_ns, inode) then."""
 
     name: str

@@ -10,8 +10,7 @@ Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CompileError
 from .libraries import missing
@@ -19,14 +18,13 @@ from .libraries import missing
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
 
-@dataclass(frozen=True, slots=True)
-class NvrtcResult:
+class NvrtcResult(NamedTuple):
     """What NVRTC made: `code` by kind ("cubin", "ptx", "ltoir"), lowered names, and its log. `ok` if it compiled."""
 
     ok: bool
     log: str
-    code: Mapping[str, bytes] = field(default_factory=dict)
-    lowered: Mapping[str, str] = field(default_factory=dict)
+    code: Mapping[str, bytes] = {}
+    lowered: Mapping[str, str] = {}
 
 
 def run_nvrtc(
@@ -105,9 +103,10 @@ def _getters(nvrtc: Any, kind: str) -> tuple[Any, Any]:
 
 
 def _fetch(size_of: Any, get: Any, program: Any) -> bytes:
-    buffer = b" " * int(_checked(size_of(program)))
+    size = int(_checked(size_of(program)))
+    buffer = bytes(size + 1)  # never of one byte: CPython shares those, and NVRTC writes into the buffer
     _checked(get(program, buffer))
-    return buffer
+    return buffer[:size]
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ..errors import CompileError, EntryError, OptionError
 from ..model.artifact import Artifact
@@ -59,7 +58,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
     return Artifact(
         kind=request.kind,
         target=request.target,
-        entries=(replace(entry, const_bytes=described.const_bytes),),
+        entries=(entry._replace(const_bytes=described.const_bytes),),
         cubin=b"" if request.target.virtual else cubin,
         compile_time_s=time.perf_counter() - start,
         extras=extras,
@@ -105,7 +104,7 @@ def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str |
         )
     alone = _only_kernel(plain)
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
-        return _compile(replace(request, name=alone), toolkit_dirs)  # extern "C": its types need the probe
+        return _compile(request._replace(name=alone), toolkit_dirs)  # extern "C": its types need the probe
     return wanted, plain
 
 
@@ -182,7 +181,7 @@ def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[st
     if item.kind != "cu":
         return item
     flags = _nvrtc_flags(
-        replace(request, options=replace(request.options, base_dir=item.folder), link=(item,)), toolkit_dirs
+        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs
     )
     kind = "ltoir" if request.options.lto else "cubin"
     result = run_nvrtc(item.data.decode(), item.name, flags, (kind,))
