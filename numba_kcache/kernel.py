@@ -8,25 +8,18 @@ Not here    What a job holds (jobs), finding and building artifacts (resolver), 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import KCacheError, LaunchConfigError, LaunchError, OptionError
 from .inputs.source import define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job
 from .launch.arguments import Launch, Launcher
-from .launch.config import DeviceLimits, check_launch, launch_shape
-from .launch.loader import (
-    LoadedKernel,
-    current_device,
-    device_limits,
-    device_target,
-    disassemble,
-    make_launcher,
-    potential_block_size,
-)
+from .launch.config import check_launch, launch_shape
+from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
 from .model.options import compile_options
 from .model.parameter import Parameter
@@ -35,6 +28,24 @@ from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_prepared = False
+
+
+def prepare(cache: Any) -> None:
+    """At the first decoration: touch what a warm start will need, so that the first launch finds it ready.
+
+    Only reads; whatever is wrong is met again, and told, at the first use.
+    """
+    global _prepared
+    if cache is not None or _prepared:
+        return
+    _prepared = True
+    try:
+        process_resolver().prepare()
+    except KCacheError:
+        pass
+
 
 _KINDS = ("cuda", "ptx", "numba")
 
@@ -66,8 +77,9 @@ class CachedKernel:
         self._lock = threading.RLock()
         self._text: str | None = None
         self._resolved: dict[Target, Resolution] = {}
-        self._launchers: dict[int, tuple[Launcher, LoadedKernel, DeviceLimits]] = {}
+        self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch] = {}
+        prepare(self._cache)
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -99,7 +111,7 @@ class CachedKernel:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
         if ntasks == 0:
             return lambda *_args: None
-        block = tpb or potential_block_size(self._loaded()[1], sharedmem)
+        block = tpb or self._loaded()[1].potential_block_size(sharedmem)
         return self[-(-ntasks // block), block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
@@ -110,8 +122,8 @@ class CachedKernel:
             )
         grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
         shape = launch_shape(grid, block, sharedmem)
-        launcher, loaded, limits = self._loaded()
-        check_launch(shape, limits, kernel=self.__name__)
+        launcher, loaded = self._loaded()
+        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
         loaded.allow_shared(shape.shared_bytes)
 
         def relaunch(args: tuple[Any, ...], status: int) -> bool:
@@ -131,33 +143,28 @@ class CachedKernel:
         if status != 0 and loaded.live[0]:
             return False
         now = self._loaded()[1]
-        if now is loaded and current_device() == loaded.device:
+        if now is loaded and current_ordinal() == loaded.device.ordinal:
             return False
         self._bind(config)(*args)
         return True
 
-    def _loaded(self) -> tuple[Launcher, LoadedKernel, DeviceLimits]:
-        """Launcher, kernel and limits for the current device."""
-        device = current_device()
-        found = self._launchers.get(device)
+    def _loaded(self) -> tuple[Launcher, LoadedKernel]:
+        """Launcher and kernel for the current device."""
+        found = self._launchers.get(current_ordinal())
         if found is not None and found[1].live[0]:
             return found
         with self._lock:
-            target = device_target()
             device = current_device()
-            found = self._launchers.get(device)
+            found = self._launchers.get(device.ordinal)
             if found is not None and found[1].live[0]:
                 return found
-            resolution = self._resolve_for_device(target)
+            resolution = self._resolve_for_device(device.target)
+            key = resolution.key or f"uncached {id(self)}"
+            stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
-            loaded = self._resolver().loader.load(
-                resolution.artifact,
-                entry,
-                resolution.key or f"{id(self)}",
-                stored=resolution.source in ("disk", "waited"),
-            )
-            found = (make_launcher(loaded, self.__name__, strided=self._strided), loaded, device_limits(loaded))
-            self._launchers[loaded.device] = found
+            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
+            found = make_launcher(loaded, self.__name__, strided=self._strided), loaded
+            self._launchers[device.ordinal] = found
             return found
 
     # -- resolving ----------------------------------------------------------------------------------
@@ -189,8 +196,8 @@ class CachedKernel:
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                jobs = [self._job(each, through) for each in (target, *others)]
-                found = self._resolved[target] = resolver.resolve(*jobs)
+                as_well = (functools.partial(self._job, each) for each in others)
+                found = self._resolved[target] = resolver.resolve(self._job(target, through), as_well)
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -199,8 +206,8 @@ class CachedKernel:
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         if arch is not None:
-            return _read_arch(arch) or (device_target(),)
-        return self._arch or (device_target(),)
+            return _read_arch(arch) or (current_device().target,)
+        return self._arch or (current_device().target,)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
@@ -211,7 +218,7 @@ class CachedKernel:
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
         with self._lock:
-            for _launcher, loaded, _limits in self._launchers.values():
+            for _launcher, loaded in self._launchers.values():
                 loaded.live[0] = False
             self._resolved.clear()
             self._launchers.clear()
@@ -300,8 +307,7 @@ class CachedKernel:
     @property
     def max_threads_per_block(self) -> int:
         """Most threads of a block on the current device."""
-        limits = self._loaded()[2]
-        return limits.threads_per_block
+        return self._loaded()[1].attribute("MAX_THREADS_PER_BLOCK")
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.__module__}.{self.__qualname__}>"

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .errors import FrozenCacheError, KCacheError, UncacheableError
@@ -37,6 +37,7 @@ MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
+_NO_KEY = "0" * 64
 
 
 class Resolution(NamedTuple):
@@ -82,6 +83,12 @@ class Resolver:
         self._memory_bytes = 0
         self._lock = threading.Lock()
 
+    def prepare(self) -> None:
+        """Read what the first lookup will ask for: the toolchain's record, and that an entry is not there."""
+        if self.settings.mode != "off":
+            self.toolchain.prepare()
+            self.store.get(_NO_KEY)
+
     # -- keys ---------------------------------------------------------------------------------------
 
     def components(self, job: Job) -> tuple[Component, ...]:
@@ -104,7 +111,7 @@ class Resolver:
 
     # -- resolution ---------------------------------------------------------------------------------
 
-    def resolve(self, job: Job, *others: Job) -> Resolution:
+    def resolve(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Resolution:
         """Find the artifact of a job, or of one of `others` that will do as well; build the first if none is there.
 
         Raises:
@@ -118,11 +125,14 @@ class Resolver:
         looks = self.settings.mode not in ("off", "refresh", "verify")
         if looks:
             found = self._look_up(job, key, components)
-            for other in others if found is None else ():
-                theirs = self.components(other)
-                found = found or self._look_up(other, derive(theirs), theirs)
             if found is not None:
                 return found
+            for make in others:
+                other = make()
+                theirs = self.components(other)
+                found = self._look_up(other, derive(theirs), theirs)
+                if found is not None:
+                    return found
         if self.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"

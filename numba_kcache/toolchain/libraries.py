@@ -51,6 +51,7 @@ class Toolchain:
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record = {}
+        self._ahead: tuple[str, Record | None] = "", None
 
     def library(self, name: str) -> Library | None:
         """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
@@ -92,13 +93,20 @@ class Toolchain:
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
-            self._name = ""
+            self._name, self._ahead = "", ("", None)
+
+    def prepare(self) -> None:
+        """Read the record. Whether it still holds is looked at when it is first used."""
+        with self._lock:
+            name = _name_of_surroundings()
+            self._ahead = name, self._load(name)
 
     def _remembered(self) -> Record:
         if not self._name:
-            surroundings = _surroundings()
-            self._name = sha256(encode(surroundings), usedforsecurity=False).hexdigest()
-            record = self._load(self._name)
+            name, record = self._ahead
+            self._name = _name_of_surroundings()
+            if self._name != name:
+                record = self._load(self._name)
             self._record = record if record is not None and _holds(record) else {"watch": _watched()}
         return self._record
 
@@ -107,14 +115,15 @@ class Toolchain:
         self._save(self._name, self._record)
 
 
-def _surroundings() -> dict[str, Any]:
-    """What decides where libraries are found: a record made elsewhere is not read here."""
-    return {
+def _name_of_surroundings() -> str:
+    """A name for all that decides where libraries are found: a record made elsewhere is not read here."""
+    surroundings: dict[str, Any] = {
         "prefix": sys.prefix,
         "python": sys.version,
         "sites": site_directories(),
-        "variables": dict(sorted(variables(TOOLCHAIN_VARIABLES).items())),
+        "variables": dict(variables(TOOLCHAIN_VARIABLES)),
     }
+    return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
 
 
 def _watched() -> list[list[Any]]:
