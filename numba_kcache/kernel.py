@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import KCacheError, LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchConfigError, LaunchError, OptionError
 from .inputs.source import define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job
 from .launch.arguments import Launch, Launcher
@@ -24,28 +24,11 @@ from .model.artifact import Artifact, Entry
 from .model.options import compile_options
 from .model.parameter import Parameter
 from .model.target import Target, parse_target
+from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
-
-_prepared = False
-
-
-def prepare(cache: Any) -> None:
-    """At the first decoration: touch what a warm start will need, so that the first launch finds it ready.
-
-    Only reads; whatever is wrong is met again, and told, at the first use.
-    """
-    global _prepared
-    if cache is not None or _prepared:
-        return
-    _prepared = True
-    try:
-        process_resolver().prepare()
-    except KCacheError:
-        pass
-
 
 _KINDS = ("cuda", "ptx", "numba")
 
@@ -79,7 +62,7 @@ class CachedKernel:
         self._resolved: dict[Target, Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch] = {}
-        prepare(self._cache)
+        rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
-from ..keys.encoding import encode
+from ..keys.encoding import Plain, encode
 from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
 
 Record = dict[str, Any]
@@ -50,8 +50,9 @@ class Toolchain:
         self._load, self._save = load, save
         self._lock = threading.RLock()
         self._name = ""
-        self._record: Record = {}
-        self._ahead: tuple[str, Record | None] = "", None
+        self._surroundings: tuple[Plain, ...] = ()
+        self._ahead: Record | None = None
+        self._record: Record | None = None
 
     def library(self, name: str) -> Library | None:
         """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
@@ -86,43 +87,42 @@ class Toolchain:
             known = self._remembered().get("include_dirs")
             if known is None:
                 known = installed_include_dirs()
-                self._record["include_dirs"] = known
-                self._save(self._name, self._record)
+                self._remembered()["include_dirs"] = known
+                self._save(self._name, self._remembered())
             return tuple(known)
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
-            self._name, self._ahead = "", ("", None)
+            self._record, self._surroundings = None, ()
 
     def prepare(self) -> None:
         """Read the record. Whether it still holds is looked at when it is first used."""
         with self._lock:
-            name = _name_of_surroundings()
-            self._ahead = name, self._load(name)
+            self._surroundings = _surroundings()
+            self._name = _name_of(self._surroundings)
+            self._ahead = self._load(self._name)
 
     def _remembered(self) -> Record:
-        if not self._name:
-            name, record = self._ahead
-            self._name = _name_of_surroundings()
-            if self._name != name:
-                record = self._load(self._name)
-            self._record = record if record is not None and _holds(record) else {"watch": _watched()}
+        if self._record is None:
+            if self._surroundings != _surroundings():
+                self.prepare()
+            held = self._ahead is not None and _holds(self._ahead)
+            self._record = self._ahead if held and self._ahead is not None else {"watch": _watched()}
         return self._record
 
     def _remember(self, table: str, name: str, value: Any) -> None:
-        self._record.setdefault(table, {})[name] = value
-        self._save(self._name, self._record)
+        record = self._remembered()
+        record.setdefault(table, {})[name] = value
+        self._save(self._name, record)
 
 
-def _name_of_surroundings() -> str:
-    """A name for all that decides where libraries are found: a record made elsewhere is not read here."""
-    surroundings: dict[str, Any] = {
-        "prefix": sys.prefix,
-        "python": sys.version,
-        "sites": site_directories(),
-        "variables": dict(variables(TOOLCHAIN_VARIABLES)),
-    }
+def _surroundings() -> tuple[Plain, ...]:
+    """All that decides where libraries are found: a record made elsewhere is not read here."""
+    return sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
+
+
+def _name_of(surroundings: tuple[Plain, ...]) -> str:
     return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
 
 
