@@ -84,3 +84,7 @@ class FrozenCacheError(KCacheError):
 
 class BundleError(KCacheError):
     """A bundle is damaged, not trusted, or of a format this version cannot read."""
+
+
+class KCacheWarning(UserWarning):
+    """The cache goes on without something, or a kernel runs uncached. Said once per subject and process."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-Plain: TypeAlias = (
-    "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
-)
+Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 
 
 def encode(value: Plain) -> bytes:

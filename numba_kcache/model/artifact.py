@@ -8,8 +8,7 @@ Not here    The file that holds it (store.entry) and the key that names it (keys
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .parameter import Parameter, is_code, size_of_code
 from .target import Target, parse_target
@@ -21,8 +20,7 @@ _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One kernel of an artifact.
 
     Args:
@@ -46,8 +44,7 @@ class Entry:
     const_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
@@ -55,20 +52,29 @@ class Artifact:
         target: What the code was built for.
         entries: The kernels in it, in order.
         cubin: The linked module; empty where `target` is virtual.
-        ptx: The PTX it was made from, where it was kept; empty otherwise.
-        log: What the compilers said.
         compile_time_s: Seconds the compilation took.
         attributes: Launch attributes that are not in the cubin (cooperative, carveout, ...), as plain values.
+        extras: What no launch needs, by name: `"ptx"`, where it was kept, and `"log"`, what the compilers said.
+            From a store they are unpacked when they are asked for.
     """
 
     kind: str
     target: Target
     entries: tuple[Entry, ...]
     cubin: bytes
-    ptx: bytes = b""
-    log: str = ""
     compile_time_s: float = 0.0
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = {}
+    extras: Mapping[str, bytes] = {}
+
+    @property
+    def ptx(self) -> bytes:
+        """The PTX it was made from; empty where it was not kept."""
+        return self.extras.get("ptx", b"")
+
+    @property
+    def log(self) -> str:
+        """What the compilers said."""
+        return self.extras.get("log", b"").decode("utf-8", "replace")
 
     def entry(self, name: str) -> Entry:
         """The kernel called `name`, by its name in the source or its symbol.
@@ -97,32 +103,32 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
             ]
             for entry in artifact.entries
         ],
-        "log": artifact.log,
         "compile_time_s": artifact.compile_time_s,
         "attributes": dict(artifact.attributes),
     }
 
 
-def artifact_from_header(header: Mapping[str, Any], cubin: bytes, ptx: bytes) -> Artifact:
-    """The artifact that `artifact_header` described.
+def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) -> Artifact:
+    """The artifact that `artifact_header` described, with its payloads: `"cubin"` and the extras.
 
     Raises:
         ValueError: A field is missing, of another type, or out of bounds.
     """
     try:
         entries = header["entries"]
-        log, seconds, attributes = header["log"], header["compile_time_s"], header["attributes"]
+        seconds, attributes = header["compile_time_s"], header["attributes"]
         if type(entries) is not list or len(entries) > _MAX_ENTRIES:
             raise ValueError("entries")
-        if type(log) is not str or type(attributes) is not dict or type(seconds) not in (int, float):
-            raise ValueError("log, compile_time_s or attributes")
+        if type(attributes) is not dict or type(seconds) not in (int, float):
+            raise ValueError("compile_time_s or attributes")
         if header["kind"] not in ("cuda", "ptx", "cubin", "numba"):
             raise ValueError("kind")
         target = parse_target(header["target"])
+        cubin = payloads.get("cubin", b"")
         if not cubin and not target.virtual:
             raise ValueError("a real target without a cubin")
         return Artifact(
-            header["kind"], target, tuple(map(_entry, entries)), cubin, ptx, log, float(seconds), attributes
+            header["kind"], target, tuple(map(_entry, entries)), cubin, float(seconds), attributes, payloads
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"header is malformed: {error!r}") from None

@@ -6,9 +6,8 @@ Promise     An event's `kind` is one of `EventKind`; its `fields` are plain valu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 
 class EventKind(StrEnum):
@@ -41,12 +40,11 @@ class EventKind(StrEnum):
     TROUBLE = "trouble"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened in the cache."""
 
     kind: EventKind
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = {}
 
 
 Emit: TypeAlias = Callable[[Event], None]

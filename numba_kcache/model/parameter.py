@@ -19,7 +19,7 @@ Method      Grammar of `code`:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SCALAR_SIZES = {
     "b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8,
@@ -31,8 +31,7 @@ _SCALAR = "|".join(SCALAR_SIZES)
 _CODE = re.compile(rf"(?:\*k?(?:\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})|\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One kernel parameter.
 
     Args:

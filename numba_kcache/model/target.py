@@ -8,15 +8,14 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import OptionError
 
 _SPELLING = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Target:
+class Target(NamedTuple):
     """A compute capability as compilers name it.
 
     Args:

@@ -1,0 +1,89 @@
+"""A kernel cache for Numba CUDA: CUDA C++ and Numba kernels compiled once, launched from disk ever after.
+
+Importing this package imports neither CUDA nor Numba; names are resolved at first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cache import KernelCache, clear, configure, info, print_info, prune, subscribe
+    from .errors import (
+        ArgumentError,
+        BundleError,
+        CompileError,
+        EntryError,
+        FrozenCacheError,
+        KCacheError,
+        KCacheWarning,
+        LaunchConfigError,
+        LaunchError,
+        LinkError,
+        NoDeviceError,
+        OptionError,
+        SettingsError,
+        ToolchainMissingError,
+        UncacheableError,
+    )
+    from .kernel import CachedKernel, cached_kernel
+    from .model.event import Event, EventKind
+    from .observe.info import CacheInfo
+
+_HOMES = {
+    "cache": ("KernelCache", "clear", "configure", "info", "print_info", "prune", "subscribe"),
+    "errors": (
+        "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
+        "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
+        "SettingsError", "ToolchainMissingError", "UncacheableError",
+    ),
+    "kernel": ("CachedKernel", "cached_kernel"),
+    "model.event": ("Event", "EventKind"),
+    "observe.info": ("CacheInfo",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0.dev0"
+__all__ = [
+    "ArgumentError",
+    "BundleError",
+    "CacheInfo",
+    "CachedKernel",
+    "CompileError",
+    "EntryError",
+    "Event",
+    "EventKind",
+    "FrozenCacheError",
+    "KCacheError",
+    "KCacheWarning",
+    "KernelCache",
+    "LaunchConfigError",
+    "LaunchError",
+    "LinkError",
+    "NoDeviceError",
+    "OptionError",
+    "SettingsError",
+    "ToolchainMissingError",
+    "UncacheableError",
+    "__version__",
+    "cached_kernel",
+    "clear",
+    "configure",
+    "info",
+    "print_info",
+    "prune",
+    "subscribe",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

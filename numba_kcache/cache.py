@@ -1,0 +1,143 @@
+"""`KernelCache` and the functions of the process's own cache: info, clear, configure and the like.
+
+Promise     A verb never fails because of what it finds on disk. The functions of the package are those of the
+            process's cache, whichever settings it has at the moment.
+Not here    What the verbs do (resolver, store): they are called from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import SettingsError
+from .kernel import CachedKernel, make_kernel
+from .model.event import Event
+from .observe.info import CacheInfo, cache_info
+from .resolver import Resolver, configure_process, process_resolver
+from .settings import default_directory, read_settings
+
+
+class KernelCache:
+    """A cache of compiled kernels in a directory of its own.
+
+    Args:
+        directory: Where to keep entries; default the process's setting.
+        max_size_bytes: Bytes on disk before the least recently used entries go; an int or text such as `"512MB"`.
+        settings: Any other setting of `configure`.
+
+    Raises:
+        SettingsError: A setting is unknown, or a value cannot be used.
+    """
+
+    def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
+        chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
+        self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+
+    @property
+    def resolver(self) -> Resolver:
+        """The machinery behind this cache."""
+        return process_resolver() if self._resolver is None else self._resolver
+
+    @property
+    def directory(self) -> str:
+        """Where its entries are; "" where they are kept in memory."""
+        return self.resolver.store.directory or ""
+
+    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> CachedKernel:
+        """The kernel `name` of a source, from this cache or compiled into it when it is first used.
+
+        Args:
+            source: Whatever `cached_kernel` takes.
+            name: The entry in the source; None to find it.
+            options: Options of `cached_kernel`.
+
+        Raises:
+            OptionError: The source or an option cannot be used.
+        """
+        return make_kernel(source, {**options, "name": name, "cache": self}, depth=3)
+
+    def info(self, scope: str = "lifetime") -> CacheInfo:
+        """What the cache holds and saved.
+
+        Args:
+            scope: `"lifetime"`: all processes since the cache began; `"process"`: this process.
+
+        Raises:
+            SettingsError: Another scope.
+        """
+        resolver = self.resolver
+        if scope == "lifetime":
+            counts = resolver.lifetime()
+        elif scope == "process":
+            counts = resolver.statistics.process
+        else:
+            raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
+        usage = resolver.store.size()
+        return cache_info(
+            scope,
+            counts,
+            directory=self.directory,
+            entries=usage.entries,
+            size_bytes=usage.size_bytes,
+            limit=resolver.settings.max_size_bytes,
+        )
+
+    def print_info(self, scope: str = "lifetime") -> None:
+        """Print `info(scope)`."""
+        print(self.info(scope))
+
+    def clear(self) -> int:
+        """Remove every entry; the next launch of each kernel resolves anew. Running work is untouched.
+
+        Returns:
+            Entries removed.
+        """
+        removed = self.resolver.store.clear()
+        self.resolver.forget()
+        return removed.entries
+
+    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
+        """Remove the least recently used entries, down to a size or beyond an age.
+
+        Args:
+            max_size_bytes: Bytes to get down to; None for no such limit.
+            older_than: Seconds since the last use beyond which an entry goes; None for no such limit.
+
+        Returns:
+            Entries removed.
+        """
+        return self.resolver.store.prune(max_size_bytes, older_than).entries
+
+    def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
+        return self.resolver.events.subscribe(callback)
+
+
+class _ProcessCache(KernelCache):
+    """The process's own cache: whichever resolver the settings lead to at the moment."""
+
+    def __init__(self) -> None:
+        self._resolver = None
+
+
+_PROCESS_CACHE = _ProcessCache()
+
+info = _PROCESS_CACHE.info
+print_info = _PROCESS_CACHE.print_info
+clear = _PROCESS_CACHE.clear
+prune = _PROCESS_CACHE.prune
+subscribe = _PROCESS_CACHE.subscribe
+
+
+def configure(**settings: Any) -> None:
+    """Change settings of the process's cache; the next launch of every kernel resolves anew.
+
+    Args:
+        settings: `directory`, `max_size_bytes`, `max_entries`, `mode`, `toolchain`, `shared`, `durability`,
+            `log_level`: see docs/reference/settings.md. None takes a setting back to environment or default.
+
+    Raises:
+        SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.
+    """
+    configure_process(settings)

@@ -1,0 +1,1 @@
+"""Read the world into key components: sources, headers, Python functions, link files."""

@@ -1,0 +1,219 @@
+"""What a user wraps, and what source it stands for.
+
+Promise     A function that returns source is recognised by its annotation and code alone and called once, at
+            first use. Relative paths start from the folder of the file that defines the kernel.
+Not here    Numba kernels (python_function) and what a source includes (headers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import KCacheError, OptionError
+from ..model.request import LINK_KINDS, LinkInput, Origin
+
+_PTX = re.compile(r"^\s*\.version\s+\d+\.\d+", re.MULTILINE)
+_COUNTER = re.compile(r"B\d+v\d+")
+_PATH_KINDS = {".cu": "cuda", ".ptx": "ptx"}
+_LINK_KINDS = {
+    ".cu": "cu", ".ptx": "ptx", ".ltoir": "ltoir", ".o": "object", ".a": "library", ".lib": "library",
+    ".fatbin": "fatbin", ".cubin": "cubin",
+}  # fmt: skip
+
+
+class SourceDefinition(NamedTuple):
+    """A source that can be asked for.
+
+    Args:
+        kind: `"cuda"` or `"ptx"`.
+        label: What people call it.
+        guess: The name that its entry probably has; None where nothing suggests one.
+        origin: Where it stands in the user's files.
+        base_dir: The folder that relative paths start from.
+        text: Gives the source; may raise what the user's function raises.
+    """
+
+    kind: str
+    label: str
+    guess: str | None
+    origin: Origin
+    base_dir: str
+    text: Callable[[], str]
+
+
+def returns_source(function: Callable[..., Any]) -> bool:
+    """Whether a Python function is one that returns source; otherwise it is a Numba kernel.
+
+    Raises:
+        OptionError: It has parameters and returns a string, but is not annotated `-> str`.
+    """
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if annotation is str or annotation in ("str", "'str'"):
+        return True
+    code = function.__code__
+    returned = _returned(code)
+    if code.co_argcount + code.co_kwonlyargcount == 0:
+        return bool(returned - {None})
+    if annotation is None and str in returned:
+        raise OptionError(
+            f"cannot tell what {function.__qualname__} is",
+            "it has parameters and returns a string",
+            "annotate it `-> str` if it returns CUDA C++",
+        )
+    return False
+
+
+def _returned(code: Any) -> set[Any]:
+    """What a function's own returns give: None, str for text, `...` for anything else."""
+    import dis
+
+    found: set[Any] = set()
+    previous = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            source = step if step.opname == "RETURN_CONST" else previous
+            if source is not None and source.opname in ("LOAD_CONST", "RETURN_CONST"):
+                value = source.argval
+                found.add(None if value is None else str if isinstance(value, str) else ...)
+            else:
+                found.add(str if source is not None and source.opname == "BUILD_STRING" else ...)
+        previous = step
+    return found
+
+
+def define_function(function: Callable[..., Any], kind: str | None) -> SourceDefinition:
+    """The source that a function without required parameters returns."""
+    code = function.__code__
+    path = code.co_filename if os.path.isfile(code.co_filename) else ""
+    label = f"{function.__module__}.{function.__qualname__}"
+
+    def text() -> str:
+        try:
+            returned = function()
+        except KCacheError:
+            raise
+        except Exception as error:
+            error.add_note(f"while numba_kcache asked {label} for its source")
+            raise
+        return _checked_text(returned, label)
+
+    return SourceDefinition(
+        kind or "cuda",
+        label,
+        function.__name__,
+        Origin(os.path.abspath(path) if path else "", code.co_firstlineno),
+        os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
+        text,
+    )
+
+
+def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
+    """A source given as text, by the caller `depth` frames up.
+
+    Raises:
+        OptionError: It looks like a path, or is no text.
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            raise OptionError("cannot use these bytes as a source", str(error)) from None
+    stripped = text.strip()
+    if "\n" not in stripped and stripped.endswith((".cu", ".ptx")):
+        raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
+    frame = sys._getframe(depth)
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    path = os.path.abspath(path) if os.path.isfile(path) else ""
+    module = frame.f_globals.get("__name__", "?")
+    source = text
+    return SourceDefinition(
+        kind or ("ptx" if _PTX.search(text) else "cuda"),
+        f"{module}:{line}",
+        None,
+        Origin(path, 1),
+        os.path.dirname(path) if path else os.getcwd(),
+        lambda: source,
+    )
+
+
+def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
+    """A source in a file of its own; a relative path starts from the caller's file, `depth` frames up.
+
+    Raises:
+        OptionError: Its suffix is not one of a source, or it does not exist.
+    """
+    known = kind or _PATH_KINDS.get(path.suffix)
+    if known is None:
+        raise OptionError(f"cannot use {path.name!r} as a source", f"{path.suffix or 'no suffix'} is not .cu or .ptx")
+    caller = sys._getframe(depth).f_code.co_filename
+    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
+    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    if not os.path.isfile(full):
+        raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
+
+    def text() -> str:
+        with open(full, encoding="utf-8", newline="") as file:
+            return file.read()
+
+    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+
+
+def _checked_text(returned: Any, label: str) -> str:
+    if isinstance(returned, bytes):
+        returned = returned.decode()
+    if not isinstance(returned, str):
+        raise OptionError(
+            f"cannot compile {label}",
+            f"it returned {type(returned).__name__}, not str",
+            "return the CUDA C++ source as text",
+        )
+    return returned
+
+
+def normalised_ptx(text: str) -> str:
+    """PTX without the counters that Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`)."""
+    return _COUNTER.sub("Bv", text)
+
+
+def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
+    """The bytes of every link input, in order.
+
+    Args:
+        links: Paths (of the suffixes of `link=`), or Numba's `LinkableCode` objects.
+        base_dir: Where relative paths start.
+
+    Raises:
+        OptionError: One is of an unknown kind or cannot be read.
+    """
+    if isinstance(links, (str, bytes)) or not hasattr(links, "__iter__"):
+        raise OptionError(f"cannot use link={links!r}", "it is not a list", "write link=['device.cu']")
+    return tuple(_link_input(each, base_dir) for each in links)
+
+
+def _link_input(item: Any, base_dir: str) -> LinkInput:
+    if isinstance(item, (str, os.PathLike)):
+        path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
+        kind = _LINK_KINDS.get(os.path.splitext(path)[1])
+        if kind is None:
+            raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(_LINK_KINDS)}")
+        try:
+            with open(path, "rb") as file:
+                return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(path))
+        except OSError as error:
+            raise OptionError(f"cannot link {item!r}", str(error)) from None
+    kind = str(getattr(item, "kind", ""))
+    kind = "library" if kind == "a" else kind  # Numba's Archive
+    data = getattr(item, "data", None)
+    if kind not in LINK_KINDS or data is None:
+        raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
+    if getattr(item, "setup_callback", None) or getattr(item, "teardown_callback", None):
+        raise OptionError(f"cannot link {item.name}", "its setup and teardown callbacks would not run here")
+    data = data.read() if hasattr(data, "read") else data
+    return LinkInput(
+        kind, str(getattr(item, "name", kind)), data.encode() if isinstance(data, str) else bytes(data), base_dir
+    )

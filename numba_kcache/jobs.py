@@ -1,0 +1,157 @@
+"""From what a user defined, and a target, to a job for the resolver.
+
+Promise     A job's components hold everything that can change its code; what cannot be captured makes the job
+            uncacheable, with the reason. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from .errors import OptionError
+from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
+from .keys.components import Component, component
+from .keys.encoding import Plain
+from .keys.requests import source_components
+from .model.artifact import Artifact
+from .model.options import CompileOptions
+from .model.request import SourceRequest
+from .model.target import Target
+from .settings import NVRTC_VARIABLES, variables
+from .toolchain.libraries import Toolchain
+
+_CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+_DISTRIBUTIONS = ("numba", "numba-cuda")
+
+
+class Job(NamedTuple):
+    """One artifact that is wanted.
+
+    Args:
+        label: What people call the kernel.
+        target: What to build for.
+        components: What is asked for, without compilers and versions.
+        libraries: The compiler libraries that would make it.
+        distributions: Python distributions whose version can change it.
+        build: Compiles it; called at most once.
+        uncacheable: Why no key can be had; "" where one can.
+        strict: Refuse rather than run uncached.
+    """
+
+    label: str
+    target: Target
+    components: tuple[Component, ...]
+    libraries: tuple[str, ...]
+    distributions: tuple[str, ...]
+    build: Callable[[Toolchain], Artifact]
+    uncacheable: str = ""
+    strict: bool = False
+
+
+class SourcePlan(NamedTuple):
+    """All that a user said of a source kernel.
+
+    Args:
+        definition: Where the source comes from.
+        name: The entry that is wanted; None to find it.
+        options: How to compile.
+        link: Further link inputs, as the user gave them.
+        signature: C++ types of the parameters; None for the compiler's word alone.
+        depends: Values or files whose content enters the key.
+        strict: Refuse rather than run uncached.
+    """
+
+    definition: SourceDefinition
+    name: str | None
+    options: CompileOptions
+    link: Sequence[Any]
+    signature: str | None
+    depends: Sequence[Any]
+    strict: bool
+
+
+def source_job(plan: SourcePlan, text: str, target: Target, through: Target | None) -> Job:
+    """The job of a source kernel for one target.
+
+    Args:
+        plan: The kernel.
+        text: Its source.
+        target: What to build for.
+        through: The virtual target to compile to first, where the user gave one.
+
+    Raises:
+        OptionError: A link input or dependency cannot be read.
+    """
+    definition, options = plan.definition, plan.options
+    is_ptx = definition.kind == "ptx"
+    request = SourceRequest(
+        kind=definition.kind,
+        label=definition.label,
+        source=text,
+        name=plan.name,
+        guess=definition.guess,
+        target=target,
+        options=options,
+        link=read_link_inputs(plan.link, options.base_dir) if plan.link else (),
+        signature=plan.signature,
+        ptx_target=through,
+        origin=definition.origin,
+    )
+    components = source_components(request, normalised_ptx(text) if is_ptx else text, variables(NVRTC_VARIABLES))
+    if plan.depends:
+        components += (component("depends", _dependencies(plan.depends, options.base_dir)),)
+    links = is_ptx or options.lto or request.link or through or target.virtual
+    libraries = (() if is_ptx and not _has_source(request) else _CUDA_LIBRARIES) + (("nvJitLink",) if links else ())
+
+    def build(toolchain: Toolchain) -> Artifact:
+        from .toolchain.source_build import build_source
+
+        return build_source(request, toolchain.include_dirs() if _has_source(request) else ())
+
+    return Job(
+        definition.label, target, components, libraries, _DISTRIBUTIONS, build, _uncapturable(request), plan.strict
+    )
+
+
+def _has_source(request: SourceRequest) -> bool:
+    """Whether NVRTC takes part: in the kernel itself, a link input or a signature."""
+    return request.kind == "cuda" or request.signature is not None or any(each.kind == "cu" for each in request.link)
+
+
+def _uncapturable(request: SourceRequest) -> str:
+    """Why the request cannot be keyed; "" where it can."""
+    texts = [request.source] if request.kind == "cuda" else []
+    texts += [each.data.decode("utf-8", "replace") for each in request.link if each.kind == "cu"]
+    for text in texts:
+        if "include" in text:
+            return "it includes files"
+        if "__DATE__" in text or "__TIME__" in text:
+            return "it uses __DATE__ or __TIME__"
+    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in request.options.flags):
+        return "it includes files"
+    return ""
+
+
+def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
+    """Values as they are; the content of each `pathlib.Path`."""
+    found: list[Plain] = []
+    for each in depends:
+        if isinstance(each, os.PathLike):
+            path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
+            try:
+                with open(path, "rb") as file:
+                    found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
+            except OSError as error:
+                raise OptionError(f"cannot read depends={each!r}", str(error)) from None
+        elif each is None or isinstance(each, (bool, int, float, str, bytes, tuple, list, dict)):
+            found.append(each)
+        else:
+            raise OptionError(
+                f"cannot use depends={each!r}",
+                f"a {type(each).__name__} has no canonical bytes",
+                "give plain values or Paths",
+            )
+    return found

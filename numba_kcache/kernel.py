@@ -1,0 +1,417 @@
+"""`cached_kernel`: what users put above a function, a source or a file, and the kernel they get.
+
+Promise     Decorating compiles nothing, calls nothing of the user's and imports neither Numba nor CUDA. A kernel is
+            resolved once for each target in a process; from then on `kernel[grid, block](args)` only packs and
+            launches.
+Not here    What a job holds (jobs), finding and building artifacts (resolver), loading and packing (launch).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, overload
+
+from .errors import LaunchConfigError, LaunchError, OptionError
+from .inputs.source import define_function, define_path, define_text, returns_source
+from .jobs import Job, SourcePlan, source_job
+from .launch.arguments import Launch, Launcher
+from .launch.config import DeviceLimits, check_launch, launch_shape
+from .launch.loader import (
+    LoadedKernel,
+    current_device,
+    device_limits,
+    device_target,
+    disassemble,
+    make_launcher,
+    potential_block_size,
+)
+from .model.artifact import Artifact, Entry
+from .model.options import compile_options
+from .model.parameter import Parameter
+from .model.target import Target, parse_target
+from .resolver import Resolution, Resolver, process_resolver
+
+BOUND_LIMIT = 256
+"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_KINDS = ("cuda", "ptx", "numba")
+
+
+class CachedKernel:
+    """A kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
+
+    `kernel[grid, block](args)`, `kernel[grid, block, stream]`, `kernel[grid, block, stream, sharedmem]`: grid and
+    block are integers or tuples of one to three, stream is Numba's, cuda.core's, CuPy's, PyTorch's or a handle,
+    sharedmem is dynamic shared memory per block in bytes.
+
+    Raises, at the first use:
+        CompileError, LinkError, EntryError, OptionError: The source or an option is at fault.
+        NoDeviceError: A launch without a device.
+        ToolchainMissingError: It is not in the cache and the compilers are not installed.
+    """
+
+    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
+        self._thing, self._plan, self._options = thing, plan, options
+        self._arch = _read_arch(options.get("arch", "auto"))
+        self._strided = bool(options.get("strided", False))
+        self._cache = options.get("cache")
+        self.__name__ = plan.definition.guess or plan.name or plan.definition.label
+        self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
+        self.__module__ = getattr(thing, "__module__", None) or __name__
+        self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
+        if callable(thing):
+            self.__wrapped__ = thing
+        self._lock = threading.RLock()
+        self._text: str | None = None
+        self._resolved: dict[Target, Resolution] = {}
+        self._launchers: dict[int, tuple[Launcher, LoadedKernel, DeviceLimits]] = {}
+        self._bound: dict[Any, Launch] = {}
+
+    # -- launching ----------------------------------------------------------------------------------
+
+    def __getitem__(self, config: Any) -> Launch:
+        try:
+            return self._bound[config]
+        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
+            return self._bind(config)
+
+    def __call__(self, *args: Any) -> None:
+        """Refuse a launch without a configuration, as Numba does."""
+        raise LaunchConfigError(
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
+        )
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
+
+        Args:
+            ntasks: Threads that are needed; 0 launches nothing.
+            tpb: Threads of a block; 0 takes what keeps most threads resident, from the driver.
+            stream: As in `kernel[grid, block, stream]`.
+            sharedmem: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            LaunchConfigError: `ntasks` is negative.
+        """
+        if ntasks < 0:
+            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+        if ntasks == 0:
+            return lambda *_args: None
+        block = tpb or potential_block_size(self._loaded()[1], sharedmem)
+        return self[-(-ntasks // block), block, stream, sharedmem]
+
+    def _bind(self, config: Any) -> Launch:
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__}[{config!r}]",
+                "a launch takes [grid, block], then stream and sharedmem if need be",
+            )
+        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
+        shape = launch_shape(grid, block, sharedmem)
+        launcher, loaded, limits = self._loaded()
+        check_launch(shape, limits, kernel=self.__name__)
+        loaded.allow_shared(shape.shared_bytes)
+
+        def relaunch(args: tuple[Any, ...], status: int) -> bool:
+            return self._relaunch(config, loaded, args, status)
+
+        launch = launcher.bind(shape, stream, relaunch)
+        try:
+            if len(self._bound) >= BOUND_LIMIT:
+                self._bound.clear()
+            self._bound[config] = launch
+        except TypeError:  # a list in it: bound anew each time
+            pass
+        return launch
+
+    def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
+        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing."""
+        if status != 0 and loaded.live[0]:
+            return False
+        now = self._loaded()[1]
+        if now is loaded and current_device() == loaded.device:
+            return False
+        self._bind(config)(*args)
+        return True
+
+    def _loaded(self) -> tuple[Launcher, LoadedKernel, DeviceLimits]:
+        """Launcher, kernel and limits for the current device."""
+        device = current_device()
+        found = self._launchers.get(device)
+        if found is not None and found[1].live[0]:
+            return found
+        with self._lock:
+            target = device_target()
+            device = current_device()
+            found = self._launchers.get(device)
+            if found is not None and found[1].live[0]:
+                return found
+            resolution = self._resolve_for_device(target)
+            entry = resolution.artifact.entries[0]
+            loaded = self._resolver().loader.load(
+                resolution.artifact,
+                entry,
+                resolution.key or f"{id(self)}",
+                stored=resolution.source in ("disk", "waited"),
+            )
+            found = (make_launcher(loaded, self.__name__, strided=self._strided), loaded, device_limits(loaded))
+            self._launchers[loaded.device] = found
+            return found
+
+    # -- resolving ----------------------------------------------------------------------------------
+
+    def _resolver(self) -> Resolver:
+        return process_resolver() if self._cache is None else self._cache.resolver
+
+    def _source(self) -> str:
+        if self._text is None:
+            self._text = self._plan.definition.text()
+        return self._text
+
+    def _resolve_for_device(self, target: Target) -> Resolution:
+        """The artifact that suits a device: exactly what `arch` names, or what the device is."""
+        if not self._arch:
+            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+        virtual = [each for each in self._arch if each.virtual]
+        real = [each for each in self._arch if each.runs_on(target.cc)]
+        if real:
+            return self._resolve(max(real, key=lambda each: (each.cc, each.suffix)), None)
+        if virtual:
+            return self._resolve(target, max(virtual))
+        names = ", ".join(each.name for each in self._arch)
+        raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
+
+    def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
+        with self._lock:
+            found = self._resolved.get(target)
+            if found is None:
+                resolver = self._resolver()
+                resolver.users.add(self)
+                jobs = [self._job(each, through) for each in (target, *others)]
+                found = self._resolved[target] = resolver.resolve(*jobs)
+            return found
+
+    def _job(self, target: Target, through: Target | None = None) -> Job:
+        return source_job(self._plan, self._source(), target, through)
+
+    def _targets(self, arch: Any) -> tuple[Target, ...]:
+        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
+        if arch is not None:
+            return _read_arch(arch) or (device_target(),)
+        return self._arch or (device_target(),)
+
+    def _at_hand(self) -> Resolution:
+        """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
+        for found in self._resolved.values():
+            return found
+        return self._resolve(self._targets(None)[0], None)
+
+    def forget(self) -> None:
+        """Resolve anew at the next launch. Running work is untouched."""
+        with self._lock:
+            for _launcher, loaded, _limits in self._launchers.values():
+                loaded.live[0] = False
+            self._resolved.clear()
+            self._launchers.clear()
+            self._bound.clear()
+
+    # -- compiling ahead, and looking ---------------------------------------------------------------
+
+    def compile(self, arch: Any = None) -> None:
+        """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own.
+
+        Raises:
+            UncacheableError: The kernel cannot be keyed.
+            NoDeviceError: No target is named and there is no device.
+        """
+        for target in self._targets(arch):
+            job = self._job(target)
+            if job.uncacheable:
+                self._resolver().key(job)  # raises, and says why
+            self._resolve(target, None)
+
+    def key(self, arch: Any = None) -> str:
+        """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
+
+        Raises:
+            UncacheableError: The kernel cannot be keyed.
+        """
+        return self._resolver().key(self._job(self._targets(arch)[0]))
+
+    def cubin(self, arch: Any = None) -> bytes:
+        """The linked module for one target."""
+        return self._artifact(arch).cubin
+
+    def ptx(self, arch: Any = None) -> str:
+        """The PTX for one target; "" where it was not kept (`keep_ptx`, `lto`)."""
+        return self._artifact(arch).ptx.decode()
+
+    def _artifact(self, arch: Any) -> Artifact:
+        found = self._at_hand() if arch is None else self._resolve(self._targets(arch)[0], None)
+        return found.artifact
+
+    def inspect_sass(self, arch: Any = None) -> str:
+        """The disassembly for one target, by the toolkit's nvdisasm.
+
+        Raises:
+            ToolchainMissingError: nvdisasm is not installed.
+        """
+        return disassemble(self.cubin(arch))
+
+    @property
+    def _entry(self) -> Entry:
+        return self._at_hand().artifact.entries[0]
+
+    @property
+    def params(self) -> tuple[Parameter, ...]:
+        """The parameters, in order: C++ type, offset and size in bytes."""
+        return self._entry.parameters
+
+    @property
+    def log(self) -> str:
+        """What the compilers said, kept on hits."""
+        return self._at_hand().artifact.log
+
+    @property
+    def regs_per_thread(self) -> int:
+        """Registers per thread."""
+        return self._entry.registers
+
+    @property
+    def shared_mem_per_block(self) -> int:
+        """Static shared memory per block, in bytes."""
+        return self._entry.shared_bytes
+
+    @property
+    def local_mem_per_thread(self) -> int:
+        """Local memory per thread, in bytes."""
+        return self._entry.local_bytes
+
+    @property
+    def const_mem_size(self) -> int:
+        """Constant memory of the module's own variables, in bytes."""
+        return self._entry.const_bytes
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Most threads of a block on the current device."""
+        limits = self._loaded()[2]
+        return limits.threads_per_block
+
+    def __repr__(self) -> str:
+        return f"<CachedKernel {self.__module__}.{self.__qualname__}>"
+
+    def __reduce__(self) -> Any:
+        import sys
+
+        owner: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            owner = getattr(owner, name, None)
+        if owner is self:
+            return self.__qualname__
+        options = {name: value for name, value in self._options.items() if name != "cache"}
+        return _rebuild, (self._thing, options)
+
+
+@overload
+def cached_kernel(thing: Any, /, **options: Any) -> CachedKernel: ...
+
+
+@overload
+def cached_kernel(**options: Any) -> Callable[[Any], CachedKernel]: ...
+
+
+def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
+    """Wrap a kernel so that it is compiled once and launched from disk ever after.
+
+    Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
+
+    Args:
+        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters); a `str` of CUDA C++ or
+            PTX; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu` or `.ptx` file.
+        name: The entry in the source, a template instance included (`"axpy<float>"`). Default: the function's name
+            if the source defines it, else the only `__global__`.
+        arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
+            device), or a list.
+        kind: `"cuda"` or `"ptx"`, where it cannot be told from the thing.
+        fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
+        link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
+        signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for
+            the types of PTX.
+        depends: Plain values, or Paths, whose content enters the key.
+        keep_ptx: Keep the PTX beside the cubin (True).
+        strict: Refuse to run uncached (False).
+        strided: Take arrays that do not lie in one piece (False).
+        cache: A `KernelCache`; default the process's.
+
+    Returns:
+        A `CachedKernel`, or the decorator that makes one.
+
+    Raises:
+        OptionError: The thing or an option cannot be used.
+    """
+    if thing is None:
+        return lambda given: make_kernel(given, options, depth=3)
+    return make_kernel(thing, options, depth=3)
+
+
+_OWN_OPTIONS = frozenset(("name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache"))
+
+
+def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel:
+    """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
+    kind = options.get("kind")
+    if kind is not None and kind not in _KINDS:
+        raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(_KINDS)}")
+    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
+        thing, kind = thing[0], "ptx"
+    if isinstance(thing, (str, bytes)):
+        definition = define_text(thing, kind, depth)
+    elif isinstance(thing, Path):
+        definition = define_path(thing, kind, depth)
+    elif callable(thing) and hasattr(thing, "__code__") and (kind in ("cuda", "ptx") or returns_source(thing)):
+        definition = define_function(thing, kind)
+    else:
+        raise OptionError(
+            f"cannot make a kernel of {thing!r}",
+            f"a {type(thing).__name__} is not source",
+            "wrap a function that returns CUDA C++, a str or a pathlib.Path",
+        )
+    compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+    plan = SourcePlan(
+        definition,
+        _checked(options, "name", str),
+        compile_options(definition.kind, compiling, definition.base_dir),
+        options.get("link") or (),
+        _checked(options, "signature", str),
+        options.get("depends") or (),
+        bool(options.get("strict", False)),
+    )
+    return CachedKernel(thing, plan, options)
+
+
+def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel:
+    return make_kernel(thing, options, depth=2)
+
+
+def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
+    value = options.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
+    return value
+
+
+def _read_arch(arch: Any) -> tuple[Target, ...]:
+    """The targets that `arch` names; none for "auto"."""
+    if arch is None or arch == "auto":
+        return ()
+    if isinstance(arch, (list, set, frozenset)):
+        if not arch:
+            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
+        return tuple(dict.fromkeys(parse_target(each) for each in arch))
+    return (parse_target(arch),)

@@ -1,0 +1,181 @@
+"""Read what a cubin says of itself: its target, its kernels, their parameters and resources.
+
+Promise     Never looks outside the bytes it is given and never trusts a length in them: whatever is not a
+            well-formed cubin is a ValueError. Needs no driver.
+Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
+            `.text.NAME` that have a `.nv.info.NAME` beside them; its records give parameter offsets and
+            sizes, `.nv.info` gives registers and stack by symbol index, section sizes give shared and
+            constant memory.
+Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
+            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11. EI_ABIVERSION 8 (CUDA 13)
+            keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+EM_CUDA = 190
+
+_EIFMT_SIZED = 4
+_KPARAM_INFO = 0x17
+_REGCOUNT = 0x2F
+_FRAME_SIZE = 0x11
+
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+class CubinKernel(NamedTuple):
+    """One kernel of a cubin: its symbol, parameters as (offset, size) in bytes, and resources.
+
+    Args:
+        symbol: The lowered name.
+        parameters: (offset, size) of each, in order.
+        registers: Registers per thread.
+        shared_bytes: Static shared memory per block.
+        local_bytes: Stack frame per thread.
+    """
+
+    symbol: str
+    parameters: tuple[tuple[int, int], ...]
+    registers: int
+    shared_bytes: int
+    local_bytes: int
+
+
+class Cubin(NamedTuple):
+    """What a cubin says of itself.
+
+    Args:
+        sm: The compute capability as one number, 90 for 9.0 (a suffix leaves no trace here).
+        kernels: In the order of their sections.
+        const_bytes: Constant memory of the module's own variables (bank 3).
+    """
+
+    sm: int
+    kernels: tuple[CubinKernel, ...]
+    const_bytes: int
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether these bytes start as a cubin does."""
+    return data[:5] == b"\x7fELF\x02" and len(data) >= 64 and data[18:20] == EM_CUDA.to_bytes(2, "little")
+
+
+def read_cubin(data: bytes) -> Cubin:
+    """Read a cubin.
+
+    Raises:
+        ValueError: It is not one, or it is damaged.
+    """
+    if not is_cubin(data):
+        raise ValueError("not a 64-bit CUDA ELF")
+    try:
+        return _read(data)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"damaged ELF: {error}") from None
+
+
+def _read(data: bytes) -> Cubin:
+    flags, offset, width, count, names_at = _file_header(data)
+    if width != _SECTION.size:
+        raise ValueError("section headers of another size")
+    raw = [_SECTION.unpack_from(data, offset + index * width) for index in range(count)]
+    names = _bytes(data, raw[names_at])
+    by_name = {_string(names, each[0]): each for each in raw if each[0]}
+
+    symbols = _symbols(data, raw, by_name)
+    registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
+    kernels = []
+    for name in by_name:
+        symbol = name.removeprefix(".text.")
+        info = by_name.get(f".nv.info.{symbol}")
+        if symbol is name or info is None:
+            continue
+        shared = by_name.get(f".nv.shared.{symbol}")
+        kernels.append(
+            CubinKernel(
+                symbol,
+                tuple(_parameters(_bytes(data, info))),
+                registers.get(symbol, 0),
+                shared[5] if shared else 0,
+                frames.get(symbol, 0),
+            )
+        )
+    const = by_name.get(".nv.constant3")
+    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
+    return Cubin(sm, tuple(kernels), const[5] if const else 0)
+
+
+def _file_header(data: bytes) -> tuple[int, int, int, int, int]:
+    """e_flags, e_shoff, e_shentsize, e_shnum, e_shstrndx."""
+    offset, flags = struct.unpack_from("<QI", data, 40)
+    width, count, names_at = struct.unpack_from("<HHH", data, 58)
+    if count == 0 and offset:  # more than 65,279 sections: the counts are in section 0
+        first = _SECTION.unpack_from(data, offset)
+        count, names_at = first[5], first[6]
+    if count * width > len(data):
+        raise ValueError("more sections than bytes")
+    return flags, offset, width, count, names_at
+
+
+def _bytes(data: bytes, section: tuple[int, ...]) -> bytes:
+    offset, size = section[4], section[5]
+    if offset + size > len(data):
+        raise ValueError("a section ends outside the file")
+    return data[offset : offset + size]
+
+
+def _string(table: bytes, offset: int) -> str:
+    end = table.find(b"\0", offset)
+    if end < 0:
+        raise ValueError("a name without an end")
+    return table[offset:end].decode()
+
+
+def _symbols(data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]) -> dict[int, str]:
+    """Names of the symbol table by index."""
+    section = by_name.get(".symtab")
+    if section is None:
+        return {}
+    names, table = _bytes(data, raw[section[6]]), _bytes(data, section)
+    return {index: _string(names, fields[0]) for index, fields in enumerate(_SYMBOL.iter_unpack(table)) if fields[0]}
+
+
+def _records(info: bytes) -> list[tuple[int, bytes]]:
+    """(attribute, value) of each sized record; the others carry nothing that is needed here."""
+    found, at = [], 0
+    while at + 4 <= len(info):
+        layout, attribute, size = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if layout == _EIFMT_SIZED:
+            found.append((attribute, info[at : at + size]))
+            at += size
+    return found
+
+
+def _parameters(info: bytes) -> list[tuple[int, int]]:
+    """(offset, size) by ordinal. A record is u32 index, u16 ordinal, u16 offset, u32 with the size in bits 18-31."""
+    found = {}
+    for attribute, value in _records(info):
+        if attribute == _KPARAM_INFO:
+            _index, ordinal, offset, flags = struct.unpack("<IHHI", value)
+            found[ordinal] = (offset, flags >> 18)
+    if sorted(found) != list(range(len(found))):
+        raise ValueError("parameters with gaps")
+    return [found[ordinal] for ordinal in range(len(found))]
+
+
+def _resources(
+    data: bytes, section: tuple[int, ...] | None, symbols: dict[int, str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Registers and stack bytes by symbol. A record is u32 symbol index, u32 value."""
+    registers: dict[str, int] = {}
+    frames: dict[str, int] = {}
+    for attribute, value in _records(_bytes(data, section)) if section else ():
+        if attribute in (_REGCOUNT, _FRAME_SIZE) and len(value) == 8:
+            index, amount = struct.unpack("<II", value)
+            (registers if attribute == _REGCOUNT else frames)[symbols.get(index, "")] = amount
+    return registers, frames

@@ -1,0 +1,156 @@
+"""The compile options of a kernel, checked once and frozen.
+
+Promise     An option that the kind of kernel does not take, or a value that cannot mean anything, is an
+            `OptionError` at decoration. Paths are absolute from here on.
+Not here    How an option is spelt for NVRTC or nvJitLink (toolchain) and which options enter a key
+            (resolver).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import OptionError
+
+STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
+"""Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
+
+_REFUSED_FLAGS = {
+    "-arch": "use arch=",
+    "--gpu-architecture": "use arch=",
+    "-time": "it writes a file beside the code",
+    "--time": "it writes a file beside the code",
+    "-fdevice-time-trace": "it writes a file beside the code",
+    "--fdevice-time-trace": "it writes a file beside the code",
+    "-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "--pch": "NVRTC does not notice edited headers in a precompiled one",
+    "-create-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "--create-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "-use-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "--use-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "-pch-dir": "NVRTC does not notice edited headers in a precompiled one",
+    "--pch-dir": "NVRTC does not notice edited headers in a precompiled one",
+    "-I": "use include_dirs=",
+    "--include-path": "use include_dirs=",
+    "-dlto": "use lto=True",
+    "--dlink-time-opt": "use lto=True",
+    "-modify-stack-limit": "it would change the stack limit of the whole process",
+    "--modify-stack-limit": "it would change the stack limit of the whole process",
+}
+
+
+class CompileOptions(NamedTuple):
+    """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
+
+    fastmath: bool = False
+    std: str | None = None
+    defines: tuple[tuple[str, str | None], ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    max_registers: int | None = None
+    lineinfo: bool = False
+    debug: bool = False
+    lto: bool = False
+    opt: int = 3
+    flags: tuple[str, ...] = ()
+    keep_ptx: bool = True
+    base_dir: str = ""
+
+
+_BY_KIND = {
+    "cuda": {"fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
+             "options", "keep_ptx"},
+    "ptx": {"max_registers", "lineinfo", "debug", "opt", "keep_ptx"},
+}  # fmt: skip
+
+
+def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> CompileOptions:
+    """Check the compile options that a user gave for a kernel of this kind.
+
+    Args:
+        kind: `"cuda"` or `"ptx"`.
+        given: Options as keywords of `cached_kernel`; None stands for the default.
+        base_dir: Absolute folder that relative include paths start from.
+
+    Raises:
+        OptionError: One is not for this kind, of another type, or out of range.
+    """
+    chosen: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _BY_KIND[kind]:
+            raise OptionError(
+                f"cannot use option {name!r} here",
+                f"a kernel of kind {kind!r} does not take it",
+                f"it takes {', '.join(sorted(_BY_KIND[kind]))}",
+            )
+        if value is not None:
+            chosen["flags" if name == "options" else name] = _READERS[name](name, value, base_dir)
+    return CompileOptions(**chosen, base_dir=base_dir)
+
+
+def _refuse(name: str, value: object, why: str, hint: str = "") -> OptionError:
+    return OptionError(f"cannot use {name}={value!r}", why, hint)
+
+
+def _bool(name: str, value: Any, _base: str) -> bool:
+    if type(value) is not bool:
+        raise _refuse(name, value, f"it is a {type(value).__name__}", "write True or False")
+    return value
+
+
+def _std(name: str, value: Any, _base: str) -> str:
+    if value not in STANDARDS:
+        raise _refuse(name, value, "NVRTC does not know it", f"choose from {', '.join(STANDARDS)}")
+    return str(value)
+
+
+def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None], ...]:
+    if not isinstance(value, Mapping):
+        raise _refuse(name, value, "it is not a mapping", "write defines={'TILE': 32, 'FAST': None}")
+    pairs = []
+    for macro, text in value.items():
+        if not (isinstance(macro, str) and macro.replace("(", "").strip()):
+            raise _refuse(name, value, f"{macro!r} is not the name of a macro")
+        if not (text is None or isinstance(text, str) or type(text) is int):
+            raise _refuse(name, value, f"{macro} is a {type(text).__name__}", "give str, int or None")
+        pairs.append((macro, None if text is None else str(text)))
+    return tuple(pairs)
+
+
+def _include_dirs(name: str, value: Any, base: str) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _refuse(name, value, "it is not a list of folders", "write include_dirs=['include']")
+    return tuple(os.path.normpath(os.path.join(base, os.path.expanduser(os.fspath(path)))) for path in value)
+
+
+def _max_registers(name: str, value: Any, _base: str) -> int:
+    if type(value) is not int or not 16 <= value <= 255:
+        raise _refuse(name, value, "registers per thread are 16 to 255")
+    return value
+
+
+def _opt(name: str, value: Any, _base: str) -> int:
+    if type(value) is not int or not 0 <= value <= 3:
+        raise _refuse(name, value, "optimisation levels are 0, 1, 2 and 3")
+    return value
+
+
+def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise _refuse(name, value, "it is not a list of flags", "write options=['--restrict']")
+    for flag in value:
+        if not isinstance(flag, str) or not flag.startswith("-"):
+            raise _refuse(name, flag, "it is not an NVRTC flag")
+        word = flag.split("=")[0].split(" ")[0]
+        why = _REFUSED_FLAGS.get("-I" if flag.startswith("-I") else word)
+        if why:
+            raise _refuse(name, flag, "this flag is not taken", why)
+    return tuple(value)
+
+
+_READERS = {
+    "fastmath": _bool, "std": _std, "defines": _defines, "include_dirs": _include_dirs,
+    "max_registers": _max_registers, "lineinfo": _bool, "debug": _bool, "lto": _bool, "opt": _opt,
+    "options": _flags, "keep_ptx": _bool,
+}  # fmt: skip

@@ -1,0 +1,66 @@
+"""What is asked of the compilers: one source, one target, its options, and whom to blame for an error."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .options import CompileOptions
+from .target import Target
+
+LINK_KINDS = ("cu", "ptx", "ltoir", "object", "library", "fatbin", "cubin")
+
+
+class LinkInput(NamedTuple):
+    """One input of the linker beside the kernel: `kind` of `LINK_KINDS`, a name for messages, its bytes.
+
+    `folder` is where a `cu` input's own quoted includes start.
+    """
+
+    kind: str
+    name: str
+    data: bytes
+    folder: str = ""
+
+
+class Origin(NamedTuple):
+    """Where a source stands in the user's files, for messages and line tables.
+
+    Args:
+        path: The user's file; `""` where there is none (exec, stdin).
+        line: The line of that file at which the source, or what defines it, starts; 1-based.
+        is_whole_file: Whether the file itself is the source.
+    """
+
+    path: str = ""
+    line: int = 1
+    is_whole_file: bool = False
+
+
+class SourceRequest(NamedTuple):
+    """A CUDA C++ or PTX source to be compiled for one target.
+
+    Args:
+        kind: `"cuda"` or `"ptx"`.
+        label: What people call the kernel, `"package.module.saxpy"`; in no key.
+        source: The text.
+        name: The entry that the user asked for, a name expression included; None to find it.
+        guess: The name of the Python function that returned the source; it decides among several entries.
+        target: What to build for.
+        options: How.
+        link: Further inputs, in order.
+        signature: C++ types of the parameters as the user wrote them; None for the compiler's word alone.
+        ptx_target: The virtual target to compile for first, where the user gave one.
+        origin: Where the source stands.
+    """
+
+    kind: str
+    label: str
+    source: str
+    name: str | None
+    guess: str | None
+    target: Target
+    options: CompileOptions
+    link: tuple[LinkInput, ...] = ()
+    signature: str | None = None
+    ptx_target: Target | None = None
+    origin: Origin = Origin()

@@ -1,0 +1,1 @@
+"""Listen to what happens and tell it: events, statistics, warnings, text."""

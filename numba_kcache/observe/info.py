@@ -1,0 +1,144 @@
+"""What a cache holds and what it saved, as one value that prints as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .statistics import Counts
+
+
+class CacheInfo(NamedTuple):
+    """What a cache holds, and what happened since it began ("lifetime") or in this process ("process").
+
+    Args:
+        scope: `"lifetime"` or `"process"`; it decides what the counts are about, not what the cache holds.
+        directory: Where entries are; `""` for a cache in memory.
+        entries: Entries held.
+        size_bytes: Bytes they take.
+        max_size_bytes: Bytes before the least recently used go.
+        hits: Resolutions of (kernel, target, signature) that were served.
+        misses: Resolutions that were not.
+        waited: Hits that waited for another thread or process to compile.
+        evictions: Entries removed to keep the limits.
+        errors: Troubles of the cache: damage, full disk, refused directory.
+        compiles: Compilations that succeeded.
+        loads: Hits that came from a store.
+        compile_time_s: Seconds spent compiling.
+        load_time_s: Seconds spent reading, verifying and loading what came from a store.
+        time_saved_s: Compile time of what came from a store, less the time to load it.
+        tiers: Stores behind the local directory.
+    """
+
+    scope: str
+    directory: str
+    entries: int
+    size_bytes: int
+    max_size_bytes: int
+    hits: int
+    misses: int
+    waited: int
+    evictions: int
+    errors: int
+    compiles: int
+    loads: int
+    compile_time_s: float
+    load_time_s: float
+    time_saved_s: float
+    tiers: tuple[Any, ...] = ()
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits of all resolutions, 0 to 1; 0 where there were none."""
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 0.0
+
+    @property
+    def avg_compile_time_s(self) -> float:
+        """Seconds of one compilation on average; 0 where there was none."""
+        return self.compile_time_s / self.compiles if self.compiles else 0.0
+
+    @property
+    def avg_load_time_s(self) -> float:
+        """Seconds to read, verify and load one stored entry on average; 0 where there was none."""
+        return self.load_time_s / self.loads if self.loads else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure under its name."""
+        derived = {name: getattr(self, name) for name in ("hit_rate", "avg_compile_time_s", "avg_load_time_s")}
+        return {**self._asdict(), **derived}
+
+    def __str__(self) -> str:
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(
+            [f"numba_kcache, {_SCOPES[self.scope]}", *(f"  {name:<{width}}  {text}" for name, text in rows)]
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
+            for name, text in self._rows()
+        )
+        return f"<table><caption>numba_kcache, {escape(_SCOPES[self.scope])}</caption>{rows}</table>"
+
+    def _rows(self) -> Sequence[tuple[str, str]]:
+        share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
+        return (
+            ("directory", self.directory or "in memory"),
+            ("entries", f"{self.entries}"),
+            ("size", f"{bytes_text(self.size_bytes)} of {bytes_text(self.max_size_bytes)} ({share})"),
+            ("hits", f"{self.hits} ({self.hit_rate:.0%})" + (f", {self.waited} waited for" if self.waited else "")),
+            ("misses", f"{self.misses}"),
+            ("compiles", f"{self.compiles}, {seconds_text(self.avg_compile_time_s)} on average"),
+            ("loads", f"{self.loads}, {seconds_text(self.avg_load_time_s)} on average"),
+            ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
+            ("evictions", f"{self.evictions}"),
+            ("errors", f"{self.errors}"),
+        )
+
+
+_SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
+
+
+def cache_info(scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int) -> CacheInfo:
+    """The info of these counts."""
+    return CacheInfo(
+        scope=scope,
+        directory=directory,
+        entries=entries,
+        size_bytes=size_bytes,
+        max_size_bytes=limit,
+        hits=counts.hits,
+        misses=counts.misses,
+        waited=counts.waited,
+        evictions=counts.evictions,
+        errors=counts.errors,
+        compiles=counts.compiles,
+        loads=counts.loads,
+        compile_time_s=counts.compile_time_s,
+        load_time_s=counts.load_time_s,
+        time_saved_s=counts.time_saved_s,
+    )
+
+
+def bytes_text(size_bytes: int) -> str:
+    """A size as people read it: `1.4 MiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people read it: `85 us`, `2.1 ms`, `8.5 s`, `3 min 10 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

@@ -1,0 +1,305 @@
+"""From a job to an artifact: key, look up, compile once, publish, report.
+
+Promise     An artifact is only ever found under the key of exactly what would have been compiled. Cache trouble
+            is a miss. Each resolution emits one HIT or MISS; nothing below knows who asked.
+Method      A source that includes nothing has its whole key at once, so a warm start reads one file. The
+            manifest of a family (the key without compilers and versions) lists what was stored for it; it is read
+            where any compiler's code will do, and to explain a miss.
+Not here    Kernels, launches and devices (kernel, launch); what users call (cache).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .errors import FrozenCacheError, KCacheError, UncacheableError
+from .jobs import Job
+from .keys.components import Component, component, derive
+from .keys.requests import TOOLCHAIN_COMPONENTS
+from .launch.loader import Loader
+from .model.artifact import Artifact, artifact_from_header, artifact_header
+from .model.event import Event, EventKind
+from .observe.events import Events
+from .observe.statistics import Counts, Statistics
+from .settings import Settings, default_directory, read_settings
+from .store.disk import DiskStore
+from .store.entry import StoredEntry
+from .store.memory import MemoryStore
+from .toolchain.libraries import Record, Toolchain
+
+MEMORY_LIMIT_BYTES = 64 * 2**20
+"""Artifacts kept in memory for other kernel objects of the same key."""
+
+_TOOLCHAIN_VARIANT = "toolchain"
+
+
+class Resolution(NamedTuple):
+    """An artifact, its key, and where it came from: "memory", "disk", "waited" or "compiled"."""
+
+    artifact: Artifact
+    key: str
+    source: str
+
+
+class Resolver:
+    """The machinery behind one cache.
+
+    Args:
+        settings: The settings in force.
+        directory: Where the store is; None to keep everything in memory.
+    """
+
+    def __init__(self, settings: Settings, directory: str | None) -> None:
+        self.settings = settings
+        self.events = Events()
+        self.statistics = Statistics()
+        self.events.subscribe(self.statistics.listen)
+        emit = self.events.emit
+        self.store: DiskStore | MemoryStore = (
+            MemoryStore(max_size_bytes=settings.max_size_bytes, max_entries=settings.max_entries)
+            if directory is None or settings.mode == "off"
+            else DiskStore(
+                directory,
+                max_size_bytes=settings.max_size_bytes,
+                max_entries=settings.max_entries,
+                readonly=settings.mode in ("readonly", "frozen"),
+                durability=settings.durability,
+                shared=settings.shared,
+                emit=emit,
+            )
+        )
+        self.toolchain = Toolchain(self._load_record, self._save_record)
+        self.loader = Loader(emit)
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()
+        weakref.finalize(self, _save, self.statistics, self.store, settings.mode)
+        self._memory: OrderedDict[str, Artifact] = OrderedDict()
+        self._memory_bytes = 0
+        self._lock = threading.Lock()
+
+    # -- keys ---------------------------------------------------------------------------------------
+
+    def components(self, job: Job) -> tuple[Component, ...]:
+        """All components of a job, with the compilers of this process."""
+        libraries = {
+            name: library.build if (library := self.toolchain.library(name)) else None for name in job.libraries
+        }
+        versions = {name: self.toolchain.version(name) for name in job.distributions}
+        return (*job.components, component("compilers", dict(libraries)), component("versions", dict(versions)))
+
+    def key(self, job: Job) -> str:
+        """The key under which the job's artifact is stored.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        if job.uncacheable:
+            raise _uncacheable(job)
+        return derive(self.components(job))
+
+    # -- resolution ---------------------------------------------------------------------------------
+
+    def resolve(self, job: Job, *others: Job) -> Resolution:
+        """Find the artifact of a job, or of one of `others` that will do as well; build the first if none is there.
+
+        Raises:
+            KCacheError: The user's own errors, from the compilers.
+            UncacheableError, FrozenCacheError: As the job and the mode demand.
+        """
+        if job.uncacheable:
+            return self._uncached(job)
+        components = self.components(job)
+        key = derive(components)
+        looks = self.settings.mode not in ("off", "refresh", "verify")
+        if looks:
+            found = self._look_up(job, key, components)
+            for other in others if found is None else ():
+                theirs = self.components(other)
+                found = found or self._look_up(other, derive(theirs), theirs)
+            if found is not None:
+                return found
+        if self.settings.mode == "frozen":
+            raise FrozenCacheError(
+                f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"
+            )
+        with self.store.building(key) as turn:
+            if looks and turn.found is not None:
+                artifact = self._artifact(turn.found)
+                if artifact is not None:
+                    return self._hit(job, key, artifact, "waited", turn.waited_s)
+            return self._compile(job, key, components)
+
+    def store_artifact(self, key: str, components: Sequence[Component], artifact: Artifact) -> None:
+        """Publish an artifact under its key, and name it in its family's manifest."""
+        report = {"components": [list(each) for each in components], "created_s": time.time()}
+        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
+            self.store.add_variant(family_of(components), {"key": key, "target": artifact.target.name})
+
+    def _look_up(self, job: Job, key: str, components: Sequence[Component]) -> Resolution | None:
+        artifact = self._memory.get(key)
+        if artifact is not None:
+            return self._hit(job, key, artifact, "memory", 0.0)
+        start = time.perf_counter()
+        artifact = self._read(key)
+        if artifact is None and self._any_compiler(components):
+            for variant in self.store.get_manifest(family_of(components)):
+                artifact = self._read(str(variant.get("key")))
+                if artifact is not None:
+                    break
+        if artifact is None:
+            return None
+        return self._hit(job, key, artifact, "disk", time.perf_counter() - start)
+
+    def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
+        self._remember(key, artifact)
+        fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
+        self._emit(EventKind.HIT, job, key, **fields)
+        return Resolution(artifact, key, source)
+
+    def _any_compiler(self, components: Sequence[Component]) -> bool:
+        """Whether another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
+        if self.settings.toolchain == "any" or self.settings.mode == "frozen":
+            return True
+        compilers = next(each.value for each in components if each.name == "compilers")
+        return isinstance(compilers, dict) and None in compilers.values()
+
+    def _read(self, key: str) -> Artifact | None:
+        entry = self.store.get(key)
+        return None if entry is None else self._artifact(entry)
+
+    def _artifact(self, entry: StoredEntry) -> Artifact | None:
+        try:
+            return artifact_from_header(entry.header, entry.payloads)
+        except (ValueError, KCacheError) as error:
+            self.store.remove(entry.key)
+            self.events.emit(Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"}))
+            return None
+
+    def _compile(self, job: Job, key: str, components: Sequence[Component]) -> Resolution:
+        self._emit(EventKind.MISS, job, key, reason="not stored")
+        artifact = self._build(job, key)
+        actual = self.components(job)  # the libraries are loaded now: these made the code
+        if derive(actual) != key:
+            key, components = derive(actual), actual
+        self._remember(key, artifact)
+        if self.settings.mode not in ("off", "readonly"):
+            self.store_artifact(key, components, artifact)
+        return Resolution(artifact, key, "compiled")
+
+    def _build(self, job: Job, key: str) -> Artifact:
+        self._emit(EventKind.COMPILE_BEGIN, job, key)
+        try:
+            artifact = job.build(self.toolchain)
+        except KCacheError as error:
+            self._emit(EventKind.COMPILE_FAILED, job, key, error=str(error))
+            raise
+        self._emit(EventKind.COMPILE_END, job, key, compile_time_s=artifact.compile_time_s)
+        return artifact
+
+    def _uncached(self, job: Job) -> Resolution:
+        if job.strict or self.settings.mode == "frozen":
+            raise _uncacheable(job)
+        self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
+        self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
+        return Resolution(self._build(job, ""), "", "compiled")
+
+    # -- memory and records -------------------------------------------------------------------------
+
+    def _remember(self, key: str, artifact: Artifact) -> None:
+        with self._lock:
+            before = self._memory.pop(key, None)
+            self._memory[key] = artifact
+            self._memory_bytes += _size(artifact) - (_size(before) if before else 0)
+            while self._memory_bytes > MEMORY_LIMIT_BYTES and len(self._memory) > 1:
+                self._memory_bytes -= _size(self._memory.popitem(last=False)[1])
+
+    def forget(self) -> None:
+        """Drop what is kept in memory: the next launch of every kernel resolves anew. Running work is untouched."""
+        with self._lock:
+            self._memory.clear()
+            self._memory_bytes = 0
+        self.toolchain.forget()
+        for kernel in list(self.users):
+            kernel.forget()
+        self.loader.forget()
+
+    def save_counts(self) -> None:
+        """Add what was counted since the last time to the counters beside the store."""
+        _save(self.statistics, self.store, self.settings.mode)
+
+    def lifetime(self) -> Counts:
+        """What was counted in all processes since the cache began, this one included."""
+        self.save_counts()
+        return Counts(self.store.counters.read())
+
+    def _load_record(self, name: str) -> Record | None:
+        for variant in self.store.get_manifest(name):
+            record = variant.get("record")
+            if isinstance(record, dict):
+                return record
+        return None
+
+    def _save_record(self, name: str, record: Record) -> None:
+        if self.settings.mode not in ("off", "readonly", "frozen"):
+            self.store.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
+
+    def _emit(self, kind: EventKind, job: Job, key: str, **fields: Any) -> None:
+        self.events.emit(Event(kind, {"kernel": job.label, "target": job.target.name, "key": key, **fields}))
+
+
+_process: Resolver | None = None
+_overrides: dict[str, Any] = {}
+_process_lock = threading.RLock()
+
+
+def process_resolver() -> Resolver:
+    """The resolver of the process's own cache, made at first use from the settings in force."""
+    global _process
+    if _process is None:
+        with _process_lock:
+            if _process is None:
+                settings = read_settings(_overrides)
+                _process = Resolver(settings, settings.directory or default_directory())
+    return _process
+
+
+def configure_process(overrides: Mapping[str, Any]) -> Settings:
+    """Change settings of the process's cache; the next launch of each kernel resolves anew.
+
+    Raises:
+        SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
+    """
+    global _process
+    with _process_lock:
+        merged = {**_overrides, **overrides}
+        settings = read_settings(merged)
+        _overrides.update(overrides)
+        before, _process = _process, None
+    if before is not None:
+        before.forget()
+    return settings
+
+
+def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+    unsaved = statistics.take_unsaved()
+    if unsaved and mode not in ("off", "readonly", "frozen"):
+        store.counters.add(unsaved)
+
+
+def family_of(components: Sequence[Component]) -> str:
+    """The name of the manifest that lists what was stored for these components, whoever compiled it."""
+    return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
+
+
+def _uncacheable(job: Job) -> UncacheableError:
+    return UncacheableError(f"cannot cache {job.label}", job.uncacheable)
+
+
+def _size(artifact: Artifact) -> int:
+    return len(artifact.cubin) + 1024

@@ -1,0 +1,173 @@
+"""Every setting: its name, where it comes from, what it may be. The only reader of the environment.
+
+Promise     A setting comes from `configure()`, else from the environment, else from its default, in that
+            order. A value that cannot be used is a `SettingsError` that names setting, value and origin;
+            nothing is guessed and nothing is silently ignored.
+Method      One table, `SETTINGS`: a row holds keyword, environment variable, default, reader and meaning.
+            docs/reference/settings.md is held against it by a test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from .errors import SettingsError
+
+Durability = Literal["none", "data", "full"]
+
+MODES = ("readwrite", "readonly", "off", "frozen", "refresh", "verify")
+TOOLCHAINS = ("exact", "any")
+DURABILITIES = ("none", "data", "full")
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z")
+
+TOOLCHAIN_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+"""Variables that decide which compiler libraries and headers are found."""
+
+NVRTC_VARIABLES = (
+    "EDG_BASE", "NV_NVVM_VERSION", "NVVM_IR_VER_CHK", "LLVM_OVERRIDE_PRODUCER",
+    "CAN_FINALIZE_DEBUG", "FINALIZER_CUBIE", "FINALIZER_USE_LEGACY_ELF_BUILDER",
+)  # fmt: skip
+"""Variables that the compiler libraries read themselves and that can change the code."""
+
+
+class Settings(NamedTuple):
+    """The settings of one cache. Each field is a row of `SETTINGS`."""
+
+    directory: str | None = None
+    max_size_bytes: int = 2**30
+    max_entries: int = 20_000
+    mode: str = "readwrite"
+    toolchain: str = "exact"
+    shared: bool = False
+    durability: Durability = "data"
+    log_level: str = "warning"
+
+
+class Setting(NamedTuple):
+    """One row: how a setting is called, read and described."""
+
+    name: str
+    variable: str
+    read: Callable[[Any], Any]
+    meaning: str
+
+
+def _directory(value: Any) -> str:
+    path = os.fspath(value)
+    if not isinstance(path, str) or not path:
+        raise ValueError("it is not a path")
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _size_bytes(value: Any) -> int:
+    if type(value) is int:
+        size = value
+    else:
+        match = _SIZE.match(value) if isinstance(value, str) else None
+        if match is None or match[2].lower() not in _UNITS:
+            raise ValueError("it is not a size; write 512MB, 2GiB or a number of bytes")
+        size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size < 1:
+        raise ValueError("it must be at least 1 byte")
+    return size
+
+
+def _count(value: Any) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
+    if type(number) is not int or number < 1:
+        raise ValueError("it must be a whole number of at least 1")
+    return number
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else None
+    if text in ("1", "true", "yes", "on"):
+        return True
+    if text in ("0", "false", "no", "off", ""):
+        return False
+    raise ValueError("it must be 1 or 0")
+
+
+def _one_of(*choices: str) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        text = value.strip().lower() if isinstance(value, str) else value
+        if text not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return str(text)
+
+    return read
+
+
+SETTINGS = (
+    Setting("directory", "NUMBA_KCACHE_DIR", _directory, "where entries are kept"),
+    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", _size_bytes, "bytes on disk before the least recently used go"),
+    Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "entries on disk before the least recently used go"),
+    Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
+    Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
+    Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
+    Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
+    Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
+)  # fmt: skip
+"""All settings, in the order of the documentation."""
+
+_BY_NAME = {each.name: each for each in SETTINGS}
+assert list(_BY_NAME) == list(Settings._fields)
+
+
+def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings in force: `overrides` first, then `environ` (the process's, if None), then defaults.
+
+    Raises:
+        SettingsError: An override is unknown, or a value cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    chosen: dict[str, Any] = {}
+    for setting in SETTINGS:
+        text = environ.get(setting.variable)
+        if text:
+            chosen[setting.name] = _read(setting, text, f"environment variable {setting.variable}")
+    for name, value in overrides.items():
+        if name not in _BY_NAME:
+            raise SettingsError(
+                f"cannot configure {name!r}", "there is no such setting", f"choose from {', '.join(_BY_NAME)}"
+            )
+        if value is not None:
+            chosen[name] = _read(_BY_NAME[name], value, "configure()")
+    return Settings(**chosen)
+
+
+def _read(setting: Setting, value: Any, origin: str) -> Any:
+    try:
+        return setting.read(value)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            f"cannot use {setting.name} = {value!r} from {origin}", str(error), setting.meaning
+        ) from None
+
+
+def default_directory() -> str | None:
+    """platformdirs' user cache folder for numba_kcache; None where the user has no home to put it."""
+    from platformdirs import user_cache_dir
+
+    path = user_cache_dir("numba_kcache", appauthor=False)
+    return path if os.path.isabs(path) else None
+
+
+def variables(names: tuple[str, ...]) -> dict[str, str]:
+    """Those of the environment variables `names` that are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def site_directories() -> tuple[str, ...]:
+    """The folders of `sys.path` in which packages get installed, in order."""
+    return tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))

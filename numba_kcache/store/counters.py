@@ -1,0 +1,215 @@
+"""Numbers that many processes add to: none waits, a crash loses at most the last addition, reading sums.
+
+Promise     A record that `add` wrote is in every later `read` exactly once, also while another folds, and
+            whoever is killed when. A name that this version does not know is summed like the others.
+Method      Each process appends JSON lines to a file of its own, and takes another one after ten minutes.
+            Where there are many, those that nobody appends to any more (an hour old, by the clock of their
+            filesystem) are folded: their sum and their names are written to `total` in one publish, then they
+            are removed; names in `total` are not read again. A line begins with a line feed too, so that a
+            torn one spoils nothing but itself.
+Not here    When to add: never on the path of a hit that is already resolved.
+Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from ..model.event import Emit, Event, EventKind
+from .faults import reached
+from .publish import publish
+
+FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
+
+Counts = dict[str, float]
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_ROTATE_S = 600
+_STALE_S = 3600
+_MANY = 128
+_MAX_SHARD_BYTES = 64 << 20
+
+
+class CounterFile:
+    """The numbers kept in one directory.
+
+    Args:
+        directory: Made at the first addition, below a root that may exist or not.
+        emit: Takes TROUBLE.
+        readonly: Additions are dropped.
+        monotonic: Seconds of a clock that is never set.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        *,
+        emit: Emit = lambda event: None,
+        readonly: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self._emit, self._readonly, self._monotonic = emit, readonly, monotonic
+        self._shard, self._pid, self._since = "", 0, 0.0
+        self._mutex = threading.Lock()
+
+    def add(self, counts: Mapping[str, float]) -> bool:
+        """Add to the numbers, by name; whether it was written."""
+        if self._readonly:
+            return False
+        record = json.dumps(dict(counts), separators=(",", ":"), allow_nan=False)
+        try:
+            is_new, path = self._own_shard()
+            try:
+                fd = os.open(path, _APPEND, 0o600)
+            except FileNotFoundError:
+                os.makedirs(self.directory, 0o700, exist_ok=True)
+                fd = os.open(path, _APPEND, 0o600)
+            try:
+                os.write(fd, f"\n{record}\n".encode("ascii"))
+            finally:
+                os.close(fd)
+            reached("counters.appended")
+            if is_new and len(os.listdir(self.directory)) > _MANY:
+                self.fold()
+        except OSError as error:
+            self._trouble(error)
+            return False
+        return True
+
+    def read(self) -> Counts:
+        """The sums of all that was added."""
+        try:
+            for _ in range(8):  # a fold between the two looks would hide what it folded
+                before = self._identity()
+                total, folded = self._read_total()
+                counts = _sum([total, *self._read_shards(self._shards() - folded)])
+                if self._identity() == before:
+                    break
+            return counts
+        except OSError as error:
+            self._trouble(error)
+            return {}
+
+    def fold(self, *, stale_s: float = _STALE_S) -> None:
+        """Sum the files of the dead into one.
+
+        Args:
+            stale_s: Age from which nobody appends to a file any more.
+        """
+        if self._readonly:
+            return
+        try:
+            lock = os.open(f"{self.directory}/fold.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.utime(lock)
+                self._fold(os.fstat(lock).st_mtime - stale_s)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(lock)
+        except OSError as error:
+            self._trouble(error)
+
+    def _fold(self, limit_s: float) -> None:
+        total, folded = self._read_total()
+        there = self._shards()
+        stale = {name for name in there - folded if self._written_s(name) < limit_s}
+        if stale:
+            total = _sum([total, *self._read_shards(stale)])
+            reached("counters.summed")
+            record = {"counts": total, "folded": sorted(stale | (folded & there))}
+            publish(
+                json.dumps(record).encode("ascii"),
+                f"{self.directory}/total",
+                private=self.directory,
+                durability="data",
+                time_ns=time.time_ns(),
+            )
+            reached("counters.folded")
+        for name in stale | (folded & there):
+            os.unlink(f"{self.directory}/{name}")
+            reached("counters.dropped")
+
+    def _own_shard(self) -> tuple[bool, str]:
+        with self._mutex:
+            now, pid = self._monotonic(), os.getpid()
+            is_new = pid != self._pid or now - self._since > _ROTATE_S
+            if is_new:
+                self._shard, self._pid, self._since = f"{pid}-{os.urandom(8).hex()}.jsonl", pid, now
+            return is_new, f"{self.directory}/{self._shard}"
+
+    def _shards(self) -> set[str]:
+        try:
+            return {name for name in os.listdir(self.directory) if name.endswith(".jsonl")}
+        except FileNotFoundError:
+            return set()
+
+    def _written_s(self, name: str) -> float:
+        return os.lstat(f"{self.directory}/{name}").st_mtime
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.lstat(f"{self.directory}/total")
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def _read_total(self) -> tuple[Counts, set[str]]:
+        try:
+            record = json.loads(_read(f"{self.directory}/total"))
+            return _counts(record["counts"]), {str(name) for name in record["folded"]}
+        except FileNotFoundError:
+            return {}, set()
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self._trouble(error)
+            return {}, set()
+
+    def _read_shards(self, names: Iterable[str]) -> list[Counts]:
+        counts = []
+        for name in names:
+            try:
+                text = _read(f"{self.directory}/{name}")
+            except FileNotFoundError:
+                continue
+            for line in text.split(b"\n"):
+                try:
+                    if line:
+                        counts.append(_counts(json.loads(line)))
+                except (ValueError, TypeError, RecursionError):
+                    continue  # torn by a crash or a full disk
+        return counts
+
+    def _trouble(self, error: object) -> None:
+        self._emit(Event(EventKind.TROUBLE, {"where": "counters", "error": str(error)}))
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.read(fd, min(os.fstat(fd).st_size, _MAX_SHARD_BYTES))
+    finally:
+        os.close(fd)
+
+
+def _counts(record: object) -> Counts:
+    if type(record) is not dict:
+        raise ValueError("not counts")
+    for value in record.values():
+        if type(value) not in (int, float) or value - value != 0:
+            raise ValueError("not a finite number")
+    return record
+
+
+def _sum(many: Iterable[Counts]) -> Counts:
+    total: Counts = {}
+    for counts in many:
+        for name, value in counts.items():
+            total[name] = total.get(name, 0) + value
+    return total

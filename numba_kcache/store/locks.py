@@ -1,0 +1,199 @@
+"""Single flight: one builder per key among the threads and processes of a node; the others wait, in bounds.
+
+Promise     While one holds the turn for a key, no other of this node does, unless it waited its full time or
+            the one before it failed: it then goes on by itself. A turn ends with its owner, also when killed.
+            Keys never wait for each other. Correctness never rests on it: all that is lost is work.
+Method      A threading.Lock per key within the process, flock on a file per key between processes. flock
+            belongs to an open file and dies with it; it takes 3 us where a lock file made and removed takes
+            20 and the filelock package 174. The owner removes its file before letting go, and who then gets
+            the lock of a removed file starts over. An owner that fails leaves a byte in the file, so that
+            256 ranks do not fail one after the other.
+Not here    What was built: the waiter looks for itself, by `look`, at each step.
+Ground      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.05
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Turn(Generic[Result]):
+    """How a caller came out of the wait.
+
+    Attributes:
+        found: What another built meanwhile, or None: then the caller builds.
+        waited_s: Seconds it took.
+        is_alone: Whether this caller holds the key's turn; False where the wait ran out, the one before it
+            failed, or the system has no locks.
+    """
+
+    __slots__ = ("found", "is_alone", "waited_s")
+
+    def __init__(self, found: Result | None, waited_s: float, is_alone: bool) -> None:
+        self.found, self.waited_s, self.is_alone = found, waited_s, is_alone
+
+    @property
+    def is_builder(self) -> bool:
+        """Whether the caller has to build."""
+        return self.found is None
+
+
+class _Seat:
+    """The turn of one key among the threads of this process."""
+
+    __slots__ = ("failed", "lock", "users")
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.failed = threading.Lock(), 0, False
+
+
+class KeyLocks:
+    """The turns of one store.
+
+    Args:
+        directory: Where the lock files are: on this node, writable. None: threads alone take turns.
+        make: Makes `directory`; called when it is not there. May raise OSError.
+        mode: Permissions of the lock files.
+    """
+
+    def __init__(
+        self, directory: str | None, make: Callable[[], None] = lambda: None, *, mode: int = 0o600
+    ) -> None:
+        self._directory, self._make, self._mode = directory, make, mode
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._seats: dict[str, _Seat] = {}
+        self._held: set[int] = set()
+
+    def _after_fork(self) -> None:
+        for fd in self._held:
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        self._reset()
+
+    @contextmanager
+    def turn(self, name: str, look: Callable[[], Result | None], wait_s: float) -> Iterator[Turn[Result]]:
+        """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds.
+
+        Args:
+            name: A file name: the key.
+            look: Returns what is waited for, or None. Called after every wait, the last one included.
+            wait_s: Longest wait; after it the caller goes on by itself.
+        """
+        start = time.monotonic()
+        deadline = start + wait_s
+        with self._mutex:
+            seat = self._seats.setdefault(name, _Seat())
+            seat.users += 1
+        seated, fd, failed = False, None, True
+        try:
+            found: Result | None = None
+            seated = seat.lock.acquire(blocking=False)
+            if not seated:
+                seated = seat.lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+                found = look()
+                if seated and seat.failed:
+                    seat.lock.release()  # those behind must not wait for this one to fail as well
+                    seated = False
+            if found is None and seated:
+                seat.failed = False
+                fd, found = self._lock_file(name, look, deadline)
+            yield Turn(
+                found, time.monotonic() - start, fd is not None or (seated and self._directory is None)
+            )
+            failed = False
+        finally:
+            if fd is not None:
+                self._unlock_file(name, fd, failed)
+            if seated:
+                seat.failed = seat.failed or failed
+                seat.lock.release()
+            with self._mutex:
+                seat.users -= 1
+                if not seat.users and self._seats.get(name) is seat:
+                    del self._seats[name]
+
+    def _lock_file(
+        self, name: str, look: Callable[[], Result | None], deadline: float
+    ) -> tuple[int | None, Result | None]:
+        """The locked file or None, and what was found."""
+        if self._directory is None:
+            return None, look()
+        pause, fd = _FIRST_PAUSE_S, -1
+        try:
+            while True:
+                if fd < 0:
+                    fd = self._open(f"{self._directory}/{name}")
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    found, remaining = look(), deadline - time.monotonic()
+                    if found is not None or remaining <= 0:
+                        return None, found
+                    time.sleep(min(pause, remaining))
+                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    continue
+                found, status = look(), os.fstat(fd)
+                if found is not None or (status.st_size and not status.st_nlink):
+                    return None, found  # built; or whom we waited for has failed
+                if status.st_nlink:
+                    os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
+                    held, fd = fd, -1
+                    self._held.add(held)
+                    return held, None
+                os.close(fd)
+                fd = -1
+        except OSError:
+            return None, look()  # not writable, or no locks on this filesystem
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _open(self, path: str) -> int:
+        try:
+            return os.open(path, _OPEN, self._mode)
+        except FileNotFoundError:
+            self._make()
+            return os.open(path, _OPEN, self._mode)
+
+    def _unlock_file(self, name: str, fd: int, failed: bool) -> None:
+        if fd not in self._held:
+            return  # forked meanwhile: the parent's
+        self._held.discard(fd)
+        try:
+            if failed:
+                os.write(fd, b"!")
+            os.unlink(f"{self._directory}/{name}")
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+
+_all: weakref.WeakSet[KeyLocks] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in _all:
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

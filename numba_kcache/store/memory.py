@@ -1,0 +1,160 @@
+"""The store in memory: the same verbs without files.
+
+Promise     What store.disk promises, for the life of one process; limits hold exactly and at once.
+Method      Dicts from key to the bytes that a file would hold, in order of use. It takes over where no
+            directory can be had, and is the model that tests/property holds the store on disk against.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+
+from .entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_sizes, require_key
+from .eviction import LOW_WATER, choose
+from .locks import KeyLocks, Turn
+from .manifest import Variant, merge, variants_of
+from .report import EntryInfo, Problem, Removed, Usage
+from .tree import Found
+
+
+class MemoryStore:
+    """Entries and manifests of this process; arguments as those of DiskStore."""
+
+    def __init__(
+        self,
+        *,
+        max_size_bytes: int = 1 << 30,
+        max_entries: int = 20_000,
+        clock: Callable[[], float] = time.time,
+        max_wait_s: float = 120.0,
+    ) -> None:
+        self.directory, self.readonly = "", False
+        self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
+        self._clock, self._max_wait_s = clock, max_wait_s
+        self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
+        self._mutex = threading.RLock()
+        self._locks = KeyLocks(None)
+        self.counters = MemoryCounters()
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, or None."""
+        return self._read(ENTRY, key)
+
+    def put(self, entry: StoredEntry) -> bool:
+        """Store `entry` in place of whatever its key led to; whether it was stored."""
+        return self._write(ENTRY, entry)
+
+    def get_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first."""
+        manifest = self._read(MANIFEST, family)
+        return variants_of(manifest.header) if manifest is not None else []
+
+    def add_variant(self, family: str, variant: Variant) -> bool:
+        """Put `variant` in front of those of `family`; whether it was stored."""
+        with self._mutex:
+            variants = merge(self.get_manifest(family), variant)
+            return self._write(MANIFEST, StoredEntry(family, {"variants": variants}, {}))
+
+    def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
+        """Take the turn to build `key` among the threads of this process."""
+        return self._locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry, in no order."""
+        for file in self._walk():
+            if file.kind == ENTRY:
+                entry = decode_entry(self._files[ENTRY, file.key][0], file.key)
+                yield EntryInfo(
+                    file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry)
+                )
+
+    def remove(self, key: str) -> bool:
+        """Remove the entry of `key`; whether there was one."""
+        return self._files.pop((ENTRY, require_key(key)), None) is not None
+
+    def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
+        """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""
+        limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
+        return self._evict(
+            limit, None if older_than is None else int((self._clock() - older_than) * 1e9), 1.0
+        )
+
+    def clear(self) -> Removed:
+        """Remove everything."""
+        with self._mutex:
+            size = self.size()
+            self._files.clear()
+        return Removed(size.entries, size.size_bytes)
+
+    def verify(self) -> list[Problem]:
+        """Nothing can be damaged here."""
+        return []
+
+    def size(self, *, exact: bool = False) -> Usage:
+        """How much there is; always exact."""
+        files = self._walk()
+        entries = sum(file.kind == ENTRY for file in files)
+        return Usage(sum(file.size_bytes for file in files), entries, int(self._clock()), 0)
+
+    def wait_for_eviction(self) -> None:
+        """Nothing to wait for: limits hold when put returns."""
+
+    def _read(self, kind: int, key: str) -> StoredEntry | None:
+        with self._mutex:
+            data, _ = self._files.pop((kind, require_key(key)), (None, 0))
+            if data is None:
+                return None
+            self._files[kind, key] = data, int(self._clock() * 1e9)
+        return decode_entry(data, key, kind)
+
+    def _write(self, kind: int, entry: StoredEntry) -> bool:
+        data = encode_entry(entry, kind)
+        if len(data) > self.max_size_bytes:
+            return False
+        with self._mutex:
+            self._files.pop((kind, entry.key), None)
+            self._files[kind, entry.key] = data, int(self._clock() * 1e9)
+            self._evict(self.max_size_bytes, None, LOW_WATER)
+        return True
+
+    def _walk(self) -> list[Found]:
+        with self._mutex:
+            return [
+                Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()
+            ]
+
+    def _evict(self, max_size_bytes: int, before_ns: int | None, low_water: float) -> Removed:
+        with self._mutex:
+            doomed = choose(
+                self._walk(),
+                max_size_bytes=max_size_bytes,
+                max_entries=self.max_entries,
+                before_ns=before_ns,
+                low_water=low_water,
+            )
+            for file in doomed:
+                del self._files[file.kind, file.key]
+        return Removed(sum(file.kind == ENTRY for file in doomed), sum(file.size_bytes for file in doomed))
+
+
+class MemoryCounters:
+    """The numbers of this process; verbs as those of CounterFile."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, float] = {}
+        self._mutex = threading.Lock()
+
+    def add(self, counts: Mapping[str, float]) -> bool:
+        """Add to the numbers, by name."""
+        with self._mutex:
+            for name, value in counts.items():
+                self._counts[name] = self._counts.get(name, 0) + value
+        return True
+
+    def read(self) -> dict[str, float]:
+        """The sums of all that was added."""
+        with self._mutex:
+            return dict(self._counts)

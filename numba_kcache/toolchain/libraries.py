@@ -1,0 +1,251 @@
+"""Which compiler libraries and headers this process would use, and exactly which build each is.
+
+Promise     A library is identified by its GNU build-id (its content's digest where it has none), never by
+            `nvrtcVersion`, which knows only major.minor. A known identity costs stats, not a dlopen: it is
+            taken from a record that holds while the file's size, mtime and inode, and the folders in which
+            packages get installed, are unchanged.
+Method      `Toolchain` asks cuda.pathfinder, which dlopens, only for what the record lacks; that happens
+            where a compile is about to need the library anyway.
+Not here    Where the record is kept: the caller hands in `load` and `save`.
+Ground      ELF gABI "Note Section"; NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any, BinaryIO, NamedTuple
+
+from ..errors import ToolchainMissingError
+from ..keys.encoding import encode
+from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
+
+Record = dict[str, Any]
+
+_PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
+
+
+class Library(NamedTuple):
+    """One file of a compiler: where it is, which build it is, and its (size, mtime_ns, inode) then."""
+
+    name: str
+    path: str
+    build: str
+    stat: tuple[int, int, int]
+
+
+class Toolchain:
+    """The compilers of this process, identified lazily and remembered in a record.
+
+    Args:
+        load: Gives the record saved under a name, or None.
+        save: Keeps a record under a name; may fail silently.
+    """
+
+    def __init__(self, load: Callable[[str], Record | None], save: Callable[[str, Record], None]) -> None:
+        self._load, self._save = load, save
+        self._lock = threading.RLock()
+        self._name = ""
+        self._record: Record = {}
+
+    def library(self, name: str) -> Library | None:
+        """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
+        with self._lock:
+            known = self._remembered().get("libraries", {}).get(name)
+            if known is not None:
+                return Library(name, known[0], known[1], (known[2], known[3], known[4]))
+            path = _locate(name, self.library)
+            if path is None:
+                return None
+            stat = _stat(path)
+            if stat is None:
+                return None
+            found = Library(name, path, _build_of(path), stat)
+            self._remember("libraries", name, [path, found.build, *stat])
+            return found
+
+    def version(self, distribution: str) -> str | None:
+        """The version of an installed Python distribution; None where absent."""
+        with self._lock:
+            known = self._remembered().get("versions", {}).get(distribution)
+            if known is not None:
+                return str(known)
+            found = _version(distribution)
+            if found is not None:
+                self._remember("versions", distribution, found)
+            return found
+
+    def include_dirs(self) -> tuple[str, ...]:
+        """The toolkit's own header folders, CCCL's first; empty where no headers are installed."""
+        with self._lock:
+            known = self._remembered().get("include_dirs")
+            if known is None:
+                known = installed_include_dirs()
+                self._record["include_dirs"] = known
+                self._save(self._name, self._record)
+            return tuple(known)
+
+    def forget(self) -> None:
+        """Look at the record again at the next question."""
+        with self._lock:
+            self._name = ""
+
+    def _remembered(self) -> Record:
+        if not self._name:
+            surroundings = _surroundings()
+            self._name = sha256(encode(surroundings), usedforsecurity=False).hexdigest()
+            record = self._load(self._name)
+            self._record = record if record is not None and _holds(record) else {"watch": _watched()}
+        return self._record
+
+    def _remember(self, table: str, name: str, value: Any) -> None:
+        self._record.setdefault(table, {})[name] = value
+        self._save(self._name, self._record)
+
+
+def _surroundings() -> dict[str, Any]:
+    """What decides where libraries are found: a record made elsewhere is not read here."""
+    return {
+        "prefix": sys.prefix,
+        "python": sys.version,
+        "sites": site_directories(),
+        "variables": dict(sorted(variables(TOOLCHAIN_VARIABLES).items())),
+    }
+
+
+def _watched() -> list[list[Any]]:
+    """Folders whose change means that packages came or went."""
+    stats = ((folder, _stat(folder)) for folder in site_directories())
+    return [[folder, stat[1]] for folder, stat in stats if stat]
+
+
+def _holds(record: Record) -> bool:
+    """Whether everything the record rests on is as it was. A record of another shape does not hold."""
+    try:
+        libraries = record.get("libraries", {}).values()
+        return bool(record["watch"] == _watched()) and all(
+            _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def _stat(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError, TypeError):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
+    if name == "nvrtc-builtins":
+        nvrtc = library("nvrtc")
+        return _sibling(nvrtc.path, ("libnvrtc-builtins.so", "nvrtc-builtins64")) if nvrtc else None
+    if name == "libdevice":
+        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+
+        try:
+            return str(find_bitcode_lib("device"))
+        except BitcodeLibNotFoundError:
+            return None
+    return loaded_path(name)
+
+
+def loaded_path(name: str) -> str | None:
+    """Load the library as the CUDA bindings will, and say from where; None where it is not installed."""
+    try:
+        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+    except ImportError:
+        return None
+    try:
+        path = load_nvidia_dynamic_lib(name).abs_path
+    except DynamicLibNotFoundError:
+        return None
+    return str(path) if path else None
+
+
+def _sibling(path: str, prefixes: tuple[str, ...]) -> str | None:
+    """The file beside `path` whose name starts with one of `prefixes`: the last one in order."""
+    folder = os.path.dirname(os.path.realpath(path))
+    names = [name for name in os.listdir(folder) if name.startswith(prefixes)]
+    return os.path.join(folder, max(names)) if names else None
+
+
+def installed_include_dirs() -> list[str]:
+    """CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = [find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
+    if found[1] and not found[0]:
+        bundled = os.path.join(found[1], "cccl")
+        found[0] = bundled if os.path.isdir(bundled) else None
+    return [os.path.realpath(path) for path in found if path]
+
+
+def _version(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _build_of(path: str) -> str:
+    """The GNU build-id of an ELF library, or the digest of a file that has none."""
+    with open(path, "rb") as file:
+        note = _build_id(file)
+        if note is not None:
+            return "build-id:" + note.hex()
+        file.seek(0)
+        digest = sha256(usedforsecurity=False)
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return "sha256:" + digest.hexdigest()
+
+
+def _build_id(file: BinaryIO) -> bytes | None:
+    """The NT_GNU_BUILD_ID note of an ELF file; None where there is none."""
+    head = file.read(64)
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+        return None
+    (offset,) = struct.unpack_from("<Q", head, 32)
+    width, count = struct.unpack_from("<HH", head, 54)
+    file.seek(offset)
+    table = file.read(width * count)
+    try:
+        for index in range(count):
+            kind, _flags, start, _va, _pa, size = struct.unpack_from("<IIQQQQ", table, index * width)
+            if kind == _PT_NOTE and size <= 1 << 16:
+                file.seek(start)
+                for name, note, body in _notes(file.read(size)):
+                    if (name, note) == (b"GNU\0", _NT_GNU_BUILD_ID):
+                        return body
+    except struct.error:
+        return None
+    return None
+
+
+def _notes(segment: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """(name, type, content) of each note."""
+    at = 0
+    while at + 12 <= len(segment):
+        name_size, body_size, note = struct.unpack_from("<III", segment, at)
+        name_at = at + 12
+        body_at = name_at + (name_size + 3 & ~3)
+        yield segment[name_at : name_at + name_size], note, segment[body_at : body_at + body_size]
+        at = body_at + (body_size + 3 & ~3)
+
+
+def missing(what: str, library: str) -> ToolchainMissingError:
+    """The error for a compiler library that is not installed."""
+    return ToolchainMissingError(
+        f"cannot {what}",
+        f"the {library} library is not installed",
+        "pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)",
+    )

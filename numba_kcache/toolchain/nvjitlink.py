@@ -1,0 +1,80 @@
+"""Run nvJitLink once: PTX, LTO-IR, objects and the like in, a cubin out.
+
+Promise     Always `-no-cache` (otherwise it calls cuInit and keeps a hidden cache). Works without a driver.
+Ground      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInputType".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import LinkError
+from ..model.request import LinkInput
+from .libraries import missing
+
+
+def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str]) -> tuple[bytes, str]:
+    """Link the inputs for one target.
+
+    Args:
+        inputs: In order; their `kind` says what they are ("cu" must have been compiled before).
+        arch: The spelling of the target, `"sm_90a"`.
+        flags: nvJitLink flags on top of `-arch` and `-no-cache`.
+
+    Returns:
+        The cubin and the linker's log.
+
+    Raises:
+        ToolchainMissingError: nvJitLink or its bindings are not installed.
+        LinkError: The linker refused an input, a flag or the target.
+    """
+    nvjitlink = _bindings()
+    words = [f"-arch={arch}", "-no-cache", *flags]
+    try:
+        handle = nvjitlink.create(len(words), words)
+    except nvjitlink.nvJitLinkError as error:
+        raise LinkError(f"cannot link for {arch}", f"nvJitLink says {error} to {' '.join(words)}") from None
+    try:
+        kinds = {
+            "ptx": nvjitlink.InputType.PTX, "ltoir": nvjitlink.InputType.LTOIR, "cubin": nvjitlink.InputType.CUBIN,
+            "object": nvjitlink.InputType.OBJECT, "library": nvjitlink.InputType.LIBRARY,
+            "fatbin": nvjitlink.InputType.FATBIN,
+        }  # fmt: skip
+        for each in inputs:
+            data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
+            _step(nvjitlink, handle, each.name, nvjitlink.add_data, kinds[each.kind], data, len(data), each.name)
+        _step(nvjitlink, handle, arch, nvjitlink.complete)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+        return bytes(cubin), _log(nvjitlink, handle, "info")
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def _bindings() -> Any:
+    try:
+        from cuda.bindings import nvjitlink
+
+        nvjitlink.version()
+    except (ImportError, RuntimeError) as error:
+        raise missing("link PTX or LTO-IR", "nvJitLink") from error
+    return nvjitlink
+
+
+def _step(nvjitlink: Any, handle: int, name: str, call: Any, *arguments: Any) -> None:
+    try:
+        call(handle, *arguments)
+    except nvjitlink.nvJitLinkError as error:
+        log = _log(nvjitlink, handle, "error")
+        why = log.splitlines()[0] if log else str(error)
+        raise LinkError(f"cannot link {name}", why, "the linker's whole log is in .log", log) from None
+
+
+def _log(nvjitlink: Any, handle: int, kind: str) -> str:
+    size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
+    if size < 2:
+        return ""
+    buffer = bytearray(size)
+    getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
+    return bytes(buffer).rstrip(b"\0").decode("utf-8", "replace").rstrip()

@@ -1,0 +1,116 @@
+"""Run NVRTC once: a source and flags in, code, lowered names and the log out.
+
+Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden cache that makes cold
+            figures lie) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
+            Works without a driver. A refused source is a result, not an exception.
+Not here    Which flags an option means (source_build) and what a log line points to (diagnostics).
+Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import CompileError
+from .libraries import missing
+
+_ALWAYS = ("--no-cache", "--modify-stack-limit=false")
+
+
+class NvrtcResult(NamedTuple):
+    """What NVRTC made: `code` by kind ("cubin", "ptx", "ltoir"), lowered names, and its log. `ok` if it compiled."""
+
+    ok: bool
+    log: str
+    code: Mapping[str, bytes] = {}
+    lowered: Mapping[str, str] = {}
+
+
+def run_nvrtc(
+    source: str,
+    program_name: str,
+    flags: Sequence[str],
+    outputs: Sequence[str],
+    expressions: Sequence[str] = (),
+) -> NvrtcResult:
+    """Compile one program.
+
+    Args:
+        source: CUDA C++.
+        program_name: What the log and `__FILE__` call it.
+        flags: NVRTC flags, in order; the two that are always given come on top.
+        outputs: Which of "cubin", "ptx" and "ltoir" to fetch.
+        expressions: Name expressions whose lowered names are wanted.
+
+    Raises:
+        ToolchainMissingError: NVRTC or its bindings are not installed.
+        CompileError: NVRTC failed in a way that is not the source's fault; its status is named.
+    """
+    nvrtc = _bindings()
+    try:
+        text = source.encode()
+        program = _checked(nvrtc.nvrtcCreateProgram(text, program_name.encode(), 0, None, None))
+    except UnicodeEncodeError as error:
+        raise CompileError("cannot compile a source that is not Unicode text", str(error)) from None
+    try:
+        for expression in expressions:
+            _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        words = [flag.encode() for flag in (*flags, *_ALWAYS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+        log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        text_log = log.rstrip(b"\0").decode("utf-8", "replace").rstrip()
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            if status not in _SOURCE_FAULTS:
+                raise CompileError("cannot compile", f"NVRTC says {status.name}", "see .log", text_log)
+            return NvrtcResult(False, text_log or status.name)
+        code = {kind: _fetch(*_getters(nvrtc, kind), program) for kind in outputs}
+        names = {each: _checked(nvrtc.nvrtcGetLoweredName(program, each.encode())).decode() for each in expressions}
+        return NvrtcResult(True, text_log, code, names)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+_SOURCE_FAULTS = (5, 6, 9, 10)
+"""INVALID_OPTION, COMPILATION, NO_NAME_EXPRESSIONS..., NAME_EXPRESSION_NOT_VALID: the request's, not NVRTC's."""
+
+
+def supported_targets() -> tuple[int, ...]:
+    """The compute capabilities that this NVRTC compiles for, as numbers: 90 for 9.0.
+
+    Raises:
+        ToolchainMissingError: NVRTC or its bindings are not installed.
+    """
+    return tuple(_checked(_bindings().nvrtcGetSupportedArchs()))
+
+
+def _bindings() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        raise missing("compile CUDA C++", "NVRTC") from error
+    return nvrtc
+
+
+def _getters(nvrtc: Any, kind: str) -> tuple[Any, Any]:
+    return {
+        "cubin": (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
+        "ptx": (nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
+        "ltoir": (nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR),
+    }[kind]
+
+
+def _fetch(size_of: Any, get: Any, program: Any) -> bytes:
+    size = int(_checked(size_of(program)))
+    buffer = bytes(size + 1)  # never of one byte: CPython shares those, and NVRTC writes into the buffer
+    _checked(get(program, buffer))
+    return buffer[:size]
+
+
+def _checked(result: tuple[Any, ...]) -> Any:
+    """The value of a bindings call, which returns (status, value) or (status,)."""
+    if int(result[0]) != 0:
+        raise CompileError("cannot compile", f"NVRTC says {result[0].name}")
+    return result[1] if len(result) > 1 else None

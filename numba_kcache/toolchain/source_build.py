@@ -1,0 +1,224 @@
+"""From a source request to an artifact: flags, NVRTC, the linker, and what the cubin then says of itself.
+
+Promise     The artifact's entry is the one that was asked for, or the only one there is; otherwise EntryError
+            lists the candidates. Its parameters are the compiler's own word (prototype), held against the ELF.
+Method      First compile with name expressions for the entry and its prototype. If that is refused, compile
+            the untouched source: if this passes, the expressions were at fault and the ELF decides;
+            if not, the source is, and its log names the user's own lines.
+Not here    Keys, stores, includes that need tracking (inputs.headers).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from ..errors import CompileError, EntryError, OptionError
+from ..model.artifact import Artifact
+from ..model.cubin import read_cubin
+from ..model.options import CompileOptions
+from ..model.request import LinkInput, SourceRequest
+from ..model.target import Target
+from .diagnostics import excerpt, first_line, remap, summary
+from .entries import choose_kernel, describe_kernel, kernels_in
+from .nvjitlink import link
+from .nvrtc import NvrtcResult, run_nvrtc, supported_targets
+from .prototype import PROBE_SOURCE, probe_expression
+
+
+def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
+    """Compile and link one request.
+
+    Args:
+        request: What to build.
+        toolkit_dirs: The toolkit's own header folders, searched last.
+
+    Raises:
+        CompileError, LinkError: The compilers refused the source; `.log` has all they said.
+        EntryError: The entry is not there, or there are several.
+        OptionError: The compilers do not know the target, an option or the signature.
+        ToolchainMissingError: A library is not installed.
+    """
+    start = time.perf_counter()
+    if request.kind == "ptx":
+        wanted, result = None, NvrtcResult(True, "", {"ptx": request.source.encode()})
+    else:
+        check_target(request.target)
+        wanted, result = _compile(request, toolkit_dirs)
+    cubin, link_log = _linked(request, result, toolkit_dirs)
+    described = read_cubin(cubin)
+    kernel = choose_kernel(request, described, wanted, result.lowered)
+    signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
+    entry = describe_kernel(request, kernel, wanted, result.lowered, signature)
+    log = "\n".join(filter(None, (result.log, link_log)))
+    extras = {"log": log.encode()} if log else {}
+    if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
+        extras["ptx"] = result.code["ptx"].rstrip(b"\0")
+    return Artifact(
+        kind=request.kind,
+        target=request.target,
+        entries=(entry._replace(const_bytes=described.const_bytes),),
+        cubin=b"" if request.target.virtual else cubin,
+        compile_time_s=time.perf_counter() - start,
+        extras=extras,
+    )
+
+
+def check_target(target: Target) -> None:
+    """Refuse a target that the installed NVRTC does not compile for.
+
+    Raises:
+        OptionError: It is not among NVRTC's.
+    """
+    known = supported_targets()
+    if target.major * 10 + target.minor not in known:
+        raise OptionError(
+            f"cannot compile for {target}",
+            f"the installed NVRTC compiles for {', '.join(f'sm_{each}' for each in known)}",
+            "an older one needs the cu12 extra, a newer one a newer NVRTC",
+        )
+
+
+def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str | None, NvrtcResult]:
+    """The entry's name if it is known by now, and what NVRTC made of it."""
+    wanted = request.name
+    if wanted is None:
+        names = kernels_in(request.source)
+        wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
+    program = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
+    flags, outputs = _nvrtc_flags(request, toolkit_dirs), _outputs(request)
+    source = _with_lines(request)
+    if wanted is not None:
+        result = run_nvrtc(source + PROBE_SOURCE, program, flags, outputs, (wanted, probe_expression(wanted)))
+        if result.ok:
+            return wanted, result
+    plain = run_nvrtc(source, program, flags, outputs)
+    if not plain.ok:
+        raise _refused(request, program, plain.log)
+    if wanted is not None and "<" in wanted:
+        raise EntryError(
+            f"cannot find the kernel {wanted!r} in {request.label}",
+            summary(result.log),
+            f"the source has {', '.join(kernels_in(request.source)) or 'none'}",
+        )
+    alone = _only_kernel(plain)
+    if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
+        return _compile(request._replace(name=alone), toolkit_dirs)  # extern "C": its types need the probe
+    return wanted, plain
+
+
+def _only_kernel(result: NvrtcResult) -> str | None:
+    """The symbol of the single kernel that NVRTC emitted, where there is just one."""
+    kernels = read_cubin(result.code["cubin"]).kernels if result.code.get("cubin") else ()
+    return kernels[0].symbol if len(kernels) == 1 else None
+
+
+def _refused(request: SourceRequest, program: str, log: str) -> CompileError:
+    log = remap(log, program, request.source, request.origin)
+    if re.search(r"nvrtc: error: (?:invalid value|unrecognized option|invalid option)|^Command-line error", log):
+        raise OptionError(f"cannot compile {request.label}", summary(log), "see the NVRTC User Guide for its flags")
+    hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
+    return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
+
+
+def _with_lines(request: SourceRequest) -> str:
+    """The source; where line tables are wanted, under the user's own file and line.
+
+    Nowhere else: `#line` would put the user's line numbers into the code through __LINE__ and assert.
+    """
+    if not (request.options.lineinfo or request.options.debug):
+        return request.source
+    start = first_line(request.source, request.origin)
+    if start is None:
+        return request.source
+    return f'#line {start} "{request.origin.path}"\n{request.source}'
+
+
+def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
+    options = request.options
+    arch = request.ptx_target or request.target
+    flags = [f"-arch={arch.name}", "--no-source-include"]
+    flags += [f"-D{name}" if text is None else f"-D{name}={text}" for name, text in options.defines]
+    for wanted, flag in (
+        (options.std, f"--std={options.std}"),
+        (options.fastmath, "--use_fast_math"),
+        (options.max_registers, f"--maxrregcount={options.max_registers}"),
+        (options.lineinfo, "--generate-line-info"),
+        (options.debug, "--device-debug"),
+        (options.lto, "--dlink-time-opt"),
+        (request.link and not options.lto, "--relocatable-device-code=true"),
+        (options.opt != 3 and not options.lto, f"--ptxas-options=-O{options.opt}"),
+    ):
+        if wanted:
+            flags.append(flag)
+    flags += options.flags
+    folders = [options.base_dir, *options.include_dirs, *toolkit_dirs]
+    return flags + [f"-I{folder}" for folder in folders if folder]
+
+
+def _outputs(request: SourceRequest) -> tuple[str, ...]:
+    if request.options.lto:
+        return ("ltoir",)
+    return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
+
+
+def _linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
+    """The cubin and the linker's log, from what NVRTC made or the user's PTX. A virtual target is linked for its
+    own compute capability: nothing else says what its kernels take."""
+    if result.code.get("cubin") and not request.link:
+        return result.code["cubin"], ""
+    kind = next(each for each in ("ltoir", "cubin", "ptx") if each in result.code)
+    arch = Target(request.target.major, request.target.minor, request.target.suffix)
+    inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
+    inputs += [_linkable(each, request, toolkit_dirs) for each in request.link]
+    lto = any(each.kind == "ltoir" for each in inputs)
+    return link(inputs, arch.name, _link_flags(request.options, lto))
+
+
+def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str]) -> LinkInput:
+    """The input as the linker takes it: CUDA C++ is compiled first, with the kernel's own options."""
+    if item.kind != "cu":
+        return item
+    flags = _nvrtc_flags(
+        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs
+    )
+    kind = "ltoir" if request.options.lto else "cubin"
+    result = run_nvrtc(item.data.decode(), item.name, flags, (kind,))
+    if not result.ok:
+        raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
+    return LinkInput(kind, item.name, result.code[kind])
+
+
+def _link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
+    flags = [f"-O{options.opt}"]
+    for wanted, flag in (
+        (lto, "-lto"),
+        (options.max_registers, f"-maxrregcount={options.max_registers}"),
+        (options.lineinfo, "-lineinfo"),
+        (options.debug, "-g"),
+        (lto and options.fastmath, "-ftz=1"),
+        (lto and options.fastmath, "-prec-div=0"),
+        (lto and options.fastmath, "-prec-sqrt=0"),
+    ):
+        if wanted:
+            flags.append(flag)
+    return flags
+
+
+def _signature_name(request: SourceRequest, toolkit_dirs: Sequence[str]) -> str:
+    """The mangled name of a function type with the user's signature, seen from the source's own types."""
+    headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
+    signature = request.signature or ""
+    includes = "".join(f"#include <{header}>\n" for word, header in headers if word in signature)
+    source = request.source if request.kind == "cuda" else includes
+    expression = probe_expression(f"void({signature})", is_type=True)
+    flags = _nvrtc_flags(request, toolkit_dirs)
+    result = run_nvrtc(source + PROBE_SOURCE, "signature.cu", flags, (), (expression,))
+    if not result.ok:
+        raise OptionError(
+            f"cannot read signature={signature!r} of {request.label}",
+            summary(result.log),
+            "write C++ types: 'float, int*'",
+        )
+    return result.lowered[expression]
