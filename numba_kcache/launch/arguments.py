@@ -24,7 +24,7 @@ from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
 from .config import LaunchShape
 from .failures import RECOVERABLE, launch_error
-from .generated import MISSING, STUB, cells_of, generate, learn, namespace_of, stub_code
+from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
 from .places import Place
 from .pointers import Call, Surroundings
 from .slots import slot_of, struct_format
@@ -75,9 +75,8 @@ class Launcher:
         self.slots = [slot_of(place, around, strided=strided) for place in places]
         self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self.code = stub_code()
-        self.defaults: tuple[object, ...] | None = None
         self._namespace: dict[str, Any] = {}
+        self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
         self._interpreted = 0
 
     def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
@@ -92,24 +91,32 @@ class Launcher:
             LaunchConfigError: `stream` is no stream.
         """
         handle = stream_handle(stream)
-        binding = _Binding(self, shape, stream, handle, relaunch)
-        cells = cells_of(
-            *shape.grid, *shape.block, shape.shared_bytes,
-            binding.where, handle, same_order(handle), stream, binding.launch,
-        )  # fmt: skip
-        function = FunctionType(self.code, self._namespace, self.kernel, self.defaults, cells)
-        if self.defaults is None:
-            binding.stub = weakref.ref(function)
-        return function
+        where = self.driver.CUstream(handle)
+        if self.attributes:
+            where = self._configuration(shape, where)
+        (gx, gy, gz), (bx, by, bz), shared = shape
+        binding = _Binding(self, shape, where, stream, handle, relaunch)
+        bind = self._bind  # read once: another thread may be generating
+        launch: FunctionType = bind(
+            gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch
+        )
+        if bind is self._stub:
+            binding.stub = weakref.ref(launch)
+        return launch
 
     def generated(self) -> bool:
         """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
         self._interpreted += 1
         if self._interpreted <= GENERATE_AFTER:
             return False
-        if self.defaults is None:
+        if self._bind is self._stub:
             self._generate()
         return True
+
+    def upgrade(self, launch: FunctionType) -> None:
+        """Give a function that was bound before the code was generated that code."""
+        launch.__defaults__ = (MISSING,) * len(self.slots)
+        launch.__code__ = inner_code(self._bind.__code__)
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
@@ -131,45 +138,52 @@ class Launcher:
             )
         return int(answer[0])
 
-    def learn(self, argument: object) -> None:
-        """Let the generated code recognise the library of an argument that it did not."""
-        if self.defaults is not None:
-            learn(type(argument), self._namespace)
+    def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
+        """What the driver takes beside function and parameters where the launch has attributes."""
+        config = self.driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+        config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
+        config.attrs, config.numAttrs = list(self.attributes), len(self.attributes)
+        return config
 
     def _generate(self) -> None:
         driver, around = self.driver, self.around
-        self._namespace.update(
-            namespace_of(
-                self.slots,
-                live=self.live,
-                device=around.device,
-                context=around.context,
-                get_device=driver.cuCtxGetDevice,
-                function=self.function,
-                launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
-                idle=self.idle,
-                new_buffer=self.new_buffer,
-                pack=self.pack,
-            )
+        fill(
+            self._namespace,
+            self.slots,
+            live=self.live,
+            device=around.device,
+            context=around.context,
+            get_device=driver.cuCtxGetDevice,
+            function=self.function,
+            launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
+            idle=self.idle,
+            new_buffer=self.new_buffer,
+            pack=self.pack,
         )
-        self.code = generate(
-            self.slots, elsewhere=around.device_of is not None, configured=bool(self.attributes)
-        )
-        self.defaults = (MISSING,) * len(self.slots)
+        code = generate(self.slots, elsewhere=around.device_of is not None, configured=bool(self.attributes))
+        self._bind = FunctionType(code, self._namespace)
 
 
 class _Binding:
     """A shape and a stream of a launcher: the path that any launch can take."""
 
-    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "stub", "where")
+    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "_where", "stub")
+
+    stub: Callable[[], FunctionType | None]
 
     def __init__(
-        self, launcher: Launcher, shape: LaunchShape, stream: Any, handle: int, relaunch: Relaunch | None
+        self,
+        launcher: Launcher,
+        shape: LaunchShape,
+        where: Any,
+        stream: Any,
+        handle: int,
+        relaunch: Relaunch | None,
     ) -> None:
-        self._launcher, self._shape, self._stream = launcher, shape, stream
-        self._handle, self._relaunch = handle, relaunch
-        self.where = _where(launcher, shape, handle)
-        self.stub: Callable[[], FunctionType | None] = lambda: None
+        self._launcher, self._shape, self._where = launcher, shape, where
+        self._stream, self._handle, self._relaunch = stream, handle, relaunch
 
     def launch(self, arguments: tuple[Any, ...], reason: int) -> None:
         """Launch with every check, or raise.
@@ -182,7 +196,7 @@ class _Binding:
         if reason == STUB:
             function = self.stub() if launcher.generated() else None
             if function is not None:
-                function.__code__, function.__defaults__ = launcher.code, launcher.defaults
+                launcher.upgrade(function)
                 function(*arguments)
                 return
         arguments = tuple(each for each in arguments if each is not MISSING)
@@ -209,13 +223,11 @@ class _Binding:
         except IndexError:
             memory, address = buffer = launcher.new_buffer()
         launcher.pack(memory, 0, *values)
-        code = launcher.launch_kernel(self._shape, self.where, address)
+        code = launcher.launch_kernel(self._shape, self._where, address)
         launcher.idle.append(buffer)
         if code:
             self._recover(arguments, code)
             return
-        for each in arguments:
-            launcher.learn(each)
         for finish in call.after:
             finish()
 
@@ -249,17 +261,3 @@ class _Binding:
             f"it takes {len(launcher.parameters)}: {wanted}",
             "pass one argument for each parameter",
         )
-
-
-def _where(launcher: Launcher, shape: LaunchShape, handle: int) -> Any:
-    """What the driver takes beside function and parameters: the stream, or with attributes all there is."""
-    driver = launcher.driver
-    stream = driver.CUstream(handle)
-    if not launcher.attributes:
-        return stream
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-    config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
-    config.attrs, config.numAttrs = list(launcher.attributes), len(launcher.attributes)
-    return config

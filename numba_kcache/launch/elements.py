@@ -9,6 +9,7 @@ Ground      C++ forbids reading an object through another type except char, unsi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from ..model.parameter import SCALAR_SIZES, size_of_code
@@ -27,6 +28,7 @@ CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
 """NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
 
 
+@lru_cache(maxsize=256)
 def element_of_dtype(dtype: Any) -> str:
     """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
     if not dtype.isnative:

@@ -76,8 +76,12 @@ class PointerReader:
         self._may_write = place.parameter.is_pointer and not code.startswith("*k")
         self._pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
 
-    def __call__(self, value: Any, handle: int) -> int | None:
+    def __call__(self, value: Any, order: int) -> int | None:
         """The address, or None where something has to be done before the launch.
+
+        Args:
+            value: The argument.
+            order: Of the launch stream (`streams.same_order`).
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -88,7 +92,7 @@ class PointerReader:
                 return None
             raise self._refusal(value)
         self._check(value, memory)
-        return memory.address if self._producer(memory, handle) is None else None
+        return memory.address if self._producer(memory, order) is None else None
 
     def resolve(self, value: Any, call: Call) -> Callable[[], int]:
         """What gives the address once `call.before` is done; the argument is fully checked before.
@@ -105,7 +109,7 @@ class PointerReader:
             memory = self._borrow(value, call)
         self._check(value, memory)
         call.keep.append(memory.owner)
-        producer = self._producer(memory, call.handle)
+        producer = self._producer(memory, same_order(call.handle))
         if producer is not None:
             call.before.append(lambda: self._around.order_after(producer, call.handle))
         return lambda: memory.address
@@ -116,8 +120,9 @@ class PointerReader:
         except Unfit as unfit:
             raise self._place.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
 
-    def _producer(self, memory: Memory, handle: int) -> int | None:
-        if memory.stream is None or same_order(memory.stream) == same_order(handle):
+    @staticmethod
+    def _producer(memory: Memory, order: int) -> int | None:
+        if memory.stream is None or same_order(memory.stream) == order:
             return None
         return memory.stream
 

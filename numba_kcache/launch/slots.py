@@ -41,11 +41,11 @@ _POINTER_LINES = """\
                     and not a{k}.is_neg(){torch_conj}):
                 v{k} = a{k}.data_ptr()
                 torch = True
-            elif (v{k} := pointer{k}(a{k}, handle)) is None:
+            elif (v{k} := pointer{k}(a{k}, order)) is None:
                 return slow({given}, 0)
 """
 _ADDRESS_LINES = """\
-            if (v{k} := pointer{k}(a{k}, handle)) is None:
+            if (v{k} := pointer{k}(a{k}, order)) is None:
                 return slow({given}, 0)
 """
 _USUAL = {
@@ -173,9 +173,9 @@ def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
                 raise
             return None
 
-    def address(value: Any, handle: int) -> int | None:
+    def address(value: Any, order: int) -> int | None:
         word = number(value)
-        return reader(value, handle) if word is None else word
+        return reader(value, order) if word is None else word
 
     def settle(value: Any, call: Call) -> Callable[[], int]:
         word = number(value)
