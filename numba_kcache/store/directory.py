@@ -74,12 +74,16 @@ def make_root(path: str, *, shared: bool) -> None:
         os.close(fd)
 
 
+LOCAL_PARENT = "/var/tmp"
+"""Where the private directory goes: kept over reboots, and local on every machine."""
+
+
 def private_directory() -> str | None:
     """A directory of this user alone on a local disk, made if need be; None where there is none to be had."""
     import tempfile
 
     name = f"numba_kcache-{os.geteuid()}"
-    for parent in ("/var/tmp", tempfile.gettempdir()):
+    for parent in (LOCAL_PARENT, tempfile.gettempdir()):
         path = f"{parent}/{name}"
         try:
             try:

@@ -59,6 +59,22 @@ class UsageFile:
         finally:
             os.close(fd)
 
+    def begin(self, walked_s: int) -> None:
+        """Begin with nothing, in a tree that was just made; one that is there is left.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(self._path, flags, 0o666)
+        except FileExistsError:
+            return
+        try:
+            os.write(fd, _RECORD.pack(0, 0, walked_s))
+        finally:
+            os.close(fd)
+
     def replace(self, size_bytes: int, entries: int, walked_s: int, *, private: str) -> None:
         """Begin anew with what a walk has counted.
 
