@@ -70,7 +70,7 @@ class KeyLocks:
     """
 
     def __init__(
-        self, directory: str | None, make: Callable[[], None] = lambda: None, *, mode: int = 0o600
+        self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600
     ) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()

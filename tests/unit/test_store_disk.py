@@ -10,6 +10,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store import directory, tree
+from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.manifest import MAX_VARIANTS
+from numba_kcache.store.memory import MemoryStore
 from tests.support.stores import (
     HOUR_S,
     Clock,
@@ -23,13 +29,6 @@ from tests.support.stores import (
     sealed,
     small_entry,
 )
-
-from numba_kcache.model.event import EventKind
-from numba_kcache.store import directory, tree
-from numba_kcache.store.disk import DiskStore
-from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
-from numba_kcache.store.manifest import MAX_VARIANTS
-from numba_kcache.store.memory import MemoryStore
 
 
 @pytest.fixture

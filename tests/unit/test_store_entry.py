@@ -7,7 +7,6 @@ import tracemalloc
 
 import pytest
 import zstandard
-from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
 from numba_kcache.store import entry as frame
 from numba_kcache.store.entry import (
@@ -19,6 +18,7 @@ from numba_kcache.store.entry import (
     encode_entry,
     payload_records,
 )
+from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
 PREFIX = struct.Struct("<8sHBBIQ32s")
 RECORD = struct.Struct("<16sQQB7x32s")
