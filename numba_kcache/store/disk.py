@@ -52,6 +52,7 @@ _WALK_EVERY_S = 24 * 3600
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -431,6 +432,8 @@ class DiskStore:
                     if not os.access(self.directory, os.W_OK | os.X_OK):
                         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.directory)
                 except OSError as error:
+                    if error.errno in _PASSING:
+                        return
                     self._trouble("directory", error)
                     self._spare = self._private_store()
             if not self._is_checked:

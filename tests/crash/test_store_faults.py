@@ -283,6 +283,7 @@ def test_directory_removed_while_in_use(tmp_path: Path) -> None:
             assert store.put(small_entry(number))
         assert store.get(key_of(number)) == small_entry(number)
         assert store.counters.add({"hits": 1})
+        store.wait_for_eviction()
 
 
 def test_file_size_limit_is_a_put_that_fails(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 def test_rename_is_fenced_by_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, expected: list[str]
 ) -> None:
-    """Written, synced, then named, then the directory synced. A kill cannot show it: the page cache outlives it."""
+    """Written, synced, named, then the directory synced. No kill shows it: the page cache outlives it."""
     store = open_store(tmp_path / "cache", durability=durability)
     store.put(OLD)
     calls: list[str] = []

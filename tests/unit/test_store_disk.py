@@ -127,6 +127,15 @@ def test_directory_is_tagged_as_a_cache(root: Path) -> None:
     assert (root / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
+def test_directory_with_other_things_in_it_is_not_tagged(root: Path) -> None:
+    """Or a backup would pass over them too."""
+    root.mkdir(0o700)
+    (root / "thesis.tex").write_text("")
+
+    assert open_store(root).put(entry_of(1))
+    assert not (root / "CACHEDIR.TAG").exists()
+
+
 def test_payload_lists_without_unpacking(root: Path) -> None:
     """A listing has header, sizes and time of each entry."""
     clock = Clock()
