@@ -61,7 +61,8 @@ def make_root(path: str, *, shared: bool) -> None:
     try:
         os.mkdir(path, mode)
     except FileExistsError:
-        pass
+        if os.listdir(path):
+            return  # tagged already, or it holds other things as well, which backups must not pass over
     try:
         fd = os.open(
             f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666
@@ -74,12 +75,16 @@ def make_root(path: str, *, shared: bool) -> None:
         os.close(fd)
 
 
+LOCAL_PARENT = "/var/tmp"
+"""Where the private directory goes: kept over reboots, and local on every machine."""
+
+
 def private_directory() -> str | None:
     """A directory of this user alone on a local disk, made if need be; None where there is none to be had."""
     import tempfile
 
     name = f"numba_kcache-{os.geteuid()}"
-    for parent in ("/var/tmp", tempfile.gettempdir()):
+    for parent in (LOCAL_PARENT, tempfile.gettempdir()):
         path = f"{parent}/{name}"
         try:
             try:

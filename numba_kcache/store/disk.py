@@ -52,6 +52,7 @@ _WALK_EVERY_S = 24 * 3600
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -305,6 +306,7 @@ class DiskStore:
         """Remove every entry, manifest and damaged file; statistics stay."""
         if self.readonly:
             return Removed(0, 0)
+        self.wait_for_eviction()
         entries = size_bytes = 0
         for file in self._walk(MANIFEST, ENTRY):
             if remove(file.path):
@@ -313,7 +315,7 @@ class DiskStore:
         for path, _ in self._tree.quarantined():
             remove(path)
         if entries or size_bytes:
-            self._account(-size_bytes, -entries)
+            self._evict()  # counts what is left, which is little
         for layer in (self._front, self._spare):
             if layer is not None:
                 layer.clear()
@@ -421,16 +423,22 @@ class DiskStore:
         with self._opening:
             if self._is_settled:
                 return
+            if not self._is_checked:
+                self._check()
             if self._spare is None:
                 try:
-                    directories.make_root(self.directory, shared=self._shared)
+                    if self._tree.make(self._tree.private):
+                        self._usage.begin(int(self._clock()))
                     if not os.access(self.directory, os.W_OK | os.X_OK):
                         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.directory)
                 except OSError as error:
+                    if error.errno in _PASSING:
+                        return
                     self._trouble("directory", error)
                     self._spare = self._private_store()
+            if not self._is_checked:
+                self._check()
             self._is_settled = True
-            self._check()
 
     def _private_store(self) -> DiskStore | MemoryStore:
         """A store of this user alone on a local disk, or else in memory."""

@@ -70,7 +70,7 @@ class KeyLocks:
     """
 
     def __init__(
-        self, directory: str | None, make: Callable[[], None] = lambda: None, *, mode: int = 0o600
+        self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600
     ) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()
@@ -153,6 +153,8 @@ class KeyLocks:
                     continue
                 found, status = look(), os.fstat(fd)
                 if found is not None or (status.st_size and not status.st_nlink):
+                    if status.st_nlink:
+                        os.unlink(f"{self._directory}/{name}")
                     return None, found  # built; or whom we waited for has failed
                 if status.st_nlink:
                     os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
@@ -162,7 +164,7 @@ class KeyLocks:
                 os.close(fd)
                 fd = -1
         except OSError:
-            return None, look()  # not writable, or no locks on this filesystem
+            return None, look()  # not writable, no locks on this filesystem, or the file is gone
         finally:
             if fd >= 0:
                 os.close(fd)

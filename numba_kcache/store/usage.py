@@ -21,6 +21,7 @@ MANY_RECORDS = 4096
 """From so many records on, reading the sum is worth a walk."""
 
 _MAX_BYTES = 4 * MANY_RECORDS * _RECORD.size
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class UsageFile:
@@ -37,7 +38,7 @@ class UsageFile:
         Raises:
             OSError: It cannot be written or read.
         """
-        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        fd = os.open(self._path, _APPEND, 0o666)
         try:
             os.write(fd, _RECORD.pack(size_bytes, entries, 0))
             return _sum(os.pread(fd, _MAX_BYTES, 0))
@@ -51,11 +52,27 @@ class UsageFile:
             OSError: It is there and cannot be read.
         """
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
         try:
             return _sum(os.read(fd, _MAX_BYTES))
+        finally:
+            os.close(fd)
+
+    def begin(self, walked_s: int) -> None:
+        """Begin with nothing, in a tree that was just made; one that is there is left.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(self._path, flags, 0o666)
+        except FileExistsError:
+            return
+        try:
+            os.write(fd, _RECORD.pack(0, 0, walked_s))
         finally:
             os.close(fd)
 
