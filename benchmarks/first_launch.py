@@ -98,7 +98,11 @@ def report(first_s: float, **more: object) -> None:
     print(json.dumps({"first_s": first_s, "end": time.time(), **more}))
 
 
-CHILDREN = {"numba_kcache": child_here, "cupy RawKernel": child_cupy, "cuda.core FileStreamProgramCache": child_cuda_core}
+CHILDREN = {
+    "numba_kcache": child_here,
+    "cupy RawKernel": child_cupy,
+    "cuda.core FileStreamProgramCache": child_cuda_core,
+}
 VARIABLES = {"numba_kcache": "NUMBA_KCACHE_DIR", "cupy RawKernel": "CUPY_CACHE_DIR"}
 
 

@@ -133,9 +133,7 @@ class PointerReader:
         try:
             tensor = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
-            raise self._place.refuse(
-                value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            ) from error
+            raise self._place.refuse(value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}") from error
         return Memory(
             tensor.address,
             tensor.element,
@@ -176,9 +174,7 @@ class PointerReader:
         if not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
-            raise refuse(
-                value, "it is read-only, the parameter is not const", "declare it const, or pass a copy"
-            )
+            raise refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
         if not self._strided and not lies_flat(memory):
             raise refuse(
                 value,
@@ -187,9 +183,7 @@ class PointerReader:
             )
         alignment = alignment_of(pointee)
         if memory.address % alignment:
-            raise refuse(
-                value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need"
-            )
+            raise refuse(value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need")
 
     def _check_device(self, value: Any, memory: Memory) -> None:
         around = self._around

@@ -64,9 +64,7 @@ def make_root(path: str, *, shared: bool) -> None:
         if os.listdir(path):
             return  # tagged already, or it holds other things as well, which backups must not pass over
     try:
-        fd = os.open(
-            f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666
-        )
+        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666)
     except FileExistsError:
         return
     try:
@@ -119,9 +117,7 @@ def is_network_mount(mountinfo: str, path: str) -> bool:
         if len(fields) < 5:
             continue
         point = (
-            fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
-            if "\\" in fields[4]
-            else fields[4]
+            fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape") if "\\" in fields[4] else fields[4]
         )
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:  # of two mounts on one point the later hides the earlier

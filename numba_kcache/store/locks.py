@@ -69,9 +69,7 @@ class KeyLocks:
         mode: Permissions of the lock files.
     """
 
-    def __init__(
-        self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600
-    ) -> None:
+    def __init__(self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()
         _all.add(self)
@@ -116,9 +114,7 @@ class KeyLocks:
             if found is None and seated:
                 seat.failed = False
                 fd, found = self._lock_file(name, look, deadline)
-            yield Turn(
-                found, time.monotonic() - start, fd is not None or (seated and self._directory is None)
-            )
+            yield Turn(found, time.monotonic() - start, fd is not None or (seated and self._directory is None))
             failed = False
         finally:
             if fd is not None:

@@ -159,9 +159,7 @@ def test_put_replaces_whatever_is_in_its_place(tmp_path: Path, plant: Callable[[
     assert store.get(key_of(1)) == small_entry(1)
 
 
-@pytest.mark.parametrize(
-    "folder", ["entries", "manifests", "tmp", "locks", "statistics", "quarantine", "usage", "."]
-)
+@pytest.mark.parametrize("folder", ["entries", "manifests", "tmp", "locks", "statistics", "quarantine", "usage", "."])
 @pytest.mark.parametrize("plant", ["file", "fifo", "link"])
 def test_what_replaces_a_folder_never_raises(tmp_path: Path, folder: str, plant: str) -> None:
     """Any part of the tree turned into something else: misses and events, no exception, no wait."""

@@ -106,9 +106,7 @@ def test_failing_call_never_raises(
 
 
 @pytest.mark.parametrize("call", ["write", "fdatasync", "rename"])
-def test_failed_put_is_one_event_and_no_leftover(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """False, TROUBLE with the system's reason, and the private file is gone."""
     events = Events()
     store = open_store(tmp_path / "cache", durability="data", emit=events)
@@ -133,9 +131,7 @@ def test_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     store.put(small_entry(1))
     write = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(
-            os, "write", lambda fd, data: write(fd, data[:7]) if len(data) > 24 else write(fd, data)
-        )
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:7]) if len(data) > 24 else write(fd, data))
         assert store.put(small_entry(2))
 
     assert store.get(key_of(2)) == small_entry(2)

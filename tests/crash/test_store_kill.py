@@ -61,9 +61,7 @@ def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
-def test_leftover_of_a_killed_writer_is_reaped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     """Its private file goes with the first pass that finds it old."""
     store = open_store(tmp_path / "cache")
     store.put(OLD)

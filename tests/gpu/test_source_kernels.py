@@ -233,7 +233,9 @@ print(info.compiles, info.hits, any(name in maps for name in ("libnvrtc", "libnv
 
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(tmp_path)}
     said = [
-        subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
         for _ in range(2)
     ]
 

@@ -582,9 +582,7 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
-def test_planted_private_directory_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
-) -> None:
+def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """Its name can be guessed, so it is looked at without following links before it is trusted."""
     path = tmp_path / f"numba_kcache-{os.geteuid()}"
     if planted == "symlink":
@@ -605,9 +603,7 @@ def test_planted_private_directory_is_not_used(
     assert directory.private_directory() is None
 
 
-def test_private_directory_is_made_for_this_user_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_directory_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0700, and the same one next time."""
     monkeypatch.setattr(directory, "LOCAL_PARENT", str(tmp_path))
 

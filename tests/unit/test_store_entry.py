@@ -238,9 +238,7 @@ def test_header_that_is_not_strict_json_is_refused(header: bytes) -> None:
         forge(payloads=[(b"cubin", zstandard.compress(b"abc") + b"x", 3, 1)]),
         forge(payloads=[(b"cubin", zstandard.compress(b"abc") * 2, 3, 1)]),
         forge(payloads=[(b"cubin", zstandard.compress(b"abc")[:-1], 3, 1)]),
-        forge(
-            payloads=[(b"cubin", zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), 3, 1)]
-        ),
+        forge(payloads=[(b"cubin", zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), 3, 1)]),
         b"",
         b"x" * 16,
         bytes(1000),
