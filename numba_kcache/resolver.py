@@ -198,9 +198,18 @@ class Resolver:
         if derive(actual) != key:
             key, components = derive(actual), actual
         self._remember(key, artifact)
+        if self.settings.mode == "verify":
+            self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             self.store_artifact(key, components, artifact)
         return Resolution(artifact, key, "compiled")
+
+    def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
+        """Report a stored entry that is not what the compilers make of the same request now."""
+        stored = self._read(key)
+        if stored is not None and stored.cubin != artifact.cubin:
+            difference = f"the stored code of {job.label} is not what the compilers make now ({key})"
+            self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
     def _build(self, job: Job, key: str) -> Artifact:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
