@@ -97,9 +97,7 @@ class Launcher:
         (gx, gy, gz), (bx, by, bz), shared = shape
         binding = _Binding(self, shape, where, stream, handle, relaunch)
         bind = self._bind  # read once: another thread may be generating
-        launch: FunctionType = bind(
-            gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch
-        )
+        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch)
         if bind is self._stub:
             binding.stub = weakref.ref(launch)
         return launch
@@ -239,11 +237,7 @@ class _Binding:
         return not code and int(device) == launcher.around.device
 
     def _recover(self, arguments: tuple[Any, ...], code: int) -> None:
-        if (
-            (code == 0 or code in RECOVERABLE)
-            and self._relaunch is not None
-            and self._relaunch(arguments, code)
-        ):
+        if (code == 0 or code in RECOVERABLE) and self._relaunch is not None and self._relaunch(arguments, code):
             return
         if code:
             raise launch_error(self._launcher.kernel, self._shape, code)

@@ -120,9 +120,7 @@ def _torch(value: Any) -> Memory | None:
     if value.layout is not torch.strided:
         raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
     if value.is_conj() or value.is_neg():
-        raise Unfit(
-            "it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first"
-        )
+        raise Unfit("it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first")
     index = value.get_device()
     item_bytes = value.element_size()
     return Memory(

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from .dlpack import DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED, borrow
-from .elements import NUMPY_NAMES, alignment_of, fits
+from .elements import CARRIERS, NUMPY_NAMES, alignment_of, fits
 from .memory import Memory, Unfit, host_array_of, memory_of
 from .places import Place
 from .streams import same_order
@@ -133,9 +133,7 @@ class PointerReader:
         try:
             tensor = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
-            raise self._place.refuse(
-                value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            ) from error
+            raise self._place.refuse(value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}") from error
         return Memory(
             tensor.address,
             tensor.element,
@@ -176,9 +174,7 @@ class PointerReader:
         if not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
-            raise refuse(
-                value, "it is read-only, the parameter is not const", "declare it const, or pass a copy"
-            )
+            raise refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
         if not self._strided and not lies_flat(memory):
             raise refuse(
                 value,
@@ -187,9 +183,7 @@ class PointerReader:
             )
         alignment = alignment_of(pointee)
         if memory.address % alignment:
-            raise refuse(
-                value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need"
-            )
+            raise refuse(value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need")
 
     def _check_device(self, value: Any, memory: Memory) -> None:
         around = self._around
@@ -257,5 +251,7 @@ def _elements(pointee: str) -> str:
 
 
 def _retype_hint(pointee: str) -> str:
-    name = NUMPY_NAMES[pointee[2:] if pointee[0] == "v" else pointee]
-    return f"convert it with .astype({name!r}), or change the parameter"
+    element = pointee[2:] if pointee[0] == "v" else pointee
+    if element in CARRIERS:
+        return f"NumPy has no such type: pass an array of {NUMPY_NAMES[CARRIERS[element]]} that holds its bits"
+    return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"

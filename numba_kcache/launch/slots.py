@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..model.parameter import Parameter
-from .elements import CARRIERS, NUMPY_NAMES
+from .elements import CARRIERS, NUMPY_NAMES, TAKE_ANY, alignment_of
 from .places import Place
 from .pointers import Call, PointerReader, Surroundings
 from .scalars import STRUCT_LETTERS, bytes_converter, scalar_converter
@@ -44,6 +44,10 @@ _POINTER_LINES = """\
             elif (v{k} := pointer{k}(a{k}, order)) is None:
                 return slow({given}, 0)
 """
+_ALIGNED_LINES = """\
+            if v{k} & {mask}:
+                return slow({given}, 0)
+"""
 _ADDRESS_LINES = """\
             if (v{k} := pointer{k}(a{k}, order)) is None:
                 return slow({given}, 0)
@@ -61,7 +65,7 @@ class Slot:
     """One parameter's part in a launch.
 
     Args:
-        letters: What `struct` packs for it.
+        letters: What `struct` packs for it: one word for each parameter of the driver that it fills.
         settle: Checks one argument. What it returns is a value, or for pointers a function that gives the
             address once the things to do on the `Call` are done.
         spread: From the settled value to what `letters` take.
@@ -71,7 +75,7 @@ class Slot:
         is_array: Whether arrays may stand here.
     """
 
-    letters: str
+    letters: tuple[str, ...]
     settle: Callable[[Any, Call], Any]
     spread: Callable[[Any], tuple[Any, ...]]
     lines: str
@@ -107,7 +111,7 @@ def _number_slot(place: Place, code: str) -> Slot:
     lines = _NUMBER_LINES.replace("{usual}", _USUAL[kind])
     if kind == "c":
         return Slot(
-            letters,
+            (letters,),
             lambda value, call: convert(value),
             lambda value: (value.real, value.imag),
             lines,
@@ -119,7 +123,7 @@ def _number_slot(place: Place, code: str) -> Slot:
 
 def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> Slot:
     return Slot(
-        letters,
+        (letters,),
         lambda value, call: convert(value),
         lambda value: (value,),
         lines,
@@ -130,21 +134,21 @@ def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> 
 def _pointer_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
     reader = PointerReader(place, around, strided=strided)
     pointee = place.parameter.code.lstrip("*").removeprefix("k")
-    if pointee[0] == "v":  # their alignment is checked, which the lines for arrays do not
-        lines, names = _ADDRESS_LINES, dict[str, Any]()
-    else:
-        lines, names = _array_lines(pointee, around)
+    lines, names = _array_lines(pointee, around)
+    if alignment_of(pointee) > 1:
+        lines += _ALIGNED_LINES.replace("{mask}", str(alignment_of(pointee) - 1))
     names["pointer{k}"] = reader
-    return Slot("Q", reader.resolve, _address, lines, names=names, is_array=True)
+    return Slot(("Q",), reader.resolve, _address, lines, names=names, is_array=True)
 
 
 def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any]]:
-    takes_any = pointee in ("?", "o", "i1", "u1")
+    takes_any = pointee in TAKE_ANY
+    element = pointee[2:] if pointee[0] == "v" else pointee
     many = around.device_of is not None
     parts = {
         "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
         "{torch_dtype}": "" if takes_any else "a{k}.dtype is torch_dtype{k} and ",
-        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or pointee[0] == "c" else "",
+        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or element[0] == "c" else "",
         "{numba_device}": " and type(g := a{k}.gpu_data) is OwnedPointer and g._view.context is context"
         if many
         else "",
@@ -157,8 +161,8 @@ def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any
         return lines, {}
     import numpy
 
-    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(pointee, pointee)])
-    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[pointee]}
+    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(element, element)])
+    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[element]}
 
 
 def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
@@ -181,7 +185,7 @@ def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
         word = number(value)
         return reader.resolve(value, call) if word is None else lambda: word
 
-    return Slot("Q", settle, _address, _ADDRESS_LINES, names={"pointer{k}": address}, is_array=True)
+    return Slot(("Q",), settle, _address, _ADDRESS_LINES, names={"pointer{k}": address}, is_array=True)
 
 
 def _address(settled: Callable[[], int]) -> tuple[int]:
@@ -191,7 +195,8 @@ def _address(settled: Callable[[], int]) -> tuple[int]:
 def struct_format(parameters: tuple[Parameter, ...], slots: list[Slot]) -> str:
     """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
     text, end = "=", 0
-    for parameter, slot in zip(parameters, slots, strict=True):
-        text += "x" * (parameter.offset - end) + slot.letters
+    letters = [each for slot in slots for each in slot.letters]
+    for parameter, each in zip(parameters, letters, strict=True):
+        text += "x" * (parameter.offset - end) + each
         end = parameter.offset + parameter.size
     return text

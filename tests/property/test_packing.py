@@ -46,9 +46,7 @@ def nearest(value: float, code: str) -> int:
     wanted, low, high = abs(Fraction(value)), 0, (1 << (exponent_bits + mantissa_bits)) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (middle, high) if decoded(middle, exponent_bits, mantissa_bits) <= wanted else (low, middle)
-        )
+        low, high = (middle, high) if decoded(middle, exponent_bits, mantissa_bits) <= wanted else (low, middle)
     below = wanted - decoded(low, exponent_bits, mantissa_bits)
     above = decoded(high, exponent_bits, mantissa_bits) - wanted
     return sign | (low if below < above or (below == above and low % 2 == 0) else high)
@@ -199,6 +197,5 @@ def test_small_floats_that_exist_keep_their_bits(code: str) -> None:
 
     for bits in range(highest + 1):
         assert (
-            small_float_bits(float(decoded(bits, exponent_bits, mantissa_bits)), exponent_bits, mantissa_bits)
-            == bits
+            small_float_bits(float(decoded(bits, exponent_bits, mantissa_bits)), exponent_bits, mantissa_bits) == bits
         )

@@ -57,10 +57,7 @@ class Driver:
         assert function == 77
         assert extra == 0
         pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
-        read = [
-            ctypes.string_at(pointer, each.size)
-            for pointer, each in zip(pointers, self.parameters, strict=True)
-        ]
+        read = [ctypes.string_at(pointer, each.size) for pointer, each in zip(pointers, self.parameters, strict=True)]
         if not self.answer:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
@@ -151,9 +148,7 @@ class Numba:
 class Interface:
     """An object whose only word about itself is `__cuda_array_interface__`."""
 
-    def __init__(
-        self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any
-    ) -> None:
+    def __init__(self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any) -> None:
         dtype = np.dtype(dtype)
         readonly = more.pop("readonly", False)
         self.__cuda_array_interface__ = {

@@ -54,9 +54,7 @@ def test_bound_launch_goes_on_after_its_code_is_generated(numba: Numba) -> None:
         launch(2.0, array, array, 7)
 
     assert launch.__code__ is not interpreted
-    assert [each[2] for each in kernel.driver.launches] == [kernel.driver.launches[0][2]] * (
-        GENERATE_AFTER + 3
-    )
+    assert [each[2] for each in kernel.driver.launches] == [kernel.driver.launches[0][2]] * (GENERATE_AFTER + 3)
 
 
 REFUSED = {

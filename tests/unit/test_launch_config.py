@@ -139,7 +139,5 @@ def test_stream_that_takes_no_event_is_named() -> None:
     refusal = SimpleNamespace(name="CUDA_ERROR_STREAM_CAPTURE_ISOLATION")
     driver.cuStreamWaitEvent = lambda *_: (refusal,)  # type: ignore[method-assign,return-value]
 
-    with pytest.raises(
-        LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"
-    ):
+    with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
         StreamOrder(driver).order_after(7, 9)

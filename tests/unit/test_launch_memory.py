@@ -72,9 +72,7 @@ def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, ge
 
 @PATHS
 @pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "bf"), ("float16", "f2"), ("float8_e4m3fn", "e4")])
-def test_tensors_of_small_floats_fit_their_pointee(
-    stream: Any, dtype: str, code: str, generated: bool
-) -> None:
+def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code: str, generated: bool) -> None:
     """PyTorch has the types that NumPy lacks, and they are known by name."""
     kernel = Kernel(one(f"*{code}"))
     launch = kernel.bind(generated=generated)
