@@ -40,7 +40,9 @@ def main() -> int:
 
 def commit() -> str:
     """The commit of this checkout; COMMIT beside it where there is no git."""
-    said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     note = ROOT / "COMMIT"
     return said.stdout.strip() or (note.read_text().strip() if note.is_file() else "unknown")
 

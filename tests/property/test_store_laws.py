@@ -127,9 +127,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         """New or again."""
         self.clock.now_s += 2 * HOUR_S
         variant = {"key": name, "value": value}
-        assert self.store.add_variant(key_of(family), variant) == self.model.add_variant(
-            key_of(family), variant
-        )
+        assert self.store.add_variant(key_of(family), variant) == self.model.add_variant(key_of(family), variant)
         self.store.wait_for_eviction()
 
     @rule(family=FAMILIES)

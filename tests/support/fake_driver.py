@@ -25,8 +25,7 @@ from typing import Any
 import pytest
 
 SOURCES = tuple(
-    Path(__file__).with_name(name)
-    for name in ("fake_driver.c", "fake_device.h", "fake_call.h", "fake_cubin.h")
+    Path(__file__).with_name(name) for name in ("fake_driver.c", "fake_device.h", "fake_call.h", "fake_cubin.h")
 )
 COMPILE = ("-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread")
 ROOT = Path(__file__).parents[2]

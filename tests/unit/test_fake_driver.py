@@ -432,9 +432,7 @@ def test_image_for_this_gpu_is_taken(strict: Child, image: str) -> None:
     assert strict.facts["images"][image] == [0, 0, 0, 3, 0]
 
 
-@pytest.mark.parametrize(
-    ("image", "error"), [("sm_80", 209), ("sm_100", 209), ("garbage", 200), ("ptx", 200)]
-)
+@pytest.mark.parametrize(("image", "error"), [("sm_80", 209), ("sm_100", 209), ("garbage", 200), ("ptx", 200)])
 def test_wrong_image_is_refused_on_first_use(strict: Child, image: str, error: int) -> None:
     """A library takes anything, and its kernels and variables are refused; a module is refused at once."""
     assert strict.facts["images"][image] == [0, error, error, 0, error]
@@ -695,9 +693,7 @@ def test_fake_is_seen_by_its_children_alone(start: Start, tmp_path: Path) -> Non
     loaded = 'print(any("kcache-fake-driver" in line for line in open("/proc/self/maps")))'
     dlopen = "import ctypes\ntry: ctypes.CDLL('libcuda.so.1')\nexcept OSError: pass\n"
 
-    plain = subprocess.run(
-        [sys.executable, "-c", dlopen + loaded], capture_output=True, text=True, check=True
-    )
+    plain = subprocess.run([sys.executable, "-c", dlopen + loaded], capture_output=True, text=True, check=True)
     fake = run(dlopen + loaded, env=environment(build()))
 
     assert (plain.stdout.strip(), fake.stdout.strip()) == ("False", "True")
