@@ -224,7 +224,7 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
         return bytes(value)
     if _is_numpy(value) and value.shape == () and value.dtype.kind not in "OSU":
         return value.tobytes() if scalars or value.dtype.kind in "Vc" else None
-    if scalars and isinstance(value, bool) and size == 1:
+    if scalars and isinstance(value, bool):
         return bytes([value])
     if type(value).__name__ == "CUtensorMap":
         return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""

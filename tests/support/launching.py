@@ -56,6 +56,7 @@ class Driver:
         *extents, stream, address, extra = rest
         assert function == 77
         assert extra == 0
+        assert address % 8 == 0
         pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
         read = [ctypes.string_at(pointer, each.size) for pointer, each in zip(pointers, self.parameters, strict=True)]
         if not self.answer:

@@ -359,7 +359,8 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
 @PATHS
 def test_driver_error_names_kernel_and_cause(numba: Numba, generated: bool) -> None:
     """A code of the driver becomes a LaunchError with the kernel, the shape, the code and a step."""
-    kernel = Kernel()
+    asked: list[int] = []
+    kernel = Kernel(relaunch=lambda arguments, code: asked.append(code))
     launch = kernel.bind(generated=generated)
     kernel.driver.answer = 701
 
@@ -370,6 +371,7 @@ def test_driver_error_names_kernel_and_cause(numba: Numba, generated: bool) -> N
         "cannot launch saxpy with grid (3, 2, 1), block (32, 4, 1), sharedmem 16: the driver answered 701\n"
         "  hint: use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory"
     )
+    assert not asked, "a launch that is too large is as large elsewhere"
 
 
 @PATHS
@@ -378,6 +380,8 @@ def test_threads_that_launch_at_once_pack_apart(numba: Numba, generated: bool) -
     count = 8
     kernel, arrays = Kernel(), [numba.array(ADDRESS + 64 * each) for each in range(count)]
     launch = kernel.bind(generated=generated)
+    launch(0.0, None, None, 0)  # leaves a buffer that all may want
+    kernel.driver.launches.clear()
     plain, packed = kernel.driver.cuLaunchKernel, threading.Barrier(count)
 
     def late(*arguments: Any) -> tuple[int]:
@@ -408,12 +412,13 @@ def test_threads_that_launch_at_once_pack_apart(numba: Numba, generated: bool) -
     assert sorted(each[2] for each in kernel.driver.launches) == expected
 
 
-def test_buffers_are_used_again(numba: Numba) -> None:
-    """A million launches need one buffer; a thousand show it."""
+@PATHS
+def test_buffers_are_used_again(numba: Numba, generated: bool) -> None:
+    """Any number of launches, one after the other, need one buffer."""
     kernel, array = Kernel(), numba.array()
-    launch = kernel.bind(generated=True)
+    launch = kernel.bind(generated=generated)
 
-    for _ in range(1000):
+    for _ in range(GENERATE_AFTER - 1):
         launch(2.0, array, array, 7)
 
     assert len(kernel.launcher.idle) == 1
