@@ -63,6 +63,15 @@ class Driver:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
 
+    CUlaunchConfig = SimpleNamespace
+
+    def cuLaunchKernelEx(self, config: Any, function: int, address: int, extra: int) -> tuple[int]:
+        self.attributes = config.attrs[: config.numAttrs]
+        return self.cuLaunchKernel(
+            function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
+            config.blockDimZ, config.sharedMemBytes, config.hStream, address, extra,
+        )  # fmt: skip
+
     def cuEventCreate(self, flags: int) -> tuple[int, str]:
         return 0, f"event {len(self.events)}"
 

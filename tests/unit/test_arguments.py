@@ -40,6 +40,18 @@ def test_saxpy_arrives_as_the_compiler_laid_it_out(numba: Numba, generated: bool
 
 
 @PATHS
+def test_launch_attributes_go_with_the_same_shape_and_bytes(numba: Numba, generated: bool) -> None:
+    """Cooperative and cluster launches take the driver's configuration; nothing else changes."""
+    kernel, array = Kernel(stream=5, attributes=["cooperative"]), numba.array(ADDRESS)
+
+    read = kernel.bytes_of(2.0, array, array, 7, generated=generated)
+
+    assert kernel.driver.attributes == ["cooperative"]
+    assert kernel.driver.launches == [((3, 2, 1, 32, 4, 1, 16), 5, read)]
+    assert read == Kernel().bytes_of(2.0, array, array, 7)
+
+
+@PATHS
 def test_kernel_without_parameters_launches(generated: bool) -> None:
     """No parameters, no arguments, one launch."""
     assert Kernel(()).bytes_of(generated=generated) == []
