@@ -440,14 +440,10 @@ def test_image_for_this_gpu_is_taken(strict: Child, image: str) -> None:
     assert strict.facts["images"][image] == [0, 0, 0, 3, 0]
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(("image", "error"), [("sm_80", 209), ("sm_100", 209), ("garbage", 200), ("ptx", 200)])
-=======
 @pytest.mark.parametrize(
     ("image", "error"),
     [("sm_80", 209), ("sm_100", 209), ("of CUDA 12, sm_80", 209), ("garbage", 200), ("ptx", 200)],
 )
->>>>>>> fakedriver
 def test_wrong_image_is_refused_on_first_use(strict: Child, image: str, error: int) -> None:
     """A library takes anything, and its kernels and variables are refused; a module is refused at once."""
     assert strict.facts["images"][image] == [0, error, error, 0, error]
@@ -720,13 +716,8 @@ def test_fake_is_seen_by_its_children_alone(name: str) -> None:
     script = f"import ctypes\ntry: ctypes.CDLL('{name}')\nexcept OSError: pass\n"
     script += "print(any('kcache-fake-driver' in line for line in open('/proc/self/maps')))"
 
-<<<<<<< HEAD
-    plain = subprocess.run([sys.executable, "-c", dlopen + loaded], capture_output=True, text=True, check=True)
-    fake = run(dlopen + loaded, env=environment(build()))
-=======
     plain = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     fake = run(script, env=environment(build()))
->>>>>>> fakedriver
 
     assert (plain.stdout.strip(), fake.stdout.strip()) == ("False", "True")
     assert not [name for name in os.environ if name.startswith("KC_FAKE_")]
