@@ -71,7 +71,7 @@ class Launcher:
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
-        places = [Place(kernel, index, each, typed) for index, each in enumerate(self.parameters)]
+        places = [Place(kernel, position, each, typed) for position, each in enumerate(self.parameters, 1)]
         self.slots = [slot_of(place, around, strided=strided) for place in places]
         self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
@@ -147,9 +147,10 @@ class Launcher:
 
     def _generate(self) -> None:
         driver, around = self.driver, self.around
+        inlines = [slot.inline() for slot in self.slots]
         fill(
             self._namespace,
-            self.slots,
+            inlines,
             live=self.live,
             device=around.device,
             context=around.context,
@@ -160,7 +161,7 @@ class Launcher:
             new_buffer=self.new_buffer,
             pack=self.pack,
         )
-        code = generate(self.slots, elsewhere=around.device_of is not None, configured=bool(self.attributes))
+        code = generate(inlines, elsewhere=around.device_of is not None, configured=bool(self.attributes))
         self._bind = FunctionType(code, self._namespace)
 
 

@@ -71,7 +71,11 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
     Raises:
         LaunchConfigError: One is not an integer (a bool is not), or there are none or more than three.
     """
-    return LaunchShape(_dim3(grid, "grid"), _dim3(block, "block"), _integer(shared_bytes, "sharedmem"))
+    return LaunchShape(
+        (grid, 1, 1) if type(grid) is int else _dim3(grid, "grid"),
+        (block, 1, 1) if type(block) is int else _dim3(block, "block"),
+        shared_bytes if type(shared_bytes) is int else _integer(shared_bytes, "sharedmem"),
+    )
 
 
 def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the kernel") -> None:
@@ -121,8 +125,6 @@ def _refusal(shape: LaunchShape, limits: DeviceLimits, kernel: str) -> LaunchCon
 
 
 def _dim3(extents: object, name: str) -> Dim3:
-    if type(extents) is int:
-        return extents, 1, 1
     if not isinstance(extents, (tuple, list)):
         return _integer(extents, name), 1, 1
     if not 1 <= len(extents) <= 3:

@@ -19,7 +19,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from .memory import torch_stream
-from .slots import Slot
+from .slots import Inline
 
 MISSING = object()
 """Stands in the place of an argument that was not given."""
@@ -61,18 +61,18 @@ def inner_code(bind: CodeType) -> CodeType:
     return next(each for each in bind.co_consts if isinstance(each, CodeType))
 
 
-def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> CodeType:
+def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) -> CodeType:
     """The code of a `bind` whose functions launch by themselves wherever they can.
 
     Args:
-        slots: The parameters.
+        inlines: What it does for each parameter.
         elsewhere: Whether another device may be the current one.
         configured: Whether the driver takes a configuration instead of extents and stream.
     """
-    names = [f"a{k}" for k in range(len(slots))]
+    names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
-    values = [slot.values.replace("{k}", str(k)) for k, slot in enumerate(slots)]
+    values = [each.values.replace("{k}", str(k)) for k, each in enumerate(inlines)]
     text = [
         f"def bind({_CELLS}):",
         f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
@@ -80,7 +80,7 @@ def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> Cod
         f"            return slow(({listed}*rest,), 0)",
         "        torch = cupy = False",
         "        try:",
-        *(slot.lines.replace("{given}", given).replace("{k}", str(k)) for k, slot in enumerate(slots)),
+        *(each.lines.replace("{given}", given).replace("{k}", str(k)) for k, each in enumerate(inlines)),
         "            if torch and torch_stream(device) != order or cupy and cupy_stream().ptr != order:",
         f"                return slow({given}, 0)",
         "            try:",
@@ -111,12 +111,12 @@ def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
     ]
 
 
-def fill(namespace: dict[str, Any], slots: Sequence[Slot], **fixed: Any) -> None:
+def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> None:
     """Put the names that the generated code needs into its namespace.
 
     Args:
         namespace: Of one kernel.
-        slots: Its parameters, with the names that their lines need.
+        inlines: What the code does for each parameter, with the names that it needs.
         fixed: What else is fixed per kernel.
     """
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
@@ -137,10 +137,10 @@ def fill(namespace: dict[str, Any], slots: Sequence[Slot], **fixed: Any) -> None
         IndexError=IndexError,
         **fixed,
     )
-    for k, slot in enumerate(slots):
-        namespace.update((name.replace("{k}", str(k)), value) for name, value in slot.names.items())
-        if slot.is_array:
-            namespace[f"pointer{k}"] = _learning(namespace[f"pointer{k}"], namespace)
+    for k, inline in enumerate(inlines):
+        for name, value in inline.names.items():
+            known = _learning(value, namespace) if name == "pointer{k}" else value
+            namespace[name.replace("{k}", str(k))] = known
 
 
 def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:

@@ -12,19 +12,17 @@ Not here    The inline checks of the generated launcher: they are a subset of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from .dlpack import DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED, borrow
-from .elements import NUMPY_NAMES, alignment_of, fits
+from .elements import CARRIERS, NUMPY_NAMES, alignment_of, fits
 from .memory import Memory, Unfit, host_array_of, memory_of
 from .places import Place
 from .streams import same_order
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What checking an address needs to know of the process.
 
     Args:
@@ -42,23 +40,26 @@ class Surroundings:
     context: Any = None
 
 
-@dataclass(slots=True)
 class Call:
     """One launch on its slow path.
 
     Args:
         stream: The launch stream as the user gave it.
         handle: Its handle.
+
+    Attributes:
         before: To be done before the launch, in order.
         after: To be done after it: copies back to the host.
         keep: What must live until the launch is queued.
     """
 
-    stream: Any
-    handle: int
-    before: list[Callable[[], object]] = field(default_factory=list)
-    after: list[Callable[[], object]] = field(default_factory=list)
-    keep: list[object] = field(default_factory=list)
+    __slots__ = ("after", "before", "handle", "keep", "stream")
+
+    def __init__(self, stream: Any, handle: int) -> None:
+        self.stream, self.handle = stream, handle
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        self.keep: list[object] = []
 
 
 class PointerReader:
@@ -74,7 +75,7 @@ class PointerReader:
         self._place, self._around, self._strided = place, around, strided
         code = place.parameter.code
         self._may_write = place.parameter.is_pointer and not code.startswith("*k")
-        self._pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
+        self.pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
 
     def __call__(self, value: Any, order: int) -> int | None:
         """The address, or None where something has to be done before the launch.
@@ -170,7 +171,7 @@ class PointerReader:
         self._check_device(value, memory)
         if memory.element is None:
             return
-        pointee, refuse = self._pointee, self._place.refuse
+        pointee, refuse = self.pointee, self._place.refuse
         if not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
@@ -251,5 +252,7 @@ def _elements(pointee: str) -> str:
 
 
 def _retype_hint(pointee: str) -> str:
-    name = NUMPY_NAMES[pointee[2:] if pointee[0] == "v" else pointee]
-    return f"convert it with .astype({name!r}), or change the parameter"
+    element = pointee[2:] if pointee[0] == "v" else pointee
+    if element in CARRIERS:
+        return f"NumPy has no such type: pass an array of {NUMPY_NAMES[CARRIERS[element]]} that holds its bits"
+    return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"

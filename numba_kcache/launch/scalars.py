@@ -239,7 +239,7 @@ def _why_no_bytes(value: Any, place: Place) -> tuple[str, str]:
     if code == "?" and isinstance(value, (int, float, complex)):
         return (
             f"of this parameter only the size is known, {size} bytes, not whether it is an integer",
-            "pass a NumPy or ctypes scalar of that size, or give the kernel a signature",
+            "pass a NumPy or ctypes scalar of that size" + ("" if place.typed else ", or give the kernel a signature"),
         )
     if code[0] == "v":
         count, component = code[1], NUMPY_NAMES[code[2:]]
