@@ -119,7 +119,7 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
         seconds, attributes = header["compile_time_s"], header["attributes"]
         if type(entries) is not list or len(entries) > _MAX_ENTRIES:
             raise ValueError("entries")
-        if type(attributes) is not dict or type(seconds) not in (int, float):
+        if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
         if header["kind"] not in ("cuda", "ptx", "cubin", "numba"):
             raise ValueError("kind")
