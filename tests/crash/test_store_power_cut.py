@@ -33,9 +33,7 @@ class Disk:
 
     def mount(self) -> None:
         """Mount, replaying the journal."""
-        done = subprocess.run(
-            ["mount", "-o", "loop", str(self.image), str(self.point)], capture_output=True, text=True
-        )
+        done = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.point)], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
 
