@@ -196,7 +196,7 @@ def _number(value: Any) -> Any:
     if isinstance(value, numbers.Complex):
         return complex(value)
     if isinstance(value, ctypes._SimpleCData):
-        return _number(value.value) if value._type_ in _CTYPES_NUMBERS else _NO_NUMBER
+        return _number(value.value) if getattr(value, "_type_", "") in _CTYPES_NUMBERS else _NO_NUMBER
     if _is_numpy(value) and value.shape == ():
         if value.dtype.kind in "biufc":  # bool_, 0-d arrays
             return _number(value.item())
