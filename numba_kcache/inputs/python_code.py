@@ -49,8 +49,7 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
         (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
         code.co_code,
         code.co_exceptiontable,
-        code.co_names,
-        (code.co_varnames, code.co_cellvars, code.co_freevars),
+        *map("\0".join, (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
         [_constant_form(each, with_lines) for each in code.co_consts],
         lines,
     )

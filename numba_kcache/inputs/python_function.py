@@ -281,7 +281,7 @@ def _cell(function: FunctionType, name: str) -> tuple[bool, Any]:
 def _global(function: FunctionType, name: str) -> tuple[bool, Any]:
     if name in function.__globals__:
         return True, function.__globals__[name]
-    builtins = function.__builtins__
+    builtins: dict[str, Any] = getattr(function, "__builtins__", {})
     return name in builtins, builtins.get(name)
 
 
