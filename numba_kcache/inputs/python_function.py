@@ -21,14 +21,13 @@ from hashlib import sha256
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from ..errors import OptionError
 from ..keys.components import Component
 from ..keys.encoding import Plain, encode
+from ..model.linkable import callbacks_of, kind_of_path, linkable_input
 from ..model.request import LinkInput
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .python_code import Read, code_form, outer_reads
 from .python_value import Refused, is_trusted, shown, trusted_name, value_form
-from .source import read_link_inputs
 
 FORMAT = 1
 """Raised when the same function would get another digest."""
@@ -184,12 +183,10 @@ class _Graph:
 
     def _add_links(self, index: int, links: Any, name: str) -> None:
         links = (links,) if isinstance(links, (str, os.PathLike)) else links
-        own = [each for each in links if not _is_numbas(each)]
-        try:
-            inputs = read_link_inputs(own, os.getcwd())
-        except OptionError as error:
-            raise _Cannot(error.why, f"link of {name}") from None
-        for each in inputs:
+        for item in links:
+            if _is_numbas(item):
+                continue
+            each = _link_input(item, name)
             digest = sha256(each.data, usedforsecurity=False).hexdigest()
             node = self._add(f"link {each.name} of {name}", (each.kind, digest), digest)
             self._edge(index, "link", node)
@@ -294,6 +291,23 @@ def _is_numbas(link: Any) -> bool:
     path = os.fspath(link) if isinstance(link, (str, os.PathLike)) else str(getattr(link, "name", ""))
     folder = getattr(sys.modules.get("numba.cuda"), "__path__", [""])[0]
     return os.path.basename(path) in _NUMBA_LINKS and (not os.path.isabs(path) or path.startswith(str(folder)))
+
+
+def _link_input(item: Any, name: str) -> LinkInput:
+    """The bytes of a path, which is relative to the working directory as Numba has it, or of a `LinkableCode`."""
+    if not isinstance(item, (str, os.PathLike)):
+        found = linkable_input(item)
+        if found is None:
+            raise _Cannot(f"a {type(item).__name__} is neither a path nor numba.cuda LinkableCode", f"link of {name}")
+        if callbacks_of(item):
+            raise _Cannot("it has callbacks to run when it is loaded", f"link {found.name} of {name}")
+        return found
+    path = os.path.abspath(item)
+    try:
+        with open(path, "rb") as file:
+            return LinkInput(kind_of_path(path) or "", os.path.basename(path), file.read(), os.path.dirname(path))
+    except OSError as error:
+        raise _Cannot(error.strerror or str(error), f"link {os.fspath(item)} of {name}") from None
 
 
 def _file_form(given: Any, path: str, label: str) -> Plain:
