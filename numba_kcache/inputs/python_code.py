@@ -16,6 +16,7 @@ from __future__ import annotations
 import dis
 import struct
 import sys
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -84,6 +85,14 @@ def scalar_form(value: Any) -> Plain:
     if value is Ellipsis:
         return ("ellipsis",)
     raise TypeError(f"{kind.__name__} is no constant")
+
+
+def all_names(code: CodeType) -> Iterator[str]:
+    """Every name of globals and attributes in `code` and the code nested in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from all_names(constant)
 
 
 def outer_reads(code: CodeType) -> tuple[Read, ...]:

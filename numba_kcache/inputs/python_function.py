@@ -8,8 +8,8 @@ Promise     A change of any of these changes the digest: the code, constants and
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
 Not here    Packages that are pinned by version (Numba, NumPy, the standard library; a component of its own),
-            headers that linked CUDA C++ includes (headers), and user registrations with Numba for methods of
-            built-in types, which no name in the kernel leads to (`depends=` is for those).
+            headers that linked CUDA C++ includes (headers), and lowering that a program registers by hand for
+            types of Numba's own (`depends=` is for that).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ..keys.encoding import Plain, encode
 from ..model.linkable import callbacks_of, kind_of_path, linkable_input
 from ..model.request import LinkInput
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
-from .python_code import Read, code_form, outer_reads
+from .numba_registrations import user_registrations
+from .python_code import Read, all_names, code_form, outer_reads
 from .python_value import Refused, is_trusted, shown, trusted_name, value_form
 
 FORMAT = 1
@@ -34,6 +35,9 @@ FORMAT = 1
 
 _NUMBA_LINKS = ("reshape_funcs.cu", "nrt.cu")
 """Files that Numba itself appends to the user's `link` list while it compiles; they are pinned with Numba."""
+
+
+_DATA = (bool, int, float, complex, str, bytes, tuple)
 
 
 class Uncapturable(NamedTuple):
@@ -103,6 +107,7 @@ class _Graph:
         self._functions: dict[int, int] = {}
         self._values: dict[tuple[int, str], int | str] = {}
         self._labels: dict[str, int] = {}
+        self._registrations = user_registrations()
         self._alive: list[Any] = []  # ids stay unique while these live
 
     def digest(self, start: int) -> str:
@@ -148,6 +153,7 @@ class _Graph:
         self._add_defaults(index, function, name)
         for read in outer_reads(code):
             self._add_read(index, function, read, name)
+        self._add_registered(index, code)
         return index
 
     def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
@@ -175,7 +181,7 @@ class _Graph:
         links = options.pop("link", None) or ()
         if options.pop("extensions", None):
             raise _Cannot("its extensions are objects of this process", f"option extensions of {name}")
-        options["signatures"] = fixed_signatures(dispatcher)
+        options["signatures"] = fixed_signatures(dispatcher) if index else None  # a kernel's are in the key anyway
         options["locals"] = getattr(dispatcher, "locals", None) or None
         given = {key: options[key] for key in sorted(options)}
         self._edge(index, "options", self._add_value(given, f"options of {name}"))
@@ -217,7 +223,7 @@ class _Graph:
             at, where = id(value.__dict__), attribute
             label = f"global {attribute} of {value.__name__}"
             inside, found, value = value, hasattr(value, attribute), getattr(value, attribute, None)
-            if is_trusted(inside.__name__) and not _is_data(value):
+            if is_trusted(inside.__name__) and not self._is_users(value):
                 self._edge(index, spelling, f"{inside.__name__}.{attribute}")
                 return
         if not found:
@@ -227,9 +233,30 @@ class _Graph:
             self._values[at, where] = self._add_value(value, label)
         self._edge(index, spelling, self._values[at, where])
 
+    def _is_users(self, value: Any) -> bool:
+        """Whether an attribute of a trusted package is still to be looked at: data, or what a program put there."""
+        if isinstance(value, ModuleType) or type(value) in _DATA or id(value) in self._registrations.of_value:
+            return True
+        return not is_trusted(getattr(value, "__module__", "builtins") or "builtins")
+
+    def _add_registered(self, index: int, code: CodeType) -> None:
+        """Implementations that the program registered for attributes and operators that this code may use."""
+        if index == 0:
+            for each in self._registrations.of_operators:
+                self._edge(index, "operator", self.add_function(each))
+        if self._registrations.of_attribute:
+            for attribute in sorted(self._registrations.of_attribute.keys() & set(all_names(code))):
+                for each in self._registrations.of_attribute[attribute]:
+                    self._edge(index, f".{attribute}", self.add_function(each))
+
     def _add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
         pinned = trusted_name(value)
+        if id(value) in self._registrations.of_value:
+            registered: list[tuple[str, int | str]] = [
+                ("overload", self.add_function(each)) for each in self._registrations.of_value[id(value)]
+            ]
+            return self._add(f"overload of {label}", pinned, None, registered)
         if pinned is not None:
             return pinned
         if is_dispatcher(value) or type(value) is FunctionType:
@@ -280,11 +307,6 @@ def _global(function: FunctionType, name: str) -> tuple[bool, Any]:
         return True, function.__globals__[name]
     builtins: dict[str, Any] = getattr(function, "__builtins__", {})
     return name in builtins, builtins.get(name)
-
-
-def _is_data(value: Any) -> bool:
-    """Whether a trusted package's attribute is a value that a program may have set, not code that a version pins."""
-    return isinstance(value, ModuleType) or type(value) in (bool, int, float, complex, str, bytes, tuple)
 
 
 def _is_numbas(link: Any) -> bool:

@@ -173,8 +173,7 @@ def shown(value: Any) -> Plain:
         return value if type(value) is not str or len(value) <= 200 else value[:200] + "..."
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray:
-        digest = sha256(value.tobytes("A"), usedforsecurity=False).hexdigest()
-        return f"{value.dtype} array of shape {value.shape}, sha256 {digest[:16]}"
+        return f"{value.dtype} array of shape {value.shape}"
     if type(value) is dict:
         return {str(key): shown(each) for key, each in value.items()}
     text = repr(value)

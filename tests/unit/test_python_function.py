@@ -488,3 +488,84 @@ def test_numba_types_count_by_what_they_are() -> None:
         digests.add(found.digest)
 
     assert len(digests) == 3
+
+
+REGISTERED = """
+from numba import cuda, types
+from numba.cuda.extending import overload, overload_attribute, overload_method, intrinsic
+import math, operator
+GAIN = 1
+def clamped(x):
+    return x
+@overload(clamped)
+def implement_clamped(x):
+    def implementation(x):
+        return x * GAIN + 1
+    return implementation
+@overload(math.gamma)
+def implement_gamma(x):
+    return lambda x: x + 2
+@overload_method(types.Array, "thrice_kcache")
+def implement_thrice(array):
+    return lambda array: array[0] * 3
+@overload_attribute(types.Array, "nine_kcache")
+def implement_nine(array):
+    return lambda array: 9
+@intrinsic
+def doubled(context, x):
+    def build(context, builder, signature, arguments):
+        return builder.add(arguments[0], arguments[0], name="four")
+    return x(x), build
+@cuda.jit
+def kernel(x):
+    x[0] = clamped(x[0]) + math.gamma(x[1]) + x.thrice_kcache() + x.nine_kcache + doubled(x[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("* GAIN + 1", "* GAIN + 8"),
+        ("GAIN = 1", "GAIN = 2"),
+        ("x + 2", "x + 8"),
+        ("array[0] * 3", "array[0] * 8"),
+        (": 9", ": 8"),
+        ("builder.add", "builder.mul"),
+    ],
+)
+def test_registered_implementation_changes_digest(tmp_path: Path, old: str, new: str) -> None:
+    """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it stands for."""
+    assert old in REGISTERED
+    assert elsewhere(tmp_path, REGISTERED.replace(old, new)) != elsewhere(tmp_path, REGISTERED)
+
+
+@functools.cache
+def elsewhere(folder: Path, source: str) -> str:
+    """The digest that another process finds: registrations cannot be taken back."""
+    script = (
+        "from pathlib import Path; from tests.unit.test_python_function import taken\n"
+        f"print(taken(Path({str(folder)!r}), {{'kernels': {source!r}}}).digest)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_foreign_function_in_a_trusted_module_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that puts its own device function into `math` is not pinned by Python's version."""
+    monkeypatch.setattr("math.doubled_kcache", None, raising=False)
+    source = """
+from numba import cuda
+import math
+@cuda.jit(device=True)
+def doubled(x):
+    return x * 2
+math.doubled_kcache = doubled
+@cuda.jit
+def kernel(x):
+    x[0] = math.doubled_kcache(x[0])
+"""
+    before = taken(tmp_path, {"kernels": source})
+
+    assert taken(tmp_path, {"kernels": source.replace("* 2", "* 3")}).digest != before.digest
