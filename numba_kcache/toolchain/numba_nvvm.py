@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 from ..errors import CompileError
 from ..model.artifact import Artifact, Entry
 from ..model.cubin import read_cubin
+from ..model.parameter import Parameter
 from ..model.target import Target
 from .numba_internals import Internals, compiling_for, internals
 from .numba_link import link_kernel
@@ -179,8 +180,8 @@ def _compile_anew(dispatcher: Any) -> None:
 def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
     for kernel in read_cubin(cubin).kernels:
         if kernel.symbol == symbol:
-            sizes = kernel.registers, kernel.shared_bytes, kernel.local_bytes
-            return Entry(name, symbol, (), False, *sizes)
+            parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
+            return Entry(name, symbol, parameters, False, kernel.registers, kernel.shared_bytes, kernel.local_bytes)
     raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
 
 
