@@ -83,10 +83,10 @@ def test_array_is_seven_or_more_words(array: np.ndarray[Any, Any]) -> None:
     words = struct.unpack("=" + argument.letters, struct.pack("=" + argument.letters, *argument.spread(memory)))
 
     assert argument.kind == "array"
-    own = numpy_support.strides_from_shape(
-        shape=array.shape, itemsize=array.itemsize, c_contiguous=array.flags.c_contiguous, f_contiguous=False
+    implied = numpy_support.strides_from_shape(
+        shape=array.shape, itemsize=array.itemsize, c_contiguous=True, f_contiguous=False
     )
-    assert words == (0, 0, array.size, array.itemsize, 4096, *array.shape, *(strides or own))
+    assert words == (0, 0, array.size, array.itemsize, 4096, *array.shape, *(strides or implied))
 
 
 def test_layout_is_that_of_the_cubin() -> None:
