@@ -196,7 +196,8 @@ def _number(value: Any) -> Any:
     if isinstance(value, numbers.Complex):
         return complex(value)
     if isinstance(value, ctypes._SimpleCData):
-        return _number(value.value) if getattr(value, "_type_", "") in _CTYPES_NUMBERS else _NO_NUMBER
+        letter = value._type_  # type: ignore[attr-defined]
+        return _number(value.value) if letter in _CTYPES_NUMBERS else _NO_NUMBER
     if _is_numpy(value) and value.shape == ():
         if value.dtype.kind in "biufc":  # bool_, 0-d arrays
             return _number(value.item())

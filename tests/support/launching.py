@@ -201,6 +201,8 @@ class Tensor:
         raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
 
     def is_contiguous(self) -> bool:
+        if self.layout != "torch.strided":
+            raise RuntimeError("Tensors of type SparseTensorImpl do not have is_contiguous")
         return self._stride is None
 
     def stride(self) -> tuple[int, ...] | None:

@@ -92,7 +92,6 @@ TENSORS = {
         r"not lie in one piece, its strides are \(8,\) bytes",
     ),
     "negated": ({"neg": True}, "it is conjugated or negated only on paper"),
-    "conjugated": ({"conj": True}, "it is conjugated or negated only on paper"),
     "sparse": ({"layout": "sparse_coo"}, "its layout is torch.sparse_coo"),
     "without memory": ({"storage": False}, "the tensor has no memory: Cannot access data pointer of Tensor"),
 }
@@ -115,9 +114,10 @@ def test_unfit_tensor_is_refused(stream: Any, case: str, generated: bool) -> Non
 
 
 @PATHS
-def test_conjugated_tensor_is_refused_for_pointers_to_anything(stream: Any, generated: bool) -> None:
-    """A `void*` says nothing of elements, but lazily conjugated memory is wrong for every reader."""
-    kernel = Kernel(one("*?"))
+@pytest.mark.parametrize("code", ["*?", "*c4", "*v2f4"])
+def test_conjugated_tensor_is_refused(stream: Any, code: str, generated: bool) -> None:
+    """Lazily conjugated memory is wrong for every reader, also for one that says nothing of elements."""
+    kernel = Kernel(one(code))
     launch = kernel.bind(generated=generated)
     launch(Tensor(ADDRESS, "complex64"))
 
