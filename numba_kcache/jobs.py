@@ -15,16 +15,20 @@ from .errors import OptionError
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
 from .keys.encoding import Plain
-from .keys.requests import source_components
+from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import SourceRequest
+from .model.request import LinkInput, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+_LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
+
+CUDA_SOURCE = _CUDA_LIBRARIES, _DISTRIBUTIONS
+"""What takes part in the commonest job: CUDA C++ without links."""
 
 
 class Job(NamedTuple):
@@ -62,6 +66,7 @@ class SourcePlan(NamedTuple):
         signature: C++ types of the parameters; None for the compiler's word alone.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
+        fixed: The components that are known already (`keys.requests.fixed_components`).
     """
 
     definition: SourceDefinition
@@ -71,6 +76,22 @@ class SourcePlan(NamedTuple):
     signature: str | None
     depends: Sequence[Any]
     strict: bool
+    fixed: tuple[Component, ...]
+
+
+def source_plan(
+    definition: SourceDefinition,
+    name: str | None,
+    options: CompileOptions,
+    *,
+    link: Sequence[Any] = (),
+    signature: str | None = None,
+    depends: Sequence[Any] = (),
+    strict: bool = False,
+) -> SourcePlan:
+    """The plan of a source kernel, with all that can be computed before it is used."""
+    fixed = fixed_components(definition.kind, name, definition.guess, options, signature)
+    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed)
 
 
 def source_job(plan: SourcePlan, text: str, target: Target, through: Target | None) -> Job:
@@ -85,52 +106,53 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
     Raises:
         OptionError: A link input or dependency cannot be read.
     """
-    definition, options = plan.definition, plan.options
-    is_ptx = definition.kind == "ptx"
-    request = SourceRequest(
-        kind=definition.kind,
-        label=definition.label,
-        source=text,
-        name=plan.name,
-        guess=definition.guess,
-        target=target,
-        options=options,
-        link=read_link_inputs(plan.link, options.base_dir) if plan.link else (),
-        signature=plan.signature,
-        ptx_target=through,
-        origin=definition.origin,
+    definition, options, kind = plan.definition, plan.options, plan.definition.kind
+    link = read_link_inputs(plan.link, options.base_dir) if plan.link else ()
+    has_lines = options.lineinfo or options.debug
+    components = plan.fixed + source_components(
+        normalised_ptx(text) if kind == "ptx" else text,
+        target,
+        through,
+        link=link,
+        lines=(definition.origin.path, definition.origin.line, options.base_dir) if has_lines else None,
+        environment=variables(NVRTC_VARIABLES),
     )
-    components = source_components(request, normalised_ptx(text) if is_ptx else text, variables(NVRTC_VARIABLES))
     if plan.depends:
         components += (component("depends", _dependencies(plan.depends, options.base_dir)),)
-    links = is_ptx or options.lto or request.link or through or target.virtual
-    libraries = (() if is_ptx and not _has_source(request) else _CUDA_LIBRARIES) + (("nvJitLink",) if links else ())
+    has_source = kind == "cuda" or plan.signature is not None or any(each.kind == "cu" for each in link)
+    links = kind == "ptx" or options.lto or link or through or target.virtual
 
     def build(toolchain: Toolchain) -> Artifact:
         from .toolchain.source_build import build_source
 
-        return build_source(request, toolchain.include_dirs() if _has_source(request) else ())
+        request = SourceRequest(
+            kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
+            definition.origin,
+        )  # fmt: skip
+        return build_source(request, toolchain.include_dirs() if has_source else ())
 
     return Job(
-        definition.label, target, components, libraries, _DISTRIBUTIONS, build, _uncapturable(request), plan.strict
+        label=definition.label,
+        target=target,
+        components=components,
+        libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if links else ()),
+        distributions=_DISTRIBUTIONS,
+        build=build,
+        uncacheable=_uncapturable(kind, text, link, options),
+        strict=plan.strict,
     )
 
 
-def _has_source(request: SourceRequest) -> bool:
-    """Whether NVRTC takes part: in the kernel itself, a link input or a signature."""
-    return request.kind == "cuda" or request.signature is not None or any(each.kind == "cu" for each in request.link)
-
-
-def _uncapturable(request: SourceRequest) -> str:
+def _uncapturable(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> str:
     """Why the request cannot be keyed; "" where it can."""
-    texts = [request.source] if request.kind == "cuda" else []
-    texts += [each.data.decode("utf-8", "replace") for each in request.link if each.kind == "cu"]
-    for text in texts:
-        if "include" in text:
+    texts = [text] if kind == "cuda" else []
+    texts += [each.data.decode("utf-8", "replace") for each in link if each.kind == "cu"]
+    for each in texts:
+        if "include" in each:
             return "it includes files"
-        if "__DATE__" in text or "__TIME__" in text:
+        if "__DATE__" in each or "__TIME__" in each:
             return "it uses __DATE__ or __TIME__"
-    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in request.options.flags):
+    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
         return "it includes files"
     return ""
 

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError
 from .inputs.source import define_function, define_path, define_text, returns_source
-from .jobs import Job, SourcePlan, source_job
+from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
 from .launch.config import check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
@@ -372,14 +372,14 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
-    plan = SourcePlan(
+    plan = source_plan(
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
-        options.get("link") or (),
-        _checked(options, "signature", str),
-        options.get("depends") or (),
-        bool(options.get("strict", False)),
+        link=options.get("link") or (),
+        signature=_checked(options, "signature", str),
+        depends=options.get("depends") or (),
+        strict=bool(options.get("strict", False)),
     )
     return CachedKernel(thing, plan, options)
 

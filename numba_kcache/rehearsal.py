@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import KCacheError
 from .inputs.source import SourceDefinition
-from .jobs import SourcePlan, source_job
+from .jobs import source_job, source_plan
 from .keys.components import component, derive
 from .launch.arguments import Launcher
 from .launch.config import DeviceLimits, check_launch, launch_shape
@@ -50,7 +50,7 @@ def rehearse(resolver: Resolver | None) -> None:
 
 def _key_and_read() -> None:
     definition = SourceDefinition("cuda", "rehearsal", "k", Origin(), "", lambda: "")
-    job = source_job(SourcePlan(definition, None, CompileOptions(), (), None, (), False), "", _TARGET, None)
+    job = source_job(source_plan(definition, None, CompileOptions()), "", _TARGET, None)
     key = derive((*job.components, component("compilers", {"nvrtc": ""}), component("versions", {"numba": ""})))
     entry = Entry("k", "k", _PARAMETERS, True)
     artifact = Artifact("cuda", _TARGET, (entry,), bytes(1024), extras={"log": b""})

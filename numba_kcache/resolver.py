@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .errors import FrozenCacheError, KCacheError, UncacheableError
-from .jobs import Job
+from .jobs import CUDA_SOURCE, Job
 from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
@@ -81,23 +81,34 @@ class Resolver:
         weakref.finalize(self, _save, self.statistics, self.store, settings.mode)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
+        self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Read what the first lookup will ask for: the toolchain's record, and that an entry is not there."""
+        """Read what the first lookup will ask for: who compiles, if that is on record, and an entry that is not there.
+
+        The compilers are then those of this moment. Should others be installed before the first compile, that compile
+        notices: it stores under what really made the code.
+        """
         if self.settings.mode != "off":
-            self.toolchain.prepare()
+            if self.toolchain.is_known(*CUDA_SOURCE):
+                self._made_by[CUDA_SOURCE] = self._ask_toolchain(*CUDA_SOURCE)
             self.store.get(_NO_KEY)
 
     # -- keys ---------------------------------------------------------------------------------------
 
     def components(self, job: Job) -> tuple[Component, ...]:
         """All components of a job, with the compilers of this process."""
-        libraries = {
-            name: library.build if (library := self.toolchain.library(name)) else None for name in job.libraries
-        }
-        versions = {name: self.toolchain.version(name) for name in job.distributions}
-        return (*job.components, component("compilers", dict(libraries)), component("versions", dict(versions)))
+        wanted = job.libraries, job.distributions
+        made_by = self._made_by.get(wanted)
+        if made_by is None:
+            made_by = self._made_by[wanted] = self._ask_toolchain(*wanted)
+        return job.components + made_by
+
+    def _ask_toolchain(self, libraries: Sequence[str], distributions: Sequence[str]) -> tuple[Component, ...]:
+        builds = {name: found.build if (found := self.toolchain.library(name)) else None for name in libraries}
+        versions = {name: self.toolchain.version(name) for name in distributions}
+        return component("compilers", dict(builds)), component("versions", dict(versions))
 
     def key(self, job: Job) -> str:
         """The key under which the job's artifact is stored.
@@ -194,6 +205,7 @@ class Resolver:
     def _compile(self, job: Job, key: str, components: Sequence[Component]) -> Resolution:
         self._emit(EventKind.MISS, job, key, reason="not stored")
         artifact = self._build(job, key)
+        self._made_by.clear()
         actual = self.components(job)  # the libraries are loaded now: these made the code
         if derive(actual) != key:
             key, components = derive(actual), actual
@@ -244,6 +256,7 @@ class Resolver:
             self._memory.clear()
             self._memory_bytes = 0
         self.toolchain.forget()
+        self._made_by.clear()
         for kernel in list(self.users):
             kernel.forget()
         self.loader.forget()

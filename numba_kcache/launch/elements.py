@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..model.parameter import SCALAR_SIZES, size_of_code
+from ..model.parameter import CODE_SIZES, SCALAR_SIZES
 
 NUMPY_NAMES = {
     "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
@@ -59,7 +59,7 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
         if CARRIERS.get(component) == element:
             return True
         if element == "o":
-            return item_bytes == size_of_code(pointee)
+            return item_bytes == CODE_SIZES[pointee]
         return element in (component, _complex_of(pointee))
     if pointee in ("c4", "c8"):
         return element == "o" and item_bytes == SCALAR_SIZES[pointee]

@@ -137,8 +137,9 @@ class Loader:
             module = self._modules.get((key, device.ordinal))
             if module is None or not module.live[0]:
                 start = time.perf_counter()
-                module = self._modules[key, device.ordinal] = _Module(artifact, device)
-                kernel = module.kernel(entry)
+                module = _Module(artifact, device)
+                kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+                self._modules[key, device.ordinal] = module
                 fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
                 self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
                 return kernel
@@ -159,11 +160,11 @@ class _Module:
         from cuda.core import ObjectCode
 
         image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
-        self._device, self.live = device, [True]
+        self._device, self._target, self.live = device, artifact.target, [True]
         try:
             self._module = device.context.create_module_image(image)  # a weak proxy: Numba's context owns the module
         except Exception as error:
-            raise _load_error(artifact, device, error) from error
+            raise self._refused(str(error)) from error
         module = device.context.modules[self._module.handle]
         weakref.finalize(module, self.live.__setitem__, 0, False).atexit = False
         self._kernels: dict[str, LoadedKernel] = {}
@@ -174,12 +175,20 @@ class _Module:
             # Not Module.get_function: it asks the driver for five attributes that no launch needs.
             from cuda.bindings import driver
 
-            answer = driver.cuLibraryGetKernel(self._module.handle, entry.symbol.encode())
-            kernel = _done(answer, f"find the kernel {entry.symbol} in its module")
-            function = _done(driver.cuKernelGetFunction(kernel), f"load the kernel {entry.name}")
+            status, kernel = driver.cuLibraryGetKernel(self._module.handle, entry.symbol.encode())
+            if status == 0:
+                status, function = driver.cuKernelGetFunction(kernel)
+            if status != 0:
+                raise self._refused(f"the driver answered {status.name} to the kernel {entry.symbol}")
             found = LoadedKernel(entry, self._device, int(function), self._module, self.live)
             self._kernels[entry.symbol] = found
         return found
+
+    def _refused(self, why: str) -> LaunchError:
+        hint = ""
+        if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
+            hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
+        return LaunchError(f"cannot load a module for {self._target} on device {self._device.ordinal}", why, hint)
 
 
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -242,6 +251,7 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher
 
 
 _probed = False
+_CONTEXT_IS_DESTROYED = 709
 
 
 def _context() -> Any:
@@ -262,7 +272,15 @@ def _context() -> Any:
         _probe(driver, devices)
         _probed = True
     try:
-        return devices.get_context()
+        try:
+            return devices.get_context()
+        except driver.CudaAPIError as problem:
+            # After cuda.close() cuda.core believes that it still holds the primary context, and every call of Numba's
+            # fails; one more retain brings it back.
+            if problem.code != _CONTEXT_IS_DESTROYED:
+                raise
+            driver.driver.cuDevicePrimaryCtxRetain(0)
+            return devices.get_context()
     except (error.CudaSupportError, error.CudaDriverError) as problem:
         raise NoDeviceError(
             "cannot find a CUDA device", _said(problem), "name a target to compile without one: arch='sm_90'"
@@ -333,14 +351,6 @@ def _done(answer: tuple[Any, ...], action: str) -> Any:
     if answer[0] != 0:
         raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}")
     return answer[1] if len(answer) > 1 else None
-
-
-def _load_error(artifact: Artifact, device: CurrentDevice, error: Exception) -> LaunchError:
-    text = _said(error)
-    hint = ""
-    if "NO_BINARY_FOR_GPU" in text or "UNSUPPORTED_PTX" in text or "INVALID_IMAGE" in text:
-        hint = "the code is for another device or newer than the driver: update the driver, or pin an older toolkit"
-    return LaunchError(f"cannot load a module for {artifact.target} on device {device.ordinal}", text, hint)
 
 
 def _said(error: BaseException) -> str:

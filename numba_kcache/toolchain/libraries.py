@@ -16,7 +16,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
@@ -50,8 +50,6 @@ class Toolchain:
         self._load, self._save = load, save
         self._lock = threading.RLock()
         self._name = ""
-        self._surroundings: tuple[Plain, ...] = ()
-        self._ahead: Record | None = None
         self._record: Record | None = None
 
     def library(self, name: str) -> Library | None:
@@ -94,21 +92,21 @@ class Toolchain:
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
-            self._record, self._surroundings = None, ()
+            self._record = None
 
-    def prepare(self) -> None:
-        """Read the record. Whether it still holds is looked at when it is first used."""
+    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
+        """Whether the record has all of these: then asking for them loads nothing."""
         with self._lock:
-            self._surroundings = _surroundings()
-            self._name = _name_of(self._surroundings)
-            self._ahead = self._load(self._name)
+            record = self._remembered()
+            return all(name in record.get("libraries", {}) for name in libraries) and all(
+                name in record.get("versions", {}) for name in distributions
+            )
 
     def _remembered(self) -> Record:
         if self._record is None:
-            if self._surroundings != _surroundings():
-                self.prepare()
-            held = self._ahead is not None and _holds(self._ahead)
-            self._record = self._ahead if held and self._ahead is not None else {"watch": _watched()}
+            self._name = _name_of_surroundings()
+            record = self._load(self._name)
+            self._record = record if record is not None and _holds(record) else {"watch": _watched()}
         return self._record
 
     def _remember(self, table: str, name: str, value: Any) -> None:
@@ -117,12 +115,11 @@ class Toolchain:
         self._save(self._name, record)
 
 
-def _surroundings() -> tuple[Plain, ...]:
-    """All that decides where libraries are found: a record made elsewhere is not read here."""
-    return sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
-
-
-def _name_of(surroundings: tuple[Plain, ...]) -> str:
+def _name_of_surroundings() -> str:
+    """A name for all that decides where libraries are found: a record made elsewhere is not read here."""
+    surroundings: tuple[Plain, ...] = (
+        sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
+    )  # fmt: skip
     return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..model.parameter import Parameter, size_of_code
+from ..model.parameter import CODE_SIZES, Parameter
 
 PROBE = "numba_kcache_prototype"
 PROBE_SOURCE = f"\n\ntemplate<class> __device__ char {PROBE};\n"
@@ -58,7 +58,7 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
         parameters = tuple(
             Parameter(offset, size, *_describe(node, size)) for node, (offset, size) in zip(nodes, layout, strict=True)
         )
-        if all(size_of_code(each.code) in (None, each.size) for each in parameters):
+        if all(CODE_SIZES[each.code] in (None, each.size) for each in parameters):
             return parameters, True
     return tuple(Parameter(offset, size, "?") for offset, size in layout), False
 

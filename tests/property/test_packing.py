@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch.scalars import small_float_bits
-from numba_kcache.model.parameter import SCALAR_SIZES, Parameter, size_of_code
+from numba_kcache.model.parameter import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import Interface, Kernel, Numba
 
 C_TYPES: dict[str, Any] = {
@@ -113,8 +113,8 @@ def layouts(draw: st.DrawFn) -> list[tuple[Parameter, Any, bytes]]:
         else:
             code = draw(st.sampled_from(list(SCALAR_SIZES) if kind == "scalar" else VECTORS))
             argument = draw(values(code))
-            expected, alignment = c_bytes(code, argument), min(16, size_of_code(code) or 1)
-        size = size_of_code(code) or size
+            expected, alignment = c_bytes(code, argument), min(16, CODE_SIZES[code] or 1)
+        size = CODE_SIZES[code] or size
         offset = -(-end // alignment) * alignment
         placed.append((Parameter(offset, size, code), argument, expected))
         end = offset + size
@@ -161,7 +161,7 @@ CODES = [*SCALAR_SIZES, *POINTERS, "v2f4", "v3i4", "v4f4", "v2f8", "v4u1"]
 @given(st.sampled_from(CODES), ANYTHING)
 def test_generated_code_takes_and_refuses_what_the_interpreted_path_does(code: str, argument: Any) -> None:
     """Whatever is passed for whatever parameter, both paths come to the same bytes or the same words."""
-    parameters = (Parameter(0, size_of_code(code) or 8, code, "T", "p"),)
+    parameters = (Parameter(0, CODE_SIZES[code] or 8, code, "T", "p"),)
     outcomes = []
     for generated in (False, True):
         try:

@@ -16,7 +16,7 @@ import numpy as np
 from numba_kcache.launch.arguments import Launch, Launcher
 from numba_kcache.launch.config import LaunchShape
 from numba_kcache.launch.pointers import Surroundings
-from numba_kcache.model.parameter import Parameter, size_of_code
+from numba_kcache.model.parameter import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
 
@@ -126,7 +126,7 @@ class Kernel:
 
 def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:
     """The parameters of a kernel that takes one value of this code."""
-    return (Parameter(0, size_of_code(code) or size or 8, code, c_type, "p"),)
+    return (Parameter(0, CODE_SIZES[code] or size or 8, code, c_type, "p"),)
 
 
 class Numba:
