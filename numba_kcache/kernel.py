@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError
+from .inputs.numba_objects import is_dispatcher
 from .inputs.source import define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
@@ -24,7 +25,8 @@ from .launch.loader import LoadedKernel, current_device, current_ordinal, disass
 from .model.artifact import Artifact, Entry
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, parse_target
+from .model.target import Target, read_arch
+from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
@@ -52,7 +54,7 @@ class CachedKernel:
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._thing, self._plan, self._options = thing, plan, options
-        self._arch = _read_arch(options.get("arch", "auto"))
+        self._arch = read_arch(options.get("arch", "auto"))
         self._strided = bool(options.get("strided", False))
         self._cache = options.get("cache")
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
@@ -195,7 +197,7 @@ class CachedKernel:
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         if arch is not None:
-            return _read_arch(arch) or (current_device().target,)
+            return read_arch(arch) or (current_device().target,)
         return self._arch or (current_device().target,)
 
     def _at_hand(self) -> Resolution:
@@ -358,7 +360,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
 _OWN_OPTIONS = frozenset(("name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache"))
 
 
-def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel:
+def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
     kind = options.get("kind")
     if kind is not None and kind not in _KINDS:
@@ -369,7 +371,11 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
         definition = define_text(thing, kind, depth)
     elif isinstance(thing, Path):
         definition = define_path(thing, kind, depth)
-    elif callable(thing) and hasattr(thing, "__code__") and (kind in ("cuda", "ptx") or returns_source(thing)):
+    elif is_dispatcher(thing) or kind == "numba":
+        return make_numba_kernel(thing, options)
+    elif callable(thing) and hasattr(thing, "__code__"):
+        if kind is None and not returns_source(thing):
+            return make_numba_kernel(thing, options)
         definition = define_function(thing, kind)
     else:
         raise OptionError(
@@ -390,7 +396,7 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
     return CachedKernel(thing, plan, options)
 
 
-def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel:
+def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel | NumbaKernel:
     return make_kernel(thing, options, depth=2)
 
 
@@ -399,14 +405,3 @@ def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
     if value is not None and not isinstance(value, kind):
         raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
     return value
-
-
-def _read_arch(arch: Any) -> tuple[Target, ...]:
-    """The targets that `arch` names; none for "auto"."""
-    if arch is None or arch == "auto":
-        return ()
-    if isinstance(arch, (list, set, frozenset)):
-        if not arch:
-            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
-        return tuple(dict.fromkeys(parse_target(each) for each in arch))
-    return (parse_target(arch),)

@@ -234,11 +234,24 @@ class Resolver:
         return artifact
 
     def _uncached(self, job: Job) -> Resolution:
+        self.refuse(job)
+        return Resolution(self._build(job, ""), "", "compiled")
+
+    def refuse(self, job: Job, *, is_counted: bool = False) -> None:
+        """Report a job that runs uncached.
+
+        Args:
+            job: With the reason.
+            is_counted: Whether it has been counted as a miss before the reason was known.
+
+        Raises:
+            UncacheableError: It may not: the job or the mode says so.
+        """
         if job.strict or self.settings.mode == "frozen":
             raise _uncacheable(job)
         self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
-        self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
-        return Resolution(self._build(job, ""), "", "compiled")
+        if not is_counted:
+            self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
 
     # -- memory and records -------------------------------------------------------------------------
 

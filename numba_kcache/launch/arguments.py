@@ -27,7 +27,7 @@ from .failures import RECOVERABLE, launch_error
 from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
 from .places import Place
 from .pointers import Call, Surroundings
-from .slots import slot_of, struct_format
+from .slots import Slot, slot_of, struct_format
 from .streams import same_order, stream_handle
 
 Launch = Callable[..., None]
@@ -39,6 +39,10 @@ or its device is not the current one). True: it was made elsewhere. False: there
 
 GENERATE_AFTER = 8
 """Interpreted launches of a kernel after which its function is generated."""
+
+
+class OtherTypes(Exception):
+    """Raised by a slot: the arguments are right, but not for this launcher. Nothing has been queued."""
 
 
 class Launcher:
@@ -54,6 +58,7 @@ class Launcher:
         live: One element, true while `function` may be used; whoever unloads it flips it.
         strided: Whether arrays that do not lie in one piece are taken.
         attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
+        slots: One for each argument, where an argument fills several parameters; None for one each.
     """
 
     def __init__(
@@ -68,24 +73,34 @@ class Launcher:
         live: list[bool],
         strided: bool = False,
         attributes: Sequence[Any] = (),
+        slots: list[Slot] | None = None,
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
-        places = [Place(kernel, position, each, typed) for position, each in enumerate(self.parameters, 1)]
-        self.slots = [slot_of(place, around, strided=strided) for place in places]
+        if slots is None:
+            places = [Place(kernel, position, each, typed) for position, each in enumerate(self.parameters, 1)]
+            slots = [slot_of(place, around, strided=strided) for place in places]
+        self.slots = slots
         self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
         self._namespace: dict[str, Any] = {}
         self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
         self._interpreted = 0
 
-    def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
+    def bind(
+        self,
+        shape: LaunchShape,
+        stream: Any = 0,
+        relaunch: Relaunch | None = None,
+        otherwise: Callable[[tuple[Any, ...]], None] | None = None,
+    ) -> Launch:
         """The function that launches with this shape on this stream.
 
         Args:
             shape: Grid, block and shared memory, checked against the device.
             stream: Whatever `stream_handle` takes.
             relaunch: What to try where this module, or this device, is not the one to launch on.
+            otherwise: Takes arguments that a slot met with `OtherTypes`.
 
         Raises:
             LaunchConfigError: `stream` is no stream.
@@ -96,8 +111,9 @@ class Launcher:
             where = self._configuration(shape, where)
         (gx, gy, gz), (bx, by, bz), shared = shape
         binding = _Binding(self, shape, where, stream, handle, relaunch)
+        slow = binding.launch if otherwise is None else _or_else(binding.launch, otherwise)
         bind = self._bind  # read once: another thread may be generating
-        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch)
+        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, slow)
         if bind is self._stub:
             binding.stub = weakref.ref(launch)
         return launch
@@ -135,6 +151,15 @@ class Launcher:
                 self.function, *shape.grid, *shape.block, shape.shared_bytes, where, address, 0
             )
         return int(answer[0])
+
+    def misfit(self, arguments: tuple[Any, ...]) -> Exception:
+        """What to raise where the number of arguments is wrong."""
+        wanted = ", ".join(map(str, self.parameters)) or "none"
+        return ArgumentError(
+            f"cannot launch {self.kernel} with {len(arguments)} arguments",
+            f"it takes {len(self.parameters)}: {wanted}",
+            "pass one argument for each parameter",
+        )
 
     def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
         """What the driver takes beside function and parameters where the launch has attributes."""
@@ -211,7 +236,7 @@ class _Binding:
         launcher = self._launcher
         slots = launcher.slots
         if len(arguments) != len(slots):
-            raise self._wrong_count(arguments)
+            raise launcher.misfit(arguments)
         call = Call(self._stream, self._handle)
         settled = [slot.settle(each, call) for slot, each in zip(slots, arguments, strict=True)]
         for prepare in call.before:
@@ -248,11 +273,16 @@ class _Binding:
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
 
-    def _wrong_count(self, arguments: tuple[Any, ...]) -> ArgumentError:
-        launcher = self._launcher
-        wanted = ", ".join(map(str, launcher.parameters)) or "none"
-        return ArgumentError(
-            f"cannot launch {launcher.kernel} with {len(arguments)} arguments",
-            f"it takes {len(launcher.parameters)}: {wanted}",
-            "pass one argument for each parameter",
-        )
+
+def _or_else(
+    launch: Callable[[tuple[Any, ...], int], None], otherwise: Callable[[tuple[Any, ...]], None]
+) -> Callable[[tuple[Any, ...], int], None]:
+    def slow(arguments: tuple[Any, ...], reason: int) -> None:
+        try:
+            launch(arguments, reason)
+            return
+        except OtherTypes:
+            pass  # left behind before going on: it is no part of what may be raised there
+        otherwise(tuple(each for each in arguments if each is not MISSING))
+
+    return slow

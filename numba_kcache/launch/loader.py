@@ -100,6 +100,14 @@ class LoadedKernel:
             answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, dynamic_bytes)
             _done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
 
+    def prefer_shared(self, percent: int) -> None:
+        """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, percent)
+        _done(answer, f"set the carveout of {self.entry.name}")
+
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
         function = self.module.get_function(self.entry.symbol)
@@ -232,24 +240,30 @@ def current_ordinal() -> int:
 def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher:
     """What packs and launches the kernel on its device."""
     from cuda.bindings import driver
-    from cuda.core import Stream
 
-    around = Surroundings(
-        device=kernel.device.ordinal,
-        order_after=StreamOrder(driver).order_after,
-        device_of=_device_of if _device_count() > 1 else None,
-        context=weakref.proxy(kernel.device.context),
-        numba_stream=Stream.from_handle,
-    )
     return Launcher(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=driver.CUfunction(kernel.handle),
         driver=driver,
-        around=around,
+        around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
+    )
+
+
+def surroundings(kernel: LoadedKernel) -> Surroundings:
+    """The process as launches of the kernel see it."""
+    from cuda.bindings import driver
+    from cuda.core import Stream
+
+    return Surroundings(
+        device=kernel.device.ordinal,
+        order_after=StreamOrder(driver).order_after,
+        device_of=_device_of if _device_count() > 1 else None,
+        context=weakref.proxy(kernel.device.context),
+        numba_stream=Stream.from_handle,
     )
 
 
