@@ -665,6 +665,24 @@ def test_network_directory_gets_a_local_one_in_front(
     assert store.get(key_of(1)) == entry_of(1)
 
 
+def test_recency_on_the_network_is_renewed_once_a_day(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand ranks that hit one entry write its time once."""
+    clock = Clock()
+    open_store(root, clock=clock).put(entry_of(1))
+    stored = clock()
+    monkeypatch.setattr(directory, "is_network", lambda path, status: path == str(root))
+    clock.now_s += 23 * HOUR_S
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == stored
+    open_store(elsewhere).clear()
+    clock.now_s += 2 * HOUR_S
+
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == clock()
+
+
 def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS says ESTALE when another machine replaced the file between open and read."""
     store = open_store(root)
