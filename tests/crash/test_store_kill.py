@@ -118,7 +118,7 @@ def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurren
 
 
 def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
-    """What the first had summed but not removed is remembered by the second, which also does not remove it."""
+    """What the first had summed but not removed is remembered by the second, killed there too."""
     directory = str(tmp_path / "statistics")
     for sum_s in (1, 2):
         CounterFile(directory).add({"hits": 1})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -300,6 +301,34 @@ def test_fork_in_the_middle_of_everything(tmp_path: Path) -> None:
                     pass
         finally:
             stop.set()
+
+
+def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
+    """The child of a fork in the middle of an opening, or of the start of a pass, does not wait for ever."""
+    store = open_store(tmp_path / "cache", max_entries=1)
+    store.put(small_entry(1))
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store._opening, store._limits._mutex:
+            held.set()
+            release.wait()
+
+    def work(_: int) -> None:
+        signal.alarm(10)
+        store._is_settled = store._is_checked = False
+        assert store.put(small_entry(2))
+        store.wait_for_eviction()
+        assert store.size().entries <= 1
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(hold)
+        held.wait()
+        try:
+            with children(1, work):
+                pass
+        finally:
+            release.set()
 
 
 def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:

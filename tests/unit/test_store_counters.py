@@ -170,7 +170,7 @@ def test_walk_corrects_without_losing_what_was_added_meanwhile(tmp_path: Path) -
 def test_long_sum_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After many changes the file begins anew with their sum, and a store goes on as before."""
     monkeypatch.setattr(usage, "MANY_RECORDS", 10)
-    monkeypatch.setattr("numba_kcache.store.disk.MANY_RECORDS", 10)
+    monkeypatch.setattr("numba_kcache.store.limits.MANY_RECORDS", 10)
     store = open_store(tmp_path / "cache")
     for number in range(40):
         store.put(small_entry(number))

@@ -474,8 +474,9 @@ def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> No
     assert store.get(key_of(1)) is None
     assert store.put(entry_of(2))
     assert store.get(key_of(2)) == entry_of(2)
-    assert store.clear().entries == 0
-    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED]
+    assert store.prune(max_size_bytes=0).entries == store.clear().entries + 1 == 1
+    assert not store.remove(key_of(1))
+    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED, EventKind.EVICTED]
     assert "12345" in events[0].fields["error"]
     assert len(files_below(root / "v1" / "entries")) == 1
 
@@ -492,6 +493,7 @@ def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path,
     assert store.put(entry_of(1))
     assert store.get(key_of(1)) == entry_of(1)
     assert open_store(elsewhere).get(key_of(1)) == entry_of(1)
+    assert store.size().entries == 1 == store.size(exact=True).entries
     (event,) = events.of(EventKind.TROUBLE)
     assert "shared=True" in event.fields["error"]
 
