@@ -2,8 +2,8 @@
 
     python tests/fuzz/fuzz_entry.py tests/fuzz/corpus -atheris_runs=1000000 -max_len=2048
 
-Promise     Whatever the bytes, decode_entry returns or raises DamagedEntry, and what it returns can be read and
-            written again. The digest is set right after each mutation, or no input would get past it.
+Promise     Whatever the bytes, decode_entry returns or raises DamagedEntry, and what it returns can be read
+            and written again. The digest is set right after each mutation, or no input would get past it.
 """
 
 from __future__ import annotations
