@@ -26,7 +26,9 @@ RANKS = {
 }  # fmt: skip
 """Each room of the package; a module imports its own room and rooms of lower rank."""
 
-SAME_SUBJECT = {("resolver", "jobs"), ("resolver", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli")}
+SAME_SUBJECT = {
+    ("resolver", "jobs"), ("resolver", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli"),
+}  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
 
 FOREIGN_ROOMS = {"toolchain", "launch", "numba_hook"}
