@@ -7,6 +7,7 @@ Promise     A job's components hold everything that can change its code; what ca
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+_SPLICE = re.compile(r"\\\r?\n")
+"""Where a line goes on in the next one: the preprocessor joins them before it looks for directives."""
 _LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
 
@@ -147,13 +150,14 @@ def _uncapturable(kind: str, text: str, link: Sequence[LinkInput], options: Comp
     """Why the request cannot be keyed; "" where it can."""
     texts = [text] if kind == "cuda" else []
     texts += [each.data.decode("utf-8", "replace") for each in link if each.kind == "cu"]
+    texts += [text for _, text in options.defines if text]
+    texts += options.flags
     for each in texts:
+        each = _SPLICE.sub("", each)
         if "include" in each:
             return "it includes files"
         if "__DATE__" in each or "__TIME__" in each:
             return "it uses __DATE__ or __TIME__"
-    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
-        return "it includes files"
     return ""
 
 
