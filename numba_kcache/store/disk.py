@@ -36,7 +36,7 @@ from .entry import (
     payload_sizes,
     require_key,
 )
-from .eviction import LOW_WATER, evict
+from .eviction import LOW_WATER, WALK_EVERY_S, evict
 from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
 from .memory import MemoryCounters, MemoryStore
@@ -48,7 +48,6 @@ from .usage import MANY_RECORDS, UsageFile
 _PAUSE_S = 60.0
 """How long nothing is written after the disk was found full."""
 
-_WALK_EVERY_S = 24 * 3600
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -246,7 +245,7 @@ class DiskStore:
             self._trouble("usage", error)
             return
         too_much = usage.size_bytes > self.max_size_bytes or usage.entries > self.max_entries
-        if too_much or usage.records > MANY_RECORDS or abs(self._clock() - usage.walked_s) > _WALK_EVERY_S:
+        if too_much or usage.records > MANY_RECORDS or abs(self._clock() - usage.walked_s) > WALK_EVERY_S:
             self._start_eviction()
 
     # Limits
@@ -374,7 +373,7 @@ class DiskStore:
                 self._trouble("size", error)
                 usage = None
             if usage is not None:
-                return usage
+                return usage._replace(size_bytes=max(0, usage.size_bytes), entries=max(0, usage.entries))
         size_bytes = entries = 0
         for file in self._walk(ENTRY, MANIFEST):
             size_bytes += file.size_bytes

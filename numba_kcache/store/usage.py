@@ -1,11 +1,12 @@
 """How much a tree holds, known without walking it.
 
-Promise     Each change costs one small append; the sum is right but for changes whose writer was killed
-            between its file and its record, until the next walk sets it right.
+Promise     Each change costs one small append. The sum is right but for changes whose writer was killed
+            between its file and its record, and what was added during a walk may be counted twice; the next
+            walk sets both right. Counting too much is harmless: it only brings that walk forward.
 Method      One file of fixed records (bytes, entries, time), appended with O_APPEND, which the kernel makes
-            atomic on a local filesystem. The first record holds what a walk counted, and when; a walk
-            replaces the file. A torn record at the end is passed over.
-Not here    Deciding when to walk (store.eviction).
+            atomic on a local filesystem. A walk appends the difference between what it has counted and the
+            sum that was there before it, so that no addition of others is lost. A torn record is passed over.
+Not here    Deciding when to walk (store.disk).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from struct import Struct
 from .publish import publish
 from .report import Usage
 
-_RECORD = Struct("<qqq")  # bytes, entries, and in the first record the time of the walk, in seconds
+_RECORD = Struct("<qqq")  # bytes, entries, and in records of a walk its time, in seconds
 MANY_RECORDS = 4096
 """From so many records on, reading the sum is worth a walk."""
 
@@ -76,14 +77,30 @@ class UsageFile:
         finally:
             os.close(fd)
 
-    def replace(self, size_bytes: int, entries: int, walked_s: int, *, private: str) -> None:
-        """Begin anew with what a walk has counted.
+    def correct(self, before: Usage | None, size_bytes: int, entries: int, walked_s: int) -> None:
+        """Record what a walk has counted, as its difference to the sum that was read before the walk.
 
         Raises:
             OSError: It cannot be written.
         """
-        record = _RECORD.pack(size_bytes, entries, walked_s)
-        publish(record, self._path, private=private, durability="none", time_ns=walked_s * 10**9)
+        then = before or Usage(0, 0, 0, 0)
+        record = _RECORD.pack(size_bytes - then.size_bytes, entries - then.entries, walked_s)
+        fd = os.open(self._path, _APPEND, 0o666)
+        try:
+            os.write(fd, record)
+        finally:
+            os.close(fd)
+
+    def shorten(self, private: str) -> None:
+        """Replace many records by their sum. What others add in that moment is lost until the next walk.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        usage = self.read()
+        if usage is not None and usage.records > MANY_RECORDS:
+            record = _RECORD.pack(*usage[:3])
+            publish(record, self._path, private=private, durability="none", time_ns=usage.walked_s * 10**9)
 
 
 def _sum(data: bytes) -> Usage:
@@ -92,5 +109,5 @@ def _sum(data: bytes) -> Usage:
     for size, number, when in _RECORD.iter_unpack(data[:whole]):
         size_bytes += size
         entries += number
-        walked_s = walked_s or when
-    return Usage(max(0, size_bytes), max(0, entries), walked_s, whole // _RECORD.size)
+        walked_s = when or walked_s
+    return Usage(size_bytes, entries, walked_s, whole // _RECORD.size)

@@ -116,6 +116,13 @@ REFUSED = {
         ("cannot pass '2' (str) as argument 1 of saxpy (float a): "
         "the parameter is a number\n  hint: convert it first"),
     ),
+    "pointer for a number": (
+        lambda n: (ctypes.c_void_p(64), n.array(), n.array(), 7),
+        (
+            "cannot pass 64 (ctypes.c_void_p) as argument 1 of saxpy (float a): "
+            "the parameter is a number\n  hint: convert it first"
+        ),
+    ),
     "None for a number": (
         lambda n: (2.0, n.array(), n.array(), None),
         ("cannot pass None as argument 4 of saxpy (int n): "

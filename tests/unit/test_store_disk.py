@@ -191,8 +191,8 @@ def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
     store = open_store(root, clock=clock, **limits)
     for number in range(20):
         store.put(small_entry(number))
+        store.wait_for_eviction()
         clock.now_s += 2 * HOUR_S
-    store.wait_for_eviction()
     store.get(key_of(0))
 
     store.put(small_entry(20))
