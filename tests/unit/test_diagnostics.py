@@ -46,7 +46,8 @@ MODULES = {
     + "'''\n",
     "after another": f"def other() -> str:\n    return '''{WRONG.replace('undefined_name', '1')}'''\n\n"
     f"def k() -> str:\n    return '''{WRONG}'''\n",
-    "first line": "def k() -> str:\n    return '''extern \"C\" __global__ void k(float *x) {\n    *x = undefined_name; }'''\n",
+    "first line": "def k() -> str:\n    return '''extern \"C\" __global__ void k(float *x) {\n"
+    "    *x = undefined_name; }'''\n",
     "concatenated": "def k() -> str:\n    return (\n        'extern \"C\" __global__ void k(float *x) {\\n'\n"
     "        '    *x = undefined_name;\\n'\n        '}\\n'\n    )\n",
     "windows lines": f"def k() -> str:\r\n    return r'''{WRONG}'''\r\n".replace("\r\n", "\n").replace("\n", "\r\n"),
