@@ -116,8 +116,9 @@ def _only_kernel(result: NvrtcResult) -> str | None:
 
 def _refused(request: SourceRequest, program: str, log: str) -> CompileError:
     log = remap(log, program, request.source, request.origin)
-    if re.search(r"nvrtc: error: (?:invalid value|unrecognized option|invalid option)|^Command-line error", log):
-        raise OptionError(f"cannot compile {request.label}", summary(log), "see the NVRTC User Guide for its flags")
+    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
+        what = f"cannot compile {request.label} for {request.target}"
+        raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
     hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
