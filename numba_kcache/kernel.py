@@ -9,6 +9,7 @@ Not here    What a job holds (jobs), finding and building artifacts (resolver), 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,9 @@ from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_UNCACHED = itertools.count()
+"""Names for what has no key; never an id, which another object may get."""
 
 _KINDS = ("cuda", "ptx", "numba")
 
@@ -122,11 +126,13 @@ class CachedKernel:
         return launch
 
     def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing."""
-        if status != 0 and loaded.live[0]:
-            return False
+        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
+
+        A thread that has no context yet gets one by asking for the kernel.
+        """
+        before = current_ordinal()
         now = self._loaded()[1]
-        if now is loaded and current_ordinal() == loaded.device.ordinal:
+        if now is loaded and before == loaded.device.ordinal:
             return False
         self._bind(config)(*args)
         return True
@@ -142,7 +148,7 @@ class CachedKernel:
             if found is not None and found[1].live[0]:
                 return found
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {id(self)}"
+            key = resolution.key or f"uncached {next(_UNCACHED)}"
             stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)

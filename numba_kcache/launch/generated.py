@@ -107,7 +107,7 @@ def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
         *(f"{name} is missing" for name in names[-1:]),
         "rest",
         "not live[0]",
-        *(["int(get_device()[1] or -1) != device"] if elsewhere else []),
+        *(["(here := get_device()[1]) is None or int(here) != device"] if elsewhere else []),
     ]
 
 

@@ -237,6 +237,7 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher
         device=kernel.device.ordinal,
         order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
+        context=weakref.proxy(kernel.device.context),
     )
     return Launcher(
         name,

@@ -50,16 +50,14 @@ class Call:
     Attributes:
         before: To be done before the launch, in order.
         after: To be done after it: copies back to the host.
-        keep: What must live until the launch is queued.
     """
 
-    __slots__ = ("after", "before", "handle", "keep", "stream")
+    __slots__ = ("after", "before", "handle", "stream")
 
     def __init__(self, stream: Any, handle: int) -> None:
         self.stream, self.handle = stream, handle
         self.before: list[Callable[[], object]] = []
         self.after: list[Callable[[], object]] = []
-        self.keep: list[object] = []
 
 
 class PointerReader:
@@ -96,7 +94,7 @@ class PointerReader:
         return memory.address if self._producer(memory, order) is None else None
 
     def resolve(self, value: Any, call: Call) -> Callable[[], int]:
-        """What gives the address once `call.before` is done; the argument is fully checked before.
+        """What gives the address once `call.before` is done, and keeps what it points to; all checks are made now.
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -109,7 +107,6 @@ class PointerReader:
                 raise self._refusal(value)
             memory = self._borrow(value, call)
         self._check(value, memory)
-        call.keep.append(memory.owner)
         producer = self._producer(memory, same_order(call.handle))
         if producer is not None:
             call.before.append(lambda: self._around.order_after(producer, call.handle))
@@ -164,7 +161,6 @@ class PointerReader:
 
         copied: list[Any] = []
         call.before.append(copy)
-        call.keep.append(copied)
         return address
 
     def _check(self, value: Any, memory: Memory) -> None:

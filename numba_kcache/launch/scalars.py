@@ -196,7 +196,8 @@ def _number(value: Any) -> Any:
     if isinstance(value, numbers.Complex):
         return complex(value)
     if isinstance(value, ctypes._SimpleCData):
-        return _number(value.value) if value._type_ in _CTYPES_NUMBERS else _NO_NUMBER
+        letter = value._type_  # type: ignore[attr-defined]
+        return _number(value.value) if letter in _CTYPES_NUMBERS else _NO_NUMBER
     if _is_numpy(value) and value.shape == ():
         if value.dtype.kind in "biufc":  # bool_, 0-d arrays
             return _number(value.item())
@@ -223,7 +224,7 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
         return bytes(value)
     if _is_numpy(value) and value.shape == () and value.dtype.kind not in "OSU":
         return value.tobytes() if scalars or value.dtype.kind in "Vc" else None
-    if scalars and isinstance(value, bool) and size == 1:
+    if scalars and isinstance(value, bool):
         return bytes([value])
     if type(value).__name__ == "CUtensorMap":
         return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""

@@ -7,11 +7,9 @@ from typing import NamedTuple
 from .options import CompileOptions
 from .target import Target
 
-LINK_KINDS = ("cu", "ptx", "ltoir", "object", "library", "fatbin", "cubin")
-
 
 class LinkInput(NamedTuple):
-    """One input of the linker beside the kernel: `kind` of `LINK_KINDS`, a name for messages, its bytes.
+    """One input of the linker beside the kernel: `kind` as in `model.linkable`, a name for messages, its bytes.
 
     `folder` is where a `cu` input's own quoted includes start.
     """

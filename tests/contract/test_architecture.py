@@ -41,7 +41,15 @@ IMPURE = {
 }  # fmt: skip
 """What a pure room does not import; of `os` it may use what only computes with paths."""
 
-PURE_OS = {"os.fspath", "os.PathLike", "os.path.join", "os.path.normpath", "os.path.isabs", "os.path.expanduser"}
+PURE_OS = {
+    "os.path.splitext",
+    "os.fspath",
+    "os.PathLike",
+    "os.path.join",
+    "os.path.normpath",
+    "os.path.isabs",
+    "os.path.expanduser",
+}
 
 RUNS_BYTES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "mmap"}
 
