@@ -154,8 +154,11 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
 
     def text() -> str:
-        with open(full, encoding="utf-8", newline="") as file:
-            return file.read()
+        try:
+            with open(full, encoding="utf-8", newline="") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
     return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
