@@ -232,12 +232,14 @@ def current_ordinal() -> int:
 def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher:
     """What packs and launches the kernel on its device."""
     from cuda.bindings import driver
+    from cuda.core import Stream
 
     around = Surroundings(
         device=kernel.device.ordinal,
         order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
         context=weakref.proxy(kernel.device.context),
+        numba_stream=Stream.from_handle,
     )
     return Launcher(
         name,

@@ -31,6 +31,7 @@ class Surroundings(NamedTuple):
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
+        numba_stream: From a handle to the stream that Numba's copying wrappers take.
         context: What Numba's arrays of this device have as the context of their memory, to know them by.
     """
 
@@ -38,6 +39,7 @@ class Surroundings(NamedTuple):
     order_after: Callable[[int, int], None]
     device_of: Callable[[int], int | None] | None = None
     context: Any = None
+    numba_stream: Callable[[int], Any] = int
 
 
 class Call:
@@ -152,7 +154,7 @@ class PointerReader:
         self._check(held, memory)
 
         def copy() -> None:
-            array = value.to_device(call.after, call.stream or 0)
+            array = value.to_device(call.after, self._around.numba_stream(call.handle))
             copied.append(array)
 
         def address() -> int:

@@ -137,16 +137,16 @@ def test_kernel_survives_a_context_reset(cache: KernelCache) -> None:
 
 
 def test_kernel_survives_cuda_close(tmp_path: Path) -> None:
-    """After `cuda.close()` binding a launch brings Numba's context back, which Numba itself does not do."""
+    """After `cuda.close()` a launch brings Numba's context back, which Numba itself does not do."""
     script = f"""
 import numpy as np, numba_kcache
 from numba import cuda
 from numba_kcache import cached_kernel
 kernel = cached_kernel({SAXPY!r})
 for _ in range(3):
-    launch = kernel[1, 64]
+    kernel[1, 64](2.0, None, None, 0)  # brings the context back, if it was closed
     y = cuda.to_device(np.ones(64, np.float32))
-    launch(2.0, y, y, 64)
+    kernel[1, 64](2.0, y, y, 64)
     assert (y.copy_to_host() == 3).all()
     del y
     cuda.close()
@@ -186,13 +186,13 @@ def test_ptx_runs_with_a_signature(cache: KernelCache) -> None:
 
 
 def test_numba_compile_ptx_tuple_runs(cache: KernelCache) -> None:
-    """The tuple of `numba.cuda.compile_ptx` is taken as it is, C ABI."""
+    """The tuple of `numba.cuda.compile_ptx` is taken as it is: a pointer and a number, as Numba lays them out."""
     from numba import cuda, types
 
     def fill(out, value):  # type: ignore[no-untyped-def]
         out[cuda.grid(1)] = value
 
-    compiled = cuda.compile_ptx(fill, types.void(types.CPointer(types.float32), types.float32), abi="c", device=False)
+    compiled = cuda.compile_ptx(fill, types.void(types.CPointer(types.float32), types.float32), device=False)
     kernel = cached_kernel(compiled, cache=cache, signature="float*, float")
     d_out = cuda.device_array(64, np.float32)
 
