@@ -155,7 +155,7 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
 
         request = SourceRequest(
             kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
-            definition.origin,
+            definition.origin, asks_files,
         )  # fmt: skip
         return build_source(request, toolchain.include_dirs() if has_source else (), trace)
 
@@ -177,6 +177,11 @@ def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileO
     """Why the request cannot be keyed, "" where it can; and whether its source asks for files."""
     if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
         return "its options include a file", False
+    if any(
+        "__DATE__" in each or "__TIME__" in each
+        for each in (*(text or "" for _, text in options.defines), *options.flags)
+    ):
+        return "its macros use __DATE__ or __TIME__", False
     for each in link:
         if each.kind == "cu":
             scan = scan_includes(each.data)

@@ -64,9 +64,7 @@ def make_root(path: str, *, shared: bool) -> None:
         if os.listdir(path):
             return  # tagged already, or it holds other things as well, which backups must not pass over
     try:
-        fd = os.open(
-            f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666
-        )
+        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666)
     except FileExistsError:
         return
     try:

@@ -85,8 +85,9 @@ class Toolchain:
             known = self._remembered().get("include_dirs")
             if known is None:
                 known = installed_include_dirs()
-                self._remembered()["include_dirs"] = known
-                self._save(self._name, self._remembered())
+                if known:
+                    self._remembered()["include_dirs"] = known
+                    self._save(self._name, self._remembered())
             return tuple(known)
 
     def header_trees(self) -> tuple[tuple[str, str], ...]:
@@ -148,10 +149,14 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
+        folders = record.get("include_dirs", [])
+        texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
+        if type(folders) is not list or not all(type(text) is str for text in texts):
+            return False
         return bool(record["watch"] == _watched()) and all(
             _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return False
 
 
@@ -167,14 +172,18 @@ def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _sibling(nvrtc.path, ("libnvrtc-builtins.so", "nvrtc-builtins64")) if nvrtc else None
-    if name == "libdevice":
-        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    return _libdevice_path() if name == "libdevice" else loaded_path(name)
 
-        try:
-            return str(find_bitcode_lib("device"))
-        except BitcodeLibNotFoundError:
-            return None
-    return loaded_path(name)
+
+def _libdevice_path() -> str | None:
+    try:
+        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    except ImportError:
+        return None
+    try:
+        return str(find_bitcode_lib("device"))
+    except BitcodeLibNotFoundError:
+        return None
 
 
 def loaded_path(name: str) -> str | None:
@@ -199,8 +208,10 @@ def _sibling(path: str, prefixes: tuple[str, ...]) -> str | None:
 
 def installed_include_dirs() -> list[str]:
     """CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError:
+        return []
     found = [find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
     if found[1] and not found[0]:
         bundled = os.path.join(found[1], "cccl")

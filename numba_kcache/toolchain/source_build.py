@@ -123,7 +123,7 @@ def _program_name(request: SourceRequest) -> str:
     Nowhere else: `__FILE__` and assert would put the folder into the code.
     """
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
-    return os.path.join(request.options.base_dir, name) if "include" in request.source else name
+    return os.path.join(request.options.base_dir, name) if request.asks_files else name
 
 
 def _only_kernel(result: NvrtcResult) -> str | None:
@@ -134,8 +134,9 @@ def _only_kernel(result: NvrtcResult) -> str | None:
 
 def _refused(request: SourceRequest, program: str, log: str) -> CompileError:
     log = remap(log, program, request.source, request.origin)
-    if re.search(r"nvrtc: error: (?:invalid value|unrecognized option|invalid option)|^Command-line error", log):
-        raise OptionError(f"cannot compile {request.label}", summary(log), "see the NVRTC User Guide for its flags")
+    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
+        what = f"cannot compile {request.label} for {request.target}"
+        raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
     hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
