@@ -177,10 +177,8 @@ def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileO
     """Why the request cannot be keyed, "" where it can; and whether its source asks for files."""
     if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
         return "its options include a file", False
-    if any(
-        "__DATE__" in each or "__TIME__" in each
-        for each in (*(text or "" for _, text in options.defines), *options.flags)
-    ):
+    macros = [text for _, text in options.defines if text] + list(options.flags)
+    if any("__DATE__" in each or "__TIME__" in each for each in macros):
         return "its macros use __DATE__ or __TIME__", False
     for each in link:
         if each.kind == "cu":
