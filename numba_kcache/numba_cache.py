@@ -87,9 +87,7 @@ class DispatcherCache:
                 found = self._resolved[types, target] = self._resolve(types, target, through, others)
             return found
 
-    def _resolve(
-        self, types: Types, target: Target, through: Target | None, others: tuple[Target, ...]
-    ) -> Resolution:
+    def _resolve(self, types: Types, target: Target, through: Target | None, others: tuple[Target, ...]) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
         read = read_function(self._plan)
@@ -181,4 +179,3 @@ class DispatcherCache:
         """Read the function anew at the next launch; entries stay, they are named by what they hold."""
         self._resolved.clear()
         self._uncached.clear()
-

@@ -21,6 +21,7 @@ from .model.artifact import Artifact
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
+from .toolchain.time_trace import TimeTrace
 
 NUMBA_LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 """NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
@@ -68,7 +69,7 @@ def numba_job(
     """
 
     def job(components: Any, uncacheable: str, functions: tuple[Any, ...]) -> Job:
-        def build(_toolchain: Toolchain) -> Artifact:
+        def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
             return _built(plan, types, target, through, functions)
 
         return Job(

@@ -1,10 +1,10 @@
 """A Numba kernel under `cached_kernel`: launched like any other, with one entry for each signature.
 
 Promise     Launches mean what they mean to Numba, whatever the arguments. Arrays and numbers of the exact types that a
-            signature was compiled for go straight to the driver; all else goes through a dispatcher of Numba's own, which
-            asks the same cache. A warm start refreshes no registry and loads no compiler.
-Method      Each configuration has a front: the launch function of the signature that it saw last. What that does not take
-            comes back here, is typed by Numba, and becomes the front or is Numba's.
+            signature was compiled for go straight to the driver; all else goes through a dispatcher of Numba's own,
+            which asks the same cache. A warm start refreshes no registry and loads no compiler.
+Method      Each configuration has a front: the launch function of the signature that it saw last. What that does not
+            take comes back here, is typed by Numba, and becomes the front or is Numba's.
 Not here    Resolving (numba_cache), packing (launch.numba_arguments), Numba's own objects (launch.numba_*).
 """
 
@@ -69,8 +69,8 @@ class NumbaKernel:
         self._arch = read_arch(options.get("arch", "auto"))
         self._given = _decorator_options(options, function)
         self._cache_given = options.get("cache")
-        self.__wrapped__, self.__doc__ = function, function.__doc__
-        self.__name__, self.__qualname__, self.__module__ = function.__name__, function.__qualname__, function.__module__
+        self.__wrapped__, self.__doc__, self.__name__ = function, function.__doc__, function.__name__
+        self.__qualname__, self.__module__ = function.__qualname__, function.__module__
         self._made: tuple[Any, DispatcherCache] | None = None
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._bound: dict[Any, Launch] = {}
@@ -119,7 +119,7 @@ class NumbaKernel:
         dispatcher._cache = self._parts()[1]
 
     def _resolver(self) -> Resolver:
-        return process_resolver() if self._cache_given is None else self._cache_given.resolver  # type: ignore[no-any-return]
+        return process_resolver() if self._cache_given is None else self._cache_given.resolver
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class NumbaKernel:
         found = read_signatures(given) if given is not None else tuple(self._parts()[1].resolved_types())
         if not found:
             raise OptionError(
-                f"cannot compile {self.__name__}", "no signature is given", 'write signature="void(float32[::1], int64)"'
+                f"cannot compile {self.__name__}", "it has no signature", 'write signature="void(float32[::1], int64)"'
             )
         return found
 

@@ -32,9 +32,12 @@ _NUMBER_LINES = """\
             if (t := type(a{k})) is not first{k} and t is not second{k}:
                 return slow({given}, 0)
 """
-_HALF_LINES = _NUMBER_LINES + """\
+_HALF_LINES = (
+    _NUMBER_LINES
+    + """\
             (v{k},) = spread{k}(a{k})
 """
+)
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """What Numba types as if it were NumPy's."""
@@ -42,6 +45,10 @@ _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 
 class NumbaLauncher(Launcher):
     """A launcher whose arguments are Numba's: an array fills several parameters."""
+
+    def usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
+        """What is usual for Numba is for the slots to say."""
+        return None
 
     def misfit(self, arguments: tuple[Any, ...]) -> Exception:
         """Numba says itself how many arguments it takes."""
@@ -97,8 +104,7 @@ def _array_slot(kind: Any) -> Slot:
         address = value.gpu_data.device_ctypes_pointer.value or 0
         return 0, 0, value.size, value.dtype.itemsize, address, *value.shape, *value.strides
 
-    letters = tuple("QQqqQ" + "q" * (2 * kind.ndim))
-    return Slot(letters, settle, spread, lambda: Inline(_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
+    return Slot(settle, spread, lambda: Inline(_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
 
 
 def _number_slot(kind: Any, argument: Argument) -> Slot:
@@ -119,7 +125,7 @@ def _number_slot(kind: Any, argument: Argument) -> Slot:
     elif name == "float16":
         lines, values = _HALF_LINES, "v{k}"
     names = {"first{k}": python or own, "second{k}": own, "spread{k}": argument.spread}
-    return Slot(tuple(argument.letters), settle, lambda values: values, lambda: Inline(lines, names, values))
+    return Slot(settle, lambda values: values, lambda: Inline(lines, names, values))
 
 
 def _cooperative() -> Any:

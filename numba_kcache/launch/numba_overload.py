@@ -1,8 +1,8 @@
 """A compiled kernel as Numba's own dispatcher takes it, made from an artifact instead of a compilation.
 
-Promise     Launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its module
-            is loaded once for each device, there anew after a reset, with its carveout. What only a compilation knows
-            (LLVM IR, types, another target's code) is compiled by Numba when it is asked for.
+Promise     Launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its
+            module is loaded once for each device, anew after a reset, with its carveout. What only a compilation
+            knows (LLVM IR, types, another target's code) is compiled by Numba when it is asked for.
 Not here    Where artifacts come from: the caller gives `load`.
 Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
             and the attributes of a kernel read.
@@ -53,8 +53,8 @@ class _Exceptions:
 def _classes() -> tuple[Any, Any]:
     """The two classes, made when Numba is there."""
     from cuda.core import ObjectCode
-    from numba.cuda import typing
     from numba.cuda import types as numba_types
+    from numba.cuda import typing
     from numba.cuda.codegen import CUDACodeLibrary
     from numba.cuda.cudadrv import devices
     from numba.cuda.dispatcher import _Kernel
@@ -65,8 +65,8 @@ def _classes() -> tuple[Any, Any]:
         def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
             known = artifact.attributes
             self._codelibrary = library
-            self.objectmode, self.entry_point, self.lifted, self._referenced_environments = False, None, [], []
-            self.py_func, self.argtypes, self.extensions = dispatcher.py_func, types, []
+            self.objectmode, self.entry_point, self.extensions = False, None, ()
+            self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
             self.launch_bounds, self.launch_config_sensitive = known.get("launch_bounds"), False
