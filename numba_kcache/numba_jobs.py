@@ -23,10 +23,13 @@ from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
 from .toolchain.time_trace import TimeTrace
 
-NUMBA_LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
+_LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 """NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
 
-NUMBA_DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
+_DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
+
+NUMBA_KERNEL = _LIBRARIES, _DISTRIBUTIONS
+"""What takes part in making a Numba kernel."""
 
 
 class NumbaPlan(NamedTuple):
@@ -72,9 +75,7 @@ def numba_job(
         def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
             return _built(plan, types, target, through, functions)
 
-        return Job(
-            plan.label, target, components, NUMBA_LIBRARIES, NUMBA_DISTRIBUTIONS, build, uncacheable, plan.strict
-        )
+        return Job(plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict)
 
     if isinstance(found, Uncapturable):
         return job((), f"{found.name}: {found.reason} (depends= takes plain values and files)", ())

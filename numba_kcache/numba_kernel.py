@@ -36,6 +36,7 @@ from .model.parameter import Parameter
 from .model.target import Target, read_arch
 from .numba_cache import DispatcherCache, Types, Uncached
 from .numba_jobs import NumbaPlan
+from .numba_rehearsal import rehearse_numba
 from .resolver import Resolver, process_resolver
 
 BOUND_LIMIT = 256
@@ -75,6 +76,7 @@ class NumbaKernel:
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._bound: dict[Any, Launch] = {}
         if is_loaded():
+            rehearse_numba(None if self._cache_given is None else self._cache_given.resolver)
             self._parts()
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------

@@ -94,15 +94,15 @@ class Resolver:
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._lock = threading.Lock()
 
-    def prepare(self) -> None:
+    def prepare(self, wanted: tuple[tuple[str, ...], tuple[str, ...]] = CUDA_SOURCE) -> None:
         """Read what the first lookup will ask for: who compiles, if that is on record, and an entry that is not there.
 
         The compilers are then those of this moment. Should others be installed before the first compile, that compile
         notices: it stores under what really made the code.
         """
         if self.settings.mode != "off":
-            if self.toolchain.is_known(*CUDA_SOURCE):
-                self._made_by[CUDA_SOURCE] = self._ask_toolchain(*CUDA_SOURCE)
+            if self.toolchain.is_known(*wanted):
+                self._made_by[wanted] = self._ask_toolchain(*wanted)
             self.store.get(_NO_KEY)
 
     # -- keys ---------------------------------------------------------------------------------------

@@ -58,4 +58,7 @@ def _gathered(registries: list[Any]) -> Registrations:
 def _definition(template: Any) -> Any:
     """The function under `@overload...`, if it is not one of a package that its version pins."""
     function = getattr(template, "_overload_func", None)
-    return None if function is None or is_trusted(getattr(function, "__module__", None)) else function
+    module = getattr(function, "__module__", None)
+    if module is None:  # Numba's own for jitclass have lost theirs
+        module = getattr(function, "__globals__", {}).get("__name__")
+    return None if function is None or is_trusted(module) else function

@@ -109,6 +109,16 @@ def types_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(map(typeof, arguments))
 
 
+def rehearsal_types() -> tuple[Any, ...]:
+    """Types of the most usual arguments, and what typing a device array for the first time looks up."""
+    from numba.cuda import types
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.typing.typeof import typeof_impl
+
+    typeof_impl.dispatch(DeviceNDArray)
+    return types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "A"), types.float64, types.int64
+
+
 def compiler_lock() -> Any:
     """Numba's lock over compilation. Who resolves a signature holds it, so that no two locks are taken crosswise."""
     from numba.cuda.core.compiler_lock import global_compiler_lock
