@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -375,3 +378,70 @@ def test_kernel_without_cuda_array_and_with_scalars_compiles() -> None:
     signature = (from_dtype(record)[::1], types.Tuple((int32, float64)), types.complex64, types.complex128[::1])
 
     assert built(kernel, signature).artifact.cubin
+
+
+def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
+    """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
+    space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
+    exec(
+        """
+from numba.cuda.extending import intrinsic, overload
+def gained(x):
+    return x
+@overload(gained)
+def implement_gained(x):
+    def implementation(x):
+        return x * GAIN
+    return implementation
+@intrinsic
+def constant(context):
+    from llvmlite import ir
+    from numba.cuda import types
+    value = GAIN
+    return types.float64(), lambda context, builder, signature, arguments: ir.Constant(ir.DoubleType(), value)
+@cuda.jit
+def kernel(x):
+    x[0] = gained(x[0])
+@cuda.jit
+def second(x):
+    x[0] = constant()
+""",
+        space,
+    )
+    found = {}
+    for gain in (3.0, 5.0):
+        space["GAIN"] = gain
+        for name in ("kernel", "second"):
+            ptx = ptx_of(built(space[name], (float64[::1],)))
+            found[name, gain] = re.findall(r"0d40\w{14}|46\d{17}", ptx)
+
+    assert all(found[name, 3.0] != found[name, 5.0] for name in ("kernel", "second")), found
+
+
+def test_compiling_keeps_digests() -> None:
+    """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
+    script = """
+import math, operator
+from numba import cuda, float32
+from numba_kcache.inputs.python_function import fingerprint
+from numba_kcache.inputs.code_environment import code_environment
+from numba_kcache.model.target import Target
+from numba_kcache.toolchain.numba_nvvm import compile_numba
+@cuda.jit(device=True)
+def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
+@cuda.jit
+def kernel(x, out):
+    shared = cuda.shared.array(4, float32)
+    for i in range(len(out)):
+        out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
+@cuda.jit
+def plain(x): x[0] = device(x[0])
+before = fingerprint(kernel, with_lines=False), code_environment()
+compile_numba(plain, (float32[::1],), Target(8, 0))
+after = fingerprint(kernel, with_lines=False), code_environment()
+assert before[0].components == after[0].components, (before, after)
+assert before[0].digest == after[0].digest and before[1] == after[1]
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
