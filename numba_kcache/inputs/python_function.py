@@ -137,7 +137,7 @@ class _Graph:
         lines = self.with_lines or bool(options.get("debug") or options.get("lineinfo"))
         code = function.__code__
         try:
-            form = code_form(code, with_lines=lines)
+            form = repr(code_form(code, with_lines=lines))  # says all of text, bytes and numbers, and is quick
         except TypeError as error:
             raise _Cannot(str(error), name) from None
         place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"

@@ -88,15 +88,15 @@ def compile_numba(
     chosen = {name: dispatcher.targetoptions.get(name) for name in KERNEL_OPTIONS} | dict(options or {})
     if ptx_target is not None:
         chosen["lto"] = False
-    with compiling_for(target.cc):
-        _forget_stale(parts, target.cc, chosen, device_functions := tuple(device_functions))
-        result = _lowered(parts, dispatcher.py_func, tuple(argument_types), target.cc, chosen)
+    generated = ptx_target or target
+    with compiling_for(generated.cc):
+        _forget_stale(parts, generated.cc, chosen, device_functions := tuple(device_functions))
+        result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
-        generated = ptx_target or target
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
         cubin, log = link_kernel(library, ptx, chosen, target, generated)
-        _remember(parts, target.cc, chosen, device_functions)
+        _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)
     extras = {"log": log.encode(), **({"ptx": ptx.encode()} if keep_ptx else {})}

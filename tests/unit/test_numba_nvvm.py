@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.toolchain.numba_internals import compiling_for
 from numba_kcache.toolchain.numba_nvvm import NumbaBuild, compile_numba
+from numba_kcache.toolchain.numba_outcome import why_uncacheable
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -445,3 +447,56 @@ assert before[0].digest == after[0].digest and before[1] == after[1]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+
+
+def test_function_under_njit_is_compiled_anew_for_other_globals() -> None:
+    """Numba keeps a device twin of it, out of sight, with what it compiled first."""
+    space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
+    exec(
+        """
+from numba import njit
+@njit
+def scaled(x):
+    return x * FACTOR
+@cuda.jit
+def kernel(x):
+    x[0] = scaled(x[0])
+""",
+        space,
+    )
+    found = []
+    for factor in (3.0, 5.0):
+        space["FACTOR"] = factor
+        found.append(re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],)))))
+
+    assert found == [["0d4008000000000000"], ["0d4014000000000000"]]
+
+
+def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays made in a kernel need it; statistics on its use need this process."""
+    from numba.cuda.core import config
+
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
+
+    @cuda.jit
+    def kernel(x):  # type: ignore[no-untyped-def]
+        made = np.empty(x.size, np.float32)
+        made[0] = x[0]
+        x[1] = made[0] + made.size
+
+    build = built(kernel, (ARRAY,))
+    monkeypatch.setattr(config, "CUDA_NRT_STATS", True)
+
+    assert build.uncacheable is None
+    assert "statistics" in str(built(kernel, (ARRAY,)).uncacheable)
+
+
+def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
+    """Its grid is in the code and not in the key."""
+    parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
+    library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
+    chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}
+    for metadata, reason in (({"launch_config_sensitive": True}, "launch configuration"), ({}, None)):
+        result = SimpleNamespace(library=library, metadata=metadata)
+        found = why_uncacheable(result, chosen, attributes, parts)  # type: ignore[arg-type]
+        assert (reason in str(found)) if reason else found is None
