@@ -12,19 +12,26 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .errors import OptionError
+from .inputs.include_scanner import scan_includes
+from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
 from .keys.encoding import Plain
-from .keys.requests import source_components
+from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import SourceRequest
+from .model.request import LinkInput, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
+from .toolchain.time_trace import TimeTrace
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+_LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
+
+CUDA_SOURCE = _CUDA_LIBRARIES, _DISTRIBUTIONS
+"""What takes part in the commonest job: CUDA C++ without links."""
 
 
 class Job(NamedTuple):
@@ -36,9 +43,10 @@ class Job(NamedTuple):
         components: What is asked for, without compilers and versions.
         libraries: The compiler libraries that would make it.
         distributions: Python distributions whose version can change it.
-        build: Compiles it; called at most once.
+        build: Compiles it; called at most once. The trace is where NVRTC shall tell which headers it read.
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
+        headers: What the source may include; None where it asks for no file.
     """
 
     label: str
@@ -46,9 +54,33 @@ class Job(NamedTuple):
     components: tuple[Component, ...]
     libraries: tuple[str, ...]
     distributions: tuple[str, ...]
-    build: Callable[[Toolchain], Artifact]
+    build: Callable[[Toolchain, TimeTrace | None], Artifact]
     uncacheable: str = ""
     strict: bool = False
+    headers: HeaderQuestion | None = None
+
+
+class HeaderQuestion(NamedTuple):
+    """A source that asks for files, and where they are looked for.
+
+    Args:
+        text: The source.
+        folders: The user's folders in order, the source's own first.
+        definitions: Macros given by options; None stands for no value.
+    """
+
+    text: str
+    folders: tuple[str, ...]
+    definitions: tuple[tuple[str, str | None], ...]
+
+    def search(self, toolchain: Toolchain) -> Search:
+        """Where NVRTC looks: in the user's folders, then in the toolkit's."""
+        return Search(
+            folders=(*self.folders, *toolchain.include_dirs()),
+            trees=tuple(Tree(*each) for each in toolchain.header_trees()),
+            definitions=self.definitions,
+            working_folder=os.getcwd(),
+        )
 
 
 class SourcePlan(NamedTuple):
@@ -62,6 +94,7 @@ class SourcePlan(NamedTuple):
         signature: C++ types of the parameters; None for the compiler's word alone.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
+        fixed: The components that are known already (`keys.requests.fixed_components`).
     """
 
     definition: SourceDefinition
@@ -71,6 +104,22 @@ class SourcePlan(NamedTuple):
     signature: str | None
     depends: Sequence[Any]
     strict: bool
+    fixed: tuple[Component, ...]
+
+
+def source_plan(
+    definition: SourceDefinition,
+    name: str | None,
+    options: CompileOptions,
+    *,
+    link: Sequence[Any] = (),
+    signature: str | None = None,
+    depends: Sequence[Any] = (),
+    strict: bool = False,
+) -> SourcePlan:
+    """The plan of a source kernel, with all that can be computed before it is used."""
+    fixed = fixed_components(definition.kind, name, definition.guess, options, signature)
+    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed)
 
 
 def source_job(plan: SourcePlan, text: str, target: Target, through: Target | None) -> Job:
@@ -85,54 +134,70 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
     Raises:
         OptionError: A link input or dependency cannot be read.
     """
-    definition, options = plan.definition, plan.options
-    is_ptx = definition.kind == "ptx"
-    request = SourceRequest(
-        kind=definition.kind,
-        label=definition.label,
-        source=text,
-        name=plan.name,
-        guess=definition.guess,
-        target=target,
-        options=options,
-        link=read_link_inputs(plan.link, options.base_dir) if plan.link else (),
-        signature=plan.signature,
-        ptx_target=through,
-        origin=definition.origin,
+    definition, options, kind = plan.definition, plan.options, plan.definition.kind
+    link = read_link_inputs(plan.link, options.base_dir) if plan.link else ()
+    has_lines = options.lineinfo or options.debug
+    components = plan.fixed + source_components(
+        normalised_ptx(text) if kind == "ptx" else text,
+        target,
+        through,
+        link=link,
+        lines=(definition.origin.path, definition.origin.line, options.base_dir, os.getcwd()) if has_lines else None,
+        environment=variables(NVRTC_VARIABLES),
     )
-    components = source_components(request, normalised_ptx(text) if is_ptx else text, variables(NVRTC_VARIABLES))
     if plan.depends:
         components += (component("depends", _dependencies(plan.depends, options.base_dir)),)
-    links = is_ptx or options.lto or request.link or through or target.virtual
-    libraries = (() if is_ptx and not _has_source(request) else _CUDA_LIBRARIES) + (("nvJitLink",) if links else ())
+    has_source = kind == "cuda" or plan.signature is not None or any(each.kind == "cu" for each in link)
+    links = kind == "ptx" or options.lto or link or through or target.virtual
 
-    def build(toolchain: Toolchain) -> Artifact:
+    def build(toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
         from .toolchain.source_build import build_source
 
-        return build_source(request, toolchain.include_dirs() if _has_source(request) else ())
+        request = SourceRequest(
+            kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
+            definition.origin, asks_files,
+        )  # fmt: skip
+        return build_source(request, toolchain.include_dirs() if has_source else (), trace)
 
+    uncacheable, asks_files = _read_off(kind, text, link, options)
     return Job(
-        definition.label, target, components, libraries, _DISTRIBUTIONS, build, _uncapturable(request), plan.strict
+        label=definition.label,
+        target=target,
+        components=components,
+        libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if links else ()),
+        distributions=_DISTRIBUTIONS,
+        build=build,
+        uncacheable=uncacheable,
+        strict=plan.strict,
+        headers=_question(text, options) if asks_files else None,
     )
 
 
-def _has_source(request: SourceRequest) -> bool:
-    """Whether NVRTC takes part: in the kernel itself, a link input or a signature."""
-    return request.kind == "cuda" or request.signature is not None or any(each.kind == "cu" for each in request.link)
+def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> tuple[str, bool]:
+    """Why the request cannot be keyed, "" where it can; and whether its source asks for files."""
+    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
+        return "its options include a file", False
+    macros = [text for _, text in options.defines if text] + list(options.flags)
+    if any("__DATE__" in each or "__TIME__" in each for each in macros):
+        return "its macros use __DATE__ or __TIME__", False
+    for each in link:
+        if each.kind == "cu":
+            scan = scan_includes(each.data)
+            if scan.asks_files or scan.has_clock:
+                return f"the link input {each.name} includes files, or uses __DATE__ or __TIME__", False
+    if kind != "cuda":
+        return "", False
+    scan = scan_includes(text)
+    if scan.has_clock and not scan.asks_files:
+        return "it uses __DATE__ or __TIME__", False
+    return "", scan.asks_files
 
 
-def _uncapturable(request: SourceRequest) -> str:
-    """Why the request cannot be keyed; "" where it can."""
-    texts = [request.source] if request.kind == "cuda" else []
-    texts += [each.data.decode("utf-8", "replace") for each in request.link if each.kind == "cu"]
-    for text in texts:
-        if "include" in text:
-            return "it includes files"
-        if "__DATE__" in text or "__TIME__" in text:
-            return "it uses __DATE__ or __TIME__"
-    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in request.options.flags):
-        return "it includes files"
-    return ""
+def _question(text: str, options: CompileOptions) -> HeaderQuestion:
+    folders = (options.base_dir, *options.include_dirs) if options.base_dir else options.include_dirs
+    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
+    raw = tuple((name.strip(), value if equals else None) for name, equals, value in given)
+    return HeaderQuestion(text, folders, options.defines + raw)
 
 
 def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:

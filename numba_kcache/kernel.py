@@ -8,33 +8,31 @@ Not here    What a job holds (jobs), finding and building artifacts (resolver), 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.source import define_function, define_path, define_text, returns_source
-from .jobs import Job, SourcePlan, source_job
+from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
-from .launch.config import DeviceLimits, check_launch, launch_shape
-from .launch.loader import (
-    LoadedKernel,
-    current_device,
-    device_limits,
-    device_target,
-    disassemble,
-    make_launcher,
-    potential_block_size,
-)
+from .launch.config import check_launch, launch_shape
+from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
 from .model.options import compile_options
 from .model.parameter import Parameter
 from .model.target import Target, parse_target
+from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_UNCACHED = itertools.count()
+"""Names for what has no key; never an id, which another object may get."""
 
 _KINDS = ("cuda", "ptx", "numba")
 
@@ -55,8 +53,8 @@ class CachedKernel:
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._thing, self._plan, self._options = thing, plan, options
         self._arch = _read_arch(options.get("arch", "auto"))
-        self._strided = bool(options.get("strided", False))
-        self._cache = options.get("cache")
+        self._strided = bool(_checked(options, "strided", bool))
+        self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = getattr(thing, "__module__", None) or __name__
@@ -66,8 +64,9 @@ class CachedKernel:
         self._lock = threading.RLock()
         self._text: str | None = None
         self._resolved: dict[Target, Resolution] = {}
-        self._launchers: dict[int, tuple[Launcher, LoadedKernel, DeviceLimits]] = {}
+        self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch] = {}
+        rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -99,7 +98,7 @@ class CachedKernel:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
         if ntasks == 0:
             return lambda *_args: None
-        block = tpb or potential_block_size(self._loaded()[1], sharedmem)
+        block = tpb or self._loaded()[1].potential_block_size(sharedmem)
         return self[-(-ntasks // block), block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
@@ -110,8 +109,8 @@ class CachedKernel:
             )
         grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
         shape = launch_shape(grid, block, sharedmem)
-        launcher, loaded, limits = self._loaded()
-        check_launch(shape, limits, kernel=self.__name__)
+        launcher, loaded = self._loaded()
+        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
         loaded.allow_shared(shape.shared_bytes)
 
         def relaunch(args: tuple[Any, ...], status: int) -> bool:
@@ -127,37 +126,34 @@ class CachedKernel:
         return launch
 
     def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing."""
-        if status != 0 and loaded.live[0]:
-            return False
+        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
+
+        A thread that has no context yet gets one by asking for the kernel.
+        """
+        before = current_ordinal()
         now = self._loaded()[1]
-        if now is loaded and current_device() == loaded.device:
+        if now is loaded and before == loaded.device.ordinal:
             return False
         self._bind(config)(*args)
         return True
 
-    def _loaded(self) -> tuple[Launcher, LoadedKernel, DeviceLimits]:
-        """Launcher, kernel and limits for the current device."""
-        device = current_device()
-        found = self._launchers.get(device)
+    def _loaded(self) -> tuple[Launcher, LoadedKernel]:
+        """Launcher and kernel for the current device."""
+        found = self._launchers.get(current_ordinal())
         if found is not None and found[1].live[0]:
             return found
         with self._lock:
-            target = device_target()
             device = current_device()
-            found = self._launchers.get(device)
+            found = self._launchers.get(device.ordinal)
             if found is not None and found[1].live[0]:
                 return found
-            resolution = self._resolve_for_device(target)
+            resolution = self._resolve_for_device(device.target)
+            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
-            loaded = self._resolver().loader.load(
-                resolution.artifact,
-                entry,
-                resolution.key or f"{id(self)}",
-                stored=resolution.source in ("disk", "waited"),
-            )
-            found = (make_launcher(loaded, self.__name__, strided=self._strided), loaded, device_limits(loaded))
-            self._launchers[loaded.device] = found
+            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
+            found = make_launcher(loaded, self.__name__, strided=self._strided), loaded
+            self._launchers[device.ordinal] = found
             return found
 
     # -- resolving ----------------------------------------------------------------------------------
@@ -189,8 +185,8 @@ class CachedKernel:
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                jobs = [self._job(each, through) for each in (target, *others)]
-                found = self._resolved[target] = resolver.resolve(*jobs)
+                as_well = (functools.partial(self._job, each) for each in others)
+                found = self._resolved[target] = resolver.resolve(self._job(target, through), as_well)
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -199,8 +195,8 @@ class CachedKernel:
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         if arch is not None:
-            return _read_arch(arch) or (device_target(),)
-        return self._arch or (device_target(),)
+            return _read_arch(arch) or (current_device().target,)
+        return self._arch or (current_device().target,)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
@@ -211,7 +207,7 @@ class CachedKernel:
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
         with self._lock:
-            for _launcher, loaded, _limits in self._launchers.values():
+            for _launcher, loaded in self._launchers.values():
                 loaded.live[0] = False
             self._resolved.clear()
             self._launchers.clear()
@@ -233,7 +229,9 @@ class CachedKernel:
             job = self._job(target)
             if job.uncacheable:
                 self._resolver().key(job)  # raises, and says why
-            self._resolve(target, None)
+            found = self._resolve(target, None)
+            if found.uncacheable:
+                raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
 
     def key(self, arch: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
@@ -300,8 +298,7 @@ class CachedKernel:
     @property
     def max_threads_per_block(self) -> int:
         """Most threads of a block on the current device."""
-        limits = self._loaded()[2]
-        return limits.threads_per_block
+        return self._loaded()[1].attribute("MAX_THREADS_PER_BLOCK")
 
     def __repr__(self) -> str:
         return f"<CachedKernel {self.__module__}.{self.__qualname__}>"
@@ -383,14 +380,14 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
-    plan = SourcePlan(
+    plan = source_plan(
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
-        options.get("link") or (),
-        _checked(options, "signature", str),
-        options.get("depends") or (),
-        bool(options.get("strict", False)),
+        link=_listed(options, "link"),
+        signature=_checked(options, "signature", str),
+        depends=_listed(options, "depends"),
+        strict=bool(_checked(options, "strict", bool)),
     )
     return CachedKernel(thing, plan, options)
 
@@ -403,6 +400,22 @@ def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
     value = options.get(name)
     if value is not None and not isinstance(value, kind):
         raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
+    return value
+
+
+def _listed(options: dict[str, Any], name: str) -> tuple[Any, ...]:
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return tuple(value)
+
+
+def _cache_of(options: dict[str, Any]) -> Any:
+    value = options.get("cache")
+    if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
+        raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
     return value
 
 

@@ -170,7 +170,9 @@ class _Graph:
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
         digest = sha256(encode(form), usedforsecurity=False).hexdigest()
-        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
+        self.components.append(
+            Component(label if repeated == 1 else f"{label} ({repeated})", bytes.fromhex(digest), clear)
+        )
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
 

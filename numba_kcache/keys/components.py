@@ -1,9 +1,10 @@
 """The named inputs of a request, and the key they make.
 
-Promise     The key is a pure function of the ordered (name, digest) pairs: any change of any component
-            changes it, and nothing else does. `diff` names every component that differs, not the first.
-Method      component digest = sha256(encode(value)); key = sha256(encode(("numba_kcache", SCHEMA, pairs))).
-            sha256 rather than blake2b: hosts in FIPS mode switch blake2b off.
+Promise     The key is a pure function of the ordered (name, value) pairs: any change of any component changes it,
+            and nothing else does. `diff` names every component that differs, not the first.
+Method      key = sha256 over schema, then each name and encoded value, all length-prefixed. sha256 rather than
+            blake2b: hosts in FIPS mode switch blake2b off. A component's own digest is taken when it is asked for:
+            a hit never does.
 Not here    Reading files, versions or environment: inputs/ does, and hands values over.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .encoding import Plain, encode
 
@@ -21,44 +22,59 @@ SCHEMA = 1
 CLEAR_LIMIT_BYTES = 2048
 """A component's value is kept in clear, for explanations, up to this many encoded bytes."""
 
+_PREFIX = encode("numba_kcache") + encode(SCHEMA)
+
 
 class Component(NamedTuple):
-    """One named input of a key: its digest and, where small and not secret, its value in clear."""
+    """One named input of a key.
+
+    Args:
+        name: What it is.
+        encoded: The canonical bytes of name and value.
+        value: The value, for explanations; None for a secret.
+    """
 
     name: str
-    digest: str
+    encoded: bytes
     value: Plain = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the encoded bytes, as 64 hexadecimal digits."""
+        return sha256(self.encoded, usedforsecurity=False).hexdigest()
+
+    def record(self) -> tuple[str, str, Any]:
+        """(name, digest, value in clear where it is small), to be kept with an entry."""
+        return self.name, self.digest, self.value if len(self.encoded) <= CLEAR_LIMIT_BYTES else None
 
 
 class Difference(NamedTuple):
-    """A component that two requests do not share; None where one of them lacks it."""
+    """A component that two requests do not share, as records; None where one of them lacks it."""
 
     name: str
-    old: Component | None
-    new: Component | None
+    old: tuple[str, str, Any] | None
+    new: tuple[str, str, Any] | None
 
 
 def component(name: str, value: Plain, *, clear: bool = True) -> Component:
-    """Name a value. With `clear=False`, or where it is large, only its digest is kept."""
-    encoded = encode(value)
-    digest = sha256(encoded, usedforsecurity=False).hexdigest()
-    return Component(name, digest, value if clear and len(encoded) <= CLEAR_LIMIT_BYTES else None)
+    """Name a value. With `clear=False` it enters the key and is kept nowhere."""
+    return Component(name, encode(name) + encode(value), value if clear else None)
 
 
 def derive(components: Iterable[Component]) -> str:
     """The key of these components, as 64 hexadecimal digits. Their order counts."""
-    pairs = tuple((each.name, each.digest) for each in components)
-    return sha256(encode(("numba_kcache", SCHEMA, pairs)), usedforsecurity=False).hexdigest()
+    encoded = b"".join([each[1] for each in components])
+    return sha256(_PREFIX + encoded, usedforsecurity=False).hexdigest()
 
 
-def diff(old: Sequence[Component], new: Sequence[Component]) -> tuple[Difference, ...]:
-    """Every component that differs, in the order of `new`, then what only `old` has."""
-    before = {each.name: each for each in old}
-    after = {each.name for each in new}
+def diff(old: Sequence[tuple[str, str, Any]], new: Sequence[tuple[str, str, Any]]) -> tuple[Difference, ...]:
+    """Every component that differs between two lists of records, in the order of `new`, then what only `old` has."""
+    before = {each[0]: each for each in old}
+    after = {each[0] for each in new}
     changed = [
-        Difference(each.name, before.get(each.name), each)
+        Difference(each[0], before.get(each[0]), each)
         for each in new
-        if each.name not in before or before[each.name].digest != each.digest
+        if each[0] not in before or before[each[0]][1] != each[1]
     ]
-    gone = [Difference(each.name, each, None) for each in old if each.name not in after]
+    gone = [Difference(each[0], each, None) for each in old if each[0] not in after]
     return tuple(changed + gone)

@@ -7,11 +7,12 @@ Not here    Compilers, versions and headers: the resolver adds what it learns fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from ..model.options import CompileOptions
-from ..model.request import SourceRequest
+from ..model.request import LinkInput
+from ..model.target import Target
 from .components import Component, component
 from .encoding import Plain
 
@@ -19,37 +20,63 @@ TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
 """Components that say who compiled, not what: a family of requests leaves them out."""
 
 
-def source_components(request: SourceRequest, text: str, environment: Mapping[str, str]) -> tuple[Component, ...]:
-    """The components of a CUDA C++ or PTX request.
+def fixed_components(
+    kind: str, name: str | None, guess: str | None, options: CompileOptions, signature: str | None
+) -> tuple[Component, ...]:
+    """The components of a source kernel that are known when it is decorated.
 
     Args:
-        request: What is asked for.
-        text: Its source, as the key shall see it (PTX without Numba's counters).
+        kind: `"cuda"` or `"ptx"`.
+        name: The entry that the user asked for; None to find it.
+        guess: The Python function's name, which then decides among several.
+        options: How to compile.
+        signature: C++ types of the parameters as the user wrote them.
+    """
+    found = [
+        component("kind", kind),
+        component("entry", {"name": name, "guess": guess if name is None else None}),
+        component("options", _options(options)),
+    ]
+    if signature is not None:
+        found.append(component("signature", " ".join(signature.split())))
+    return tuple(found)
+
+
+def source_components(
+    text: str,
+    target: Target,
+    through: Target | None,
+    *,
+    link: Sequence[LinkInput],
+    lines: tuple[str, int, str, str] | None,
+    environment: Mapping[str, str],
+) -> tuple[Component, ...]:
+    """The components that are known when a kernel is first used for a target.
+
+    Args:
+        text: The source, as the key shall see it (PTX with Numba's counters renumbered).
+        target: What to build for.
+        through: The virtual target to compile to first, where the user gave one.
+        link: Further inputs, in order.
+        lines: File, line, base folder and working directory, where a line table will hold them.
         environment: Variables that the compilers read themselves and that can change the code.
     """
     found = [
-        component("kind", request.kind),
         component("source", text),
-        component("entry", {"name": request.name, "guess": request.guess if request.name is None else None}),
-        component("options", _options(request.options)),
-        component(
-            "target",
-            {"arch": request.target.name, "through": request.ptx_target.name if request.ptx_target else None},
-        ),
+        component("target", [target.name, through.name if through else None]),
     ]
-    if request.signature is not None:
-        found.append(component("signature", " ".join(request.signature.split())))
-    if request.link:
-        found.append(
-            component(
-                "link", [[each.kind, sha256(each.data, usedforsecurity=False).hexdigest()] for each in request.link]
-            )
-        )
+    if link:
+        found.append(component("link", [_link_input(each) for each in link]))
     if environment:
         found.append(component("environment", dict(environment)))
-    if request.options.lineinfo or request.options.debug:
-        found.append(component("lines", [request.origin.path, request.origin.line, request.options.base_dir]))
+    if lines is not None:
+        found.append(component("lines", lines))
     return tuple(found)
+
+
+def _link_input(item: LinkInput) -> Plain:
+    """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
+    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data, usedforsecurity=False).hexdigest()]
 
 
 def _options(options: CompileOptions) -> dict[str, Plain]:
@@ -60,7 +87,9 @@ def _options(options: CompileOptions) -> dict[str, Plain]:
         if getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
-        chosen["defines"] = [[name, text] for name, text in sorted(options.defines, key=lambda pair: pair[0])]
+        # F and F(x) are one macro: of those the order counts, and sorting by the bare name keeps it
+        in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
+        chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
         chosen["flags"] = list(options.flags)
     return chosen

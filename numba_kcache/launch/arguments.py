@@ -24,11 +24,12 @@ from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
 from .config import LaunchShape
 from .failures import RECOVERABLE, launch_error
-from .generated import MISSING, STUB, cells_of, generate, learn, namespace_of, stub_code
+from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
 from .places import Place
 from .pointers import Call, Surroundings
-from .slots import slot_of, struct_format
+from .slots import Slot, slot_of, struct_format
 from .streams import same_order, stream_handle
+from .usual import usual_values
 
 Launch = Callable[..., None]
 """`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
@@ -71,14 +72,22 @@ class Launcher:
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
-        places = [Place(kernel, index, each, typed) for index, each in enumerate(self.parameters)]
-        self.slots = [slot_of(place, around, strided=strided) for place in places]
-        self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
+        self._typed, self._strided = typed, strided
+        self._layout = struct.Struct(struct_format(self.parameters))
+        self.pack = self._layout.pack_into
+        self._slots: list[Slot] | None = None
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self.code = stub_code()
-        self.defaults: tuple[object, ...] | None = None
         self._namespace: dict[str, Any] = {}
+        self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
         self._interpreted = 0
+
+    @property
+    def slots(self) -> list[Slot]:
+        """One for each parameter; made when a launch needs more than the usual."""
+        if self._slots is None:
+            places = [Place(self.kernel, n, each, self._typed) for n, each in enumerate(self.parameters, 1)]
+            self._slots = [slot_of(place, self.around, strided=self._strided) for place in places]
+        return self._slots
 
     def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
         """The function that launches with this shape on this stream.
@@ -92,31 +101,36 @@ class Launcher:
             LaunchConfigError: `stream` is no stream.
         """
         handle = stream_handle(stream)
-        binding = _Binding(self, shape, stream, handle, relaunch)
-        cells = cells_of(
-            *shape.grid, *shape.block, shape.shared_bytes,
-            binding.where, handle, same_order(handle), stream, binding.launch,
-        )  # fmt: skip
-        function = FunctionType(self.code, self._namespace, self.kernel, self.defaults, cells)
-        if self.defaults is None:
-            binding.stub = weakref.ref(function)
-        return function
+        where = self.driver.CUstream(handle)
+        if self.attributes:
+            where = self._configuration(shape, where)
+        (gx, gy, gz), (bx, by, bz), shared = shape
+        binding = _Binding(self, shape, where, stream, handle, relaunch)
+        bind = self._bind  # read once: another thread may be generating
+        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch)
+        if bind is self._stub:
+            binding.stub = weakref.ref(launch)
+        return launch
 
     def generated(self) -> bool:
         """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
         self._interpreted += 1
         if self._interpreted <= GENERATE_AFTER:
             return False
-        if self.defaults is None:
+        if self._bind is self._stub:
             self._generate()
         return True
 
+    def upgrade(self, launch: FunctionType) -> None:
+        """Give a function that was bound before the code was generated that code."""
+        launch.__defaults__ = (MISSING,) * len(self.parameters)
+        launch.__code__ = inner_code(self._bind.__code__)
+
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        size = max((each.offset + each.size for each in self.parameters), default=0)
-        start = -(-size // 8) * 8
-        memory = ctypes.create_string_buffer(start + 8 * len(self.parameters) + 1)
-        base = ctypes.addressof(memory)
+        start = -(-self._layout.size // 8) * 8
+        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         pointers = [base + each.offset for each in self.parameters]
         struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
         return memory, base + start
@@ -131,45 +145,53 @@ class Launcher:
             )
         return int(answer[0])
 
-    def learn(self, argument: object) -> None:
-        """Let the generated code recognise the library of an argument that it did not."""
-        if self.defaults is not None:
-            learn(type(argument), self._namespace)
+    def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
+        """What the driver takes beside function and parameters where the launch has attributes."""
+        config = self.driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
+        config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
+        config.attrs, config.numAttrs = list(self.attributes), len(self.attributes)
+        return config
 
     def _generate(self) -> None:
         driver, around = self.driver, self.around
-        self._namespace.update(
-            namespace_of(
-                self.slots,
-                live=self.live,
-                device=around.device,
-                context=around.context,
-                get_device=driver.cuCtxGetDevice,
-                function=self.function,
-                launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
-                idle=self.idle,
-                new_buffer=self.new_buffer,
-                pack=self.pack,
-            )
+        inlines = [slot.inline() for slot in self.slots]
+        fill(
+            self._namespace,
+            inlines,
+            live=self.live,
+            device=around.device,
+            context=around.context,
+            get_device=driver.cuCtxGetDevice,
+            function=self.function,
+            launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
+            idle=self.idle,
+            new_buffer=self.new_buffer,
+            pack=self.pack,
         )
-        self.code = generate(
-            self.slots, elsewhere=around.device_of is not None, configured=bool(self.attributes)
-        )
-        self.defaults = (MISSING,) * len(self.slots)
+        code = generate(inlines, elsewhere=around.device_of is not None, configured=bool(self.attributes))
+        self._bind = FunctionType(code, self._namespace)
 
 
 class _Binding:
     """A shape and a stream of a launcher: the path that any launch can take."""
 
-    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "stub", "where")
+    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "_where", "stub")
+
+    stub: Callable[[], FunctionType | None]
 
     def __init__(
-        self, launcher: Launcher, shape: LaunchShape, stream: Any, handle: int, relaunch: Relaunch | None
+        self,
+        launcher: Launcher,
+        shape: LaunchShape,
+        where: Any,
+        stream: Any,
+        handle: int,
+        relaunch: Relaunch | None,
     ) -> None:
-        self._launcher, self._shape, self._stream = launcher, shape, stream
-        self._handle, self._relaunch = handle, relaunch
-        self.where = _where(launcher, shape, handle)
-        self.stub: Callable[[], FunctionType | None] = lambda: None
+        self._launcher, self._shape, self._where = launcher, shape, where
+        self._stream, self._handle, self._relaunch = stream, handle, relaunch
 
     def launch(self, arguments: tuple[Any, ...], reason: int) -> None:
         """Launch with every check, or raise.
@@ -182,21 +204,33 @@ class _Binding:
         if reason == STUB:
             function = self.stub() if launcher.generated() else None
             if function is not None:
-                function.__code__, function.__defaults__ = launcher.code, launcher.defaults
+                launcher.upgrade(function)
                 function(*arguments)
                 return
-        arguments = tuple(each for each in arguments if each is not MISSING)
+        else:
+            arguments = tuple(each for each in arguments if each is not MISSING)
         if reason > 0:
             self._recover(arguments, reason)
             return
         if not self._is_here():
             self._recover(arguments, 0)
             return
+        values = None
+        if reason == STUB and launcher.around.device_of is None:
+            values = usual_values(launcher.parameters, arguments, self._stream)
+        if values is not None:
+            try:
+                buffer = self._packed(values)
+            except (struct.error, OverflowError):  # refused, in words, below
+                pass
+            else:
+                self._queue(arguments, buffer)
+                return
         self._launch(arguments)
 
     def _launch(self, arguments: tuple[Any, ...]) -> None:
-        launcher = self._launcher
-        slots = launcher.slots
+        """Settle every argument, whatever it is, and launch."""
+        slots = self._launcher.slots
         if len(arguments) != len(slots):
             raise self._wrong_count(arguments)
         call = Call(self._stream, self._handle)
@@ -204,20 +238,27 @@ class _Binding:
         for prepare in call.before:
             prepare()
         values = [value for slot, each in zip(slots, settled, strict=True) for value in slot.spread(each)]
+        if self._queue(arguments, self._packed(values)):
+            for finish in call.after:
+                finish()
+
+    def _packed(self, values: list[Any]) -> tuple[Any, int]:
+        launcher = self._launcher
         try:
-            memory, address = buffer = launcher.idle.pop()
+            buffer = launcher.idle.pop()
         except IndexError:
-            memory, address = buffer = launcher.new_buffer()
-        launcher.pack(memory, 0, *values)
-        code = launcher.launch_kernel(self._shape, self.where, address)
+            buffer = launcher.new_buffer()
+        launcher.pack(buffer[0], 0, *values)
+        return buffer
+
+    def _queue(self, arguments: tuple[Any, ...], buffer: tuple[Any, int]) -> bool:
+        """Launch what is packed; False where it was launched elsewhere instead."""
+        launcher = self._launcher
+        code = launcher.launch_kernel(self._shape, self._where, buffer[1])
         launcher.idle.append(buffer)
         if code:
             self._recover(arguments, code)
-            return
-        for each in arguments:
-            launcher.learn(each)
-        for finish in call.after:
-            finish()
+        return not code
 
     def _is_here(self) -> bool:
         launcher = self._launcher
@@ -227,11 +268,7 @@ class _Binding:
         return not code and int(device) == launcher.around.device
 
     def _recover(self, arguments: tuple[Any, ...], code: int) -> None:
-        if (
-            (code == 0 or code in RECOVERABLE)
-            and self._relaunch is not None
-            and self._relaunch(arguments, code)
-        ):
+        if (code == 0 or code in RECOVERABLE) and self._relaunch is not None and self._relaunch(arguments, code):
             return
         if code:
             raise launch_error(self._launcher.kernel, self._shape, code)
@@ -249,17 +286,3 @@ class _Binding:
             f"it takes {len(launcher.parameters)}: {wanted}",
             "pass one argument for each parameter",
         )
-
-
-def _where(launcher: Launcher, shape: LaunchShape, handle: int) -> Any:
-    """What the driver takes beside function and parameters: the stream, or with attributes all there is."""
-    driver = launcher.driver
-    stream = driver.CUstream(handle)
-    if not launcher.attributes:
-        return stream
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-    config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
-    config.attrs, config.numAttrs = list(launcher.attributes), len(launcher.attributes)
-    return config

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ..errors import LaunchConfigError
 
@@ -22,9 +21,8 @@ Dim3: TypeAlias = tuple[int, int, int]
 AXES = "xyz"
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchShape:
-    """The extents of one launch.
+class LaunchShape(NamedTuple):
+    """The extents of one launch. A tuple, because a loop over grids makes one per launch.
 
     Args:
         grid: Blocks along (x, y, z).
@@ -43,8 +41,7 @@ class LaunchShape:
         return x * y * z
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceLimits:
+class DeviceLimits(NamedTuple):
     """What one device, and one kernel on it, can take.
 
     Args:
@@ -74,7 +71,11 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
     Raises:
         LaunchConfigError: One is not an integer (a bool is not), or there are none or more than three.
     """
-    return LaunchShape(_dim3(grid, "grid"), _dim3(block, "block"), _integer(shared_bytes, "sharedmem"))
+    return LaunchShape(
+        (grid, 1, 1) if type(grid) is int else _dim3(grid, "grid"),
+        (block, 1, 1) if type(block) is int else _dim3(block, "block"),
+        shared_bytes if type(shared_bytes) is int else _integer(shared_bytes, "sharedmem"),
+    )
 
 
 def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the kernel") -> None:
@@ -89,42 +90,53 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
         LaunchConfigError: An extent is below 1 or above its limit. The first offender in the order grid,
             block, threads, shared memory is named.
     """
+    (gx, gy, gz), (bx, by, bz), shared = shape
+    (most_gx, most_gy, most_gz), (most_bx, most_by, most_bz), most_threads, most_shared, static = limits
+    if (
+        1 <= gx <= most_gx and 1 <= gy <= most_gy and 1 <= gz <= most_gz
+        and 1 <= bx <= most_bx and 1 <= by <= most_by and 1 <= bz <= most_bz
+        and bx * by * bz <= most_threads and 0 <= shared <= most_shared - static
+    ):  # fmt: skip
+        return
+    raise _refusal(shape, limits, kernel)
+
+
+def _refusal(shape: LaunchShape, limits: DeviceLimits, kernel: str) -> LaunchConfigError:
     for name, extents, most in (("grid", shape.grid, limits.grid), ("block", shape.block, limits.block)):
         for axis, extent, limit in zip(AXES, extents, most, strict=True):
             if not 1 <= extent <= limit:
-                raise LaunchConfigError(
+                return LaunchConfigError(
                     f"cannot launch {kernel} with {name}.{axis} = {extent}",
                     f"this device takes 1 to {limit}",
                     _extent_hint(name, extent),
                 )
     if shape.threads_per_block > limits.threads_per_block:
-        raise LaunchConfigError(
+        return LaunchConfigError(
             f"cannot launch {kernel} with {shape.threads_per_block} threads per block",
             f"it takes at most {limits.threads_per_block} on this device",
             "use a smaller block; registers and __launch_bounds__ can lower the limit of a kernel",
         )
     room = limits.shared_bytes - limits.static_shared_bytes
-    if not 0 <= shape.shared_bytes <= room:
-        raise LaunchConfigError(
-            f"cannot launch {kernel} with sharedmem = {shape.shared_bytes}",
-            f"a block takes 0 to {room} bytes beside the {limits.static_shared_bytes} of its static arrays",
-            "use smaller tiles" if shape.shared_bytes > 0 else "sharedmem is a number of bytes",
-        )
+    return LaunchConfigError(
+        f"cannot launch {kernel} with sharedmem = {shape.shared_bytes}",
+        f"a block takes 0 to {room} bytes beside the {limits.static_shared_bytes} of its static arrays",
+        "use smaller tiles" if shape.shared_bytes > 0 else "sharedmem is a number of bytes",
+    )
 
 
 def _dim3(extents: object, name: str) -> Dim3:
-    if type(extents) is int:
-        return extents, 1, 1
-    if isinstance(extents, (tuple, list)):
-        if not 1 <= len(extents) <= 3:
-            raise LaunchConfigError(
-                f"cannot launch with {name} = {_shown(extents)}",
-                f"it has {len(extents)} extents",
-                "give one to three integers",
-            )
-        x, y, z = (*(_integer(each, name, extents) for each in extents), 1, 1)[:3]
-        return x, y, z
-    return _integer(extents, name), 1, 1
+    if not isinstance(extents, (tuple, list)):
+        return _integer(extents, name), 1, 1
+    if not 1 <= len(extents) <= 3:
+        raise LaunchConfigError(
+            f"cannot launch with {name} = {_shown(extents)}",
+            f"it has {len(extents)} extents",
+            "give one to three integers",
+        )
+    x, y, z = (*extents, 1, 1)[:3]
+    if not type(x) is type(y) is type(z) is int:
+        x, y, z = _integer(x, name, extents), _integer(y, name, extents), _integer(z, name, extents)
+    return x, y, z
 
 
 def _integer(value: Any, name: str, whole: object = None) -> int:

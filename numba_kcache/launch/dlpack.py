@@ -10,8 +10,7 @@ Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTenso
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED = 2, 3, 13
 """Kinds of device whose memory a kernel can reach."""
@@ -54,8 +53,7 @@ _is_valid = _python.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-@dataclass(frozen=True, slots=True)
-class Borrowed:
+class Borrowed(NamedTuple):
     """A tensor on loan; the loan ends with this object.
 
     Args:

@@ -9,9 +9,10 @@ Ground      C++ forbids reading an object through another type except char, unsi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from ..model.parameter import SCALAR_SIZES, size_of_code
+from ..model.parameter import CODE_SIZES, SCALAR_SIZES
 
 NUMPY_NAMES = {
     "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
@@ -23,10 +24,14 @@ NUMPY_NAMES = {
 
 _BY_NAME = {name: code for code, name in NUMPY_NAMES.items()}
 
+TAKE_ANY = ("?", "o", "i1", "u1")
+"""Pointees through which C++ may read memory of any type."""
+
 CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
 """NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
 
 
+@lru_cache(maxsize=256)
 def element_of_dtype(dtype: Any) -> str:
     """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
     if not dtype.isnative:
@@ -47,12 +52,14 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
         element: The code of the array's elements.
         item_bytes: The size of one, which is what tells two records apart.
     """
-    if pointee in ("?", "o", "i1", "u1") or pointee == element:
+    if pointee in TAKE_ANY or pointee == element:
         return True
     if pointee[0] == "v":
         component = pointee[2:]
+        if CARRIERS.get(component) == element:
+            return True
         if element == "o":
-            return item_bytes == size_of_code(pointee)
+            return item_bytes == CODE_SIZES[pointee]
         return element in (component, _complex_of(pointee))
     if pointee in ("c4", "c8"):
         return element == "o" and item_bytes == SCALAR_SIZES[pointee]
@@ -60,9 +67,12 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
 
 
 def alignment_of(pointee: str) -> int:
-    """Bytes to which an address must be aligned for elements of this code to be loaded whole."""
+    """Bytes to which an address must be aligned for elements of this code to be loaded whole; a power of two.
+
+    What holds elements of the pointee's own type is aligned for them; vectors of them ask for more.
+    """
     if pointee[0] != "v":
-        return 1  # what holds elements of the right type is aligned to them
+        return 1
     count, component_bytes = int(pointee[1]), SCALAR_SIZES[pointee[2:]]
     return component_bytes if count in (1, 3) else min(count * component_bytes, 16)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from types import CellType, CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from .memory import torch_stream
-from .slots import Slot
+from .slots import Inline
 
 MISSING = object()
 """Stands in the place of an argument that was not given."""
@@ -29,51 +29,50 @@ STUB = -1
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
-_CELLS = "gx, gy, gz, bx, by, bz, shared, stream, handle, order, given, slow"
+_CELLS = "gx, gy, gz, bx, by, bz, shared, stream, order, given, slow"
 
 
-def cells_of(
+def bind_stub(
     gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
-    stream: Any, handle: int, order: int, given: Any, slow: Callable[[tuple[Any, ...], int], None],
-) -> tuple[CellType, ...]:  # fmt: skip
-    """What one binding fixes, as the closure of its function.
+    stream: Any, order: int, given: Any, slow: Callable[[tuple[Any, ...], int], None],
+) -> FunctionType:  # fmt: skip
+    """A function that hands every launch over, and what one binding fixes as its cells.
 
     Args:
         gx, gy, gz: Blocks.
         bx, by, bz: Threads of a block.
         shared: Bytes of dynamic shared memory.
         stream: What the driver takes: a stream, or the whole configuration.
-        handle: The stream's handle.
-        order: The same, with one number for both names of the default stream.
+        order: Of the stream (`streams.same_order`).
         given: The stream as the user gave it.
         slow: Takes arguments and reason wherever the function does not launch by itself.
     """
 
-    def stub(*arguments: Any) -> None:
+    def launch(*arguments: Any) -> None:
         slow(arguments, -1)  # STUB; the globals are those of the generated code
         return
-        gx, gy, gz, bx, by, bz, shared, stream, handle, order, given, slow  # noqa: B018
+        gx, gy, gz, bx, by, bz, shared, stream, order, given, slow  # noqa: B018
 
-    return stub.__closure__ or ()
-
-
-def stub_code() -> CodeType:
-    """The code of a function that hands every launch over."""
-    return next(each for each in cells_of.__code__.co_consts if isinstance(each, CodeType))
+    return launch  # type: ignore[return-value]
 
 
-def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> CodeType:
-    """The code of a function that launches by itself wherever it can.
+def inner_code(bind: CodeType) -> CodeType:
+    """The code of the function that a `bind` returns."""
+    return next(each for each in bind.co_consts if isinstance(each, CodeType))
+
+
+def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) -> CodeType:
+    """The code of a `bind` whose functions launch by themselves wherever they can.
 
     Args:
-        slots: The parameters.
+        inlines: What it does for each parameter.
         elsewhere: Whether another device may be the current one.
         configured: Whether the driver takes a configuration instead of extents and stream.
     """
-    names = [f"a{k}" for k in range(len(slots))]
+    names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
-    values = [slot.values.replace("{k}", str(k)) for k, slot in enumerate(slots)]
+    values = [each.values.replace("{k}", str(k)) for k, each in enumerate(inlines)]
     text = [
         f"def bind({_CELLS}):",
         f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
@@ -81,7 +80,7 @@ def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> Cod
         f"            return slow(({listed}*rest,), 0)",
         "        torch = cupy = False",
         "        try:",
-        *(slot.lines.replace("{given}", given).replace("{k}", str(k)) for k, slot in enumerate(slots)),
+        *(each.lines.replace("{given}", given).replace("{k}", str(k)) for k, each in enumerate(inlines)),
         "            if torch and torch_stream(device) != order or cupy and cupy_stream().ptr != order:",
         f"                return slow({given}, 0)",
         "            try:",
@@ -99,9 +98,7 @@ def generate(slots: Sequence[Slot], *, elsewhere: bool, configured: bool) -> Cod
         f"        {_CELLS}",
         "    return launch",
     ]
-    module = compile("\n".join(text), "<launch>", "exec")
-    bind = next(each for each in module.co_consts if isinstance(each, CodeType))
-    return next(each for each in bind.co_consts if isinstance(each, CodeType))
+    return inner_code(compile("\n".join(text), "<launch>", "exec"))
 
 
 def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
@@ -110,45 +107,58 @@ def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
         *(f"{name} is missing" for name in names[-1:]),
         "rest",
         "not live[0]",
-        *(["int(get_device()[1] or -1) != device"] if elsewhere else []),
+        *(["(here := get_device()[1]) is None or int(here) != device"] if elsewhere else []),
     ]
 
 
-def namespace_of(slots: Sequence[Slot], **fixed: Any) -> dict[str, Any]:
-    """The names that the generated code needs: those of its slots, and what is `fixed` per kernel."""
+def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> None:
+    """Put the names that the generated code needs into its namespace.
+
+    Args:
+        namespace: Of one kernel.
+        inlines: What the code does for each parameter, with the names that it needs.
+        fixed: What else is fixed per kernel.
+    """
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.cudadrv.driver import OwnedPointer
 
-    names = {
-        "NumbaArray": DeviceNDArray,
-        "OwnedPointer": OwnedPointer,
-        "CupyArray": None,  # until one is seen
-        "Tensor": None,
-        "missing": MISSING,
-        "unusual": (struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
-        "integers": _numpy_scalars("iu"),
-        "reals": _numpy_scalars("iuf"),
-        "type": type,
-        "int": int,
-        "float": float,
-        "IndexError": IndexError,
+    namespace.update(
+        NumbaArray=DeviceNDArray,
+        OwnedPointer=OwnedPointer,
+        CupyArray=None,  # until one is seen
+        Tensor=None,
+        missing=MISSING,
+        unusual=(struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
+        integers=_numpy_scalars("iu"),
+        reals=_numpy_scalars("iuf"),
+        type=type,
+        int=int,
+        float=float,
+        IndexError=IndexError,
         **fixed,
-    }
-    for k, slot in enumerate(slots):
-        names.update((name.replace("{k}", str(k)), value) for name, value in slot.names.items())
-    return names
+    )
+    for k, inline in enumerate(inlines):
+        for name, value in inline.names.items():
+            known = _learning(value, namespace) if name == "pointer{k}" else value
+            namespace[name.replace("{k}", str(k))] = known
 
 
-def learn(kind: type, namespace: dict[str, Any]) -> None:
-    """Let the generated code recognise a library whose array was seen for the first time."""
-    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    if torch is not None and kind is torch.Tensor and namespace["Tensor"] is None:
-        for name, value in list(namespace.items()):
-            if name.startswith("torch_dtype") and isinstance(value, str):
-                namespace[name] = getattr(torch, value, None)
-        namespace["torch_stream"], namespace["Tensor"] = torch_stream(torch), kind
-    if cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
-        namespace["cupy_stream"], namespace["CupyArray"] = cupy.cuda.get_current_stream, kind
+def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
+    """Read an argument that the code did not recognise, and let it recognise the next one of its library."""
+
+    def address(value: Any, order: int) -> int | None:
+        kind = type(value)
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        if torch is not None and kind is torch.Tensor and namespace["Tensor"] is not kind:
+            for name, dtype in list(namespace.items()):
+                if name.startswith("torch_dtype") and isinstance(dtype, str):
+                    namespace[name] = getattr(torch, dtype, None)
+            namespace.update(torch_stream=torch_stream(torch), Tensor=kind)
+        elif cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
+            namespace.update(cupy_stream=cupy.cuda.get_current_stream, CupyArray=kind)
+        return read(value, order)
+
+    return address
 
 
 def _numpy_scalars(kinds: str) -> frozenset[type]:

@@ -31,23 +31,61 @@ from .streams import StreamOrder
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
+_GRID_LIMIT = (2**31 - 1, 65535, 65535)
+_BLOCK_LIMIT = (1024, 1024, 64)
+"""The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
+Compute Capability"): not worth six questions to the driver on each warm start."""
 
-class LoadedKernel(NamedTuple):
+
+class CurrentDevice(NamedTuple):
+    """The device that a launch would go to.
+
+    Args:
+        context: Numba's context of it.
+        ordinal: Its number.
+        target: What to compile for it: with the architecture-specific suffix from 9.0 on, as Numba does.
+    """
+
+    context: Any
+    ordinal: int
+    target: Target
+
+
+class LoadedKernel:
     """One kernel on one device, ready to be launched.
 
     Args:
         entry: The kernel.
-        device: Ordinal of the device.
+        device: Where it is.
         handle: Its CUfunction as an integer.
-        function: Numba's own object for it, with `.attrs` and setters of attributes.
+        module: Numba's module that it belongs to.
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    entry: Entry
-    device: int
-    handle: int
-    function: Any
-    live: list[bool]
+    __slots__ = ("_limits", "device", "entry", "handle", "live", "module")
+
+    def __init__(self, entry: Entry, device: CurrentDevice, handle: int, module: Any, live: list[bool]) -> None:
+        self.entry, self.device, self.handle, self.module, self.live = entry, device, handle, module, live
+        self._limits: DeviceLimits | None = None
+
+    def attribute(self, name: str) -> int:
+        """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
+        from cuda.bindings import driver
+
+        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(_done(driver.cuFuncGetAttribute(which, driver.CUfunction(self.handle)), f"ask {self.entry.name}"))
+
+    def limits(self, dynamic_bytes: int) -> DeviceLimits:
+        """What the kernel can take here; shared memory is asked of the device only where a launch wants any."""
+        if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
+            self._limits = DeviceLimits(
+                grid=_GRID_LIMIT,
+                block=_BLOCK_LIMIT,
+                threads_per_block=self.attribute("MAX_THREADS_PER_BLOCK"),
+                shared_bytes=self.device.context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN if dynamic_bytes else 0,
+                static_shared_bytes=self.attribute("SHARED_SIZE_BYTES") if dynamic_bytes else 0,
+            )
+        return self._limits
 
     def allow_shared(self, dynamic_bytes: int) -> None:
         """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel must be told so once.
@@ -59,11 +97,14 @@ class LoadedKernel(NamedTuple):
             from cuda.bindings import driver
 
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            (status,) = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, dynamic_bytes)
-            if status != 0:
-                raise LaunchError(
-                    f"cannot give {self.entry.name} {dynamic_bytes} bytes of dynamic shared memory", status.name
-                )
+            answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, dynamic_bytes)
+            _done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
+
+    def potential_block_size(self, dynamic_bytes: int) -> int:
+        """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
+        function = self.module.get_function(self.entry.symbol)
+        _grid, block = self.device.context.get_max_potential_block_size(function, 0, dynamic_bytes, 1024)
+        return int(block)
 
 
 class Loader:
@@ -79,30 +120,29 @@ class Loader:
         self._modules: dict[tuple[str, int], _Module] = {}
         _FORGET_AFTER_FORK.add(self)
 
-    def load(self, artifact: Artifact, entry: Entry, key: str, *, stored: bool) -> LoadedKernel:
+    def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
         """The kernel on the current device.
 
         Args:
             artifact: Where it is.
             entry: Which kernel of it.
             key: Names the artifact in this process.
+            device: The current device.
             stored: Whether the artifact came from a store, for the statistics.
 
         Raises:
-            NoDeviceError: There is no device.
             LaunchError: The driver refuses the module.
         """
-        context = _context()
-        device = int(context.device.id)
         with self._lock:
-            module = self._modules.get((key, device))
+            module = self._modules.get((key, device.ordinal))
             if module is None or not module.live[0]:
                 start = time.perf_counter()
-                module = _Module(context, artifact, device)
-                self._modules[key, device] = module
-                seconds = time.perf_counter() - start
-                fields = {"kernel": entry.name, "key": key, "device": device, "load_time_s": seconds, "stored": stored}
-                self._emit(Event(EventKind.LOAD, fields))
+                module = _Module(artifact, device)
+                kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+                self._modules[key, device.ordinal] = module
+                fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
+                self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
+                return kernel
             return module.kernel(entry)
 
     def forget(self) -> None:
@@ -116,31 +156,39 @@ class Loader:
 class _Module:
     """One artifact on one device."""
 
-    def __init__(self, context: Any, artifact: Artifact, device: int) -> None:
+    def __init__(self, artifact: Artifact, device: CurrentDevice) -> None:
         from cuda.core import ObjectCode
 
         image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
-        self.device, self.live = device, [True]
+        self._device, self._target, self.live = device, artifact.target, [True]
         try:
-            proxy = context.create_module_image(image)
-            self._numba_module = context.modules[proxy.handle]
+            self._module = device.context.create_module_image(image)  # a weak proxy: Numba's context owns the module
         except Exception as error:
-            raise _load_error(artifact, device, error) from error
-        # A strong reference would keep the module alive through cuda.close(); Numba's context holds it.
-        weakref.finalize(self._numba_module, self.live.__setitem__, 0, False).atexit = False
-        self._numba_module = weakref.proxy(self._numba_module)
+            raise self._refused(str(error)) from error
+        module = device.context.modules[self._module.handle]
+        weakref.finalize(module, self.live.__setitem__, 0, False).atexit = False
         self._kernels: dict[str, LoadedKernel] = {}
 
     def kernel(self, entry: Entry) -> LoadedKernel:
         found = self._kernels.get(entry.symbol)
         if found is None:
-            try:
-                function = self._numba_module.get_function(entry.symbol)
-            except Exception as error:
-                raise LaunchError(f"cannot load the kernel {entry.name}", _said(error)) from error
-            found = LoadedKernel(entry, self.device, int(function.handle), function, self.live)
+            # Not Module.get_function: it asks the driver for five attributes that no launch needs.
+            from cuda.bindings import driver
+
+            status, kernel = driver.cuLibraryGetKernel(self._module.handle, entry.symbol.encode())
+            if status == 0:
+                status, function = driver.cuKernelGetFunction(kernel)
+            if status != 0:
+                raise self._refused(f"the driver answered {status.name} to the kernel {entry.symbol}")
+            found = LoadedKernel(entry, self._device, int(function), self._module, self.live)
             self._kernels[entry.symbol] = found
         return found
+
+    def _refused(self, why: str) -> LaunchError:
+        hint = ""
+        if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
+            hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
+        return LaunchError(f"cannot load a module for {self._target} on device {self._device.ordinal}", why, hint)
 
 
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -158,17 +206,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def device_target() -> Target:
-    """The target of the current device: with its architecture-specific suffix from 9.0 on, as Numba builds for it.
+def current_device() -> CurrentDevice:
+    """The device of the current context; Numba makes one on device 0 where there is none.
 
     Raises:
-        NoDeviceError: There is no device.
+        NoDeviceError: There is no driver or no device.
     """
-    major, minor = _context().device.compute_capability
-    return Target(major, minor, "a" if major >= 9 else "")
+    context = _context()
+    device = context.device
+    major, minor = device.compute_capability
+    return CurrentDevice(context, int(device.id), Target(major, minor, "a" if major >= 9 else ""))
 
 
-def current_device() -> int:
+def current_ordinal() -> int:
     """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask."""
     from cuda.bindings import driver
 
@@ -179,26 +229,17 @@ def current_device() -> int:
     return int(device) if status == 0 else -1
 
 
-def device_limits(kernel: LoadedKernel) -> DeviceLimits:
-    """What the kernel's device, and the kernel on it, can take."""
-    device = _context().device
-    return DeviceLimits(
-        grid=(device.MAX_GRID_DIM_X, device.MAX_GRID_DIM_Y, device.MAX_GRID_DIM_Z),
-        block=(device.MAX_BLOCK_DIM_X, device.MAX_BLOCK_DIM_Y, device.MAX_BLOCK_DIM_Z),
-        threads_per_block=kernel.function.attrs.maxthreads,
-        shared_bytes=device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-        static_shared_bytes=kernel.function.attrs.shared,
-    )
-
-
 def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher:
     """What packs and launches the kernel on its device."""
     from cuda.bindings import driver
+    from cuda.core import Stream
 
     around = Surroundings(
-        device=kernel.device,
+        device=kernel.device.ordinal,
         order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
+        context=weakref.proxy(kernel.device.context),
+        numba_stream=Stream.from_handle,
     )
     return Launcher(
         name,
@@ -212,13 +253,8 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher
     )
 
 
-def potential_block_size(kernel: LoadedKernel, sharedmem: int) -> int:
-    """The block size at which the most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
-    _grid, block = _context().get_max_potential_block_size(kernel.function, 0, sharedmem, 1024)
-    return int(block)
-
-
 _probed = False
+_CONTEXT_IS_DESTROYED = 709
 
 
 def _context() -> Any:
@@ -239,7 +275,15 @@ def _context() -> Any:
         _probe(driver, devices)
         _probed = True
     try:
-        return devices.get_context()
+        try:
+            return devices.get_context()
+        except driver.CudaAPIError as problem:
+            # After cuda.close() cuda.core believes that it still holds the primary context, and every call of Numba's
+            # fails; one more retain brings it back.
+            if problem.code != _CONTEXT_IS_DESTROYED:
+                raise
+            driver.driver.cuDevicePrimaryCtxRetain(0)
+            return devices.get_context()
     except (error.CudaSupportError, error.CudaDriverError) as problem:
         raise NoDeviceError(
             "cannot find a CUDA device", _said(problem), "name a target to compile without one: arch='sm_90'"
@@ -305,12 +349,11 @@ def disassemble(cubin: bytes) -> str:
     return done.stdout
 
 
-def _load_error(artifact: Artifact, device: int, error: Exception) -> LaunchError:
-    text = _said(error)
-    hint = ""
-    if "NO_BINARY_FOR_GPU" in text or "UNSUPPORTED_PTX" in text or "INVALID_IMAGE" in text:
-        hint = "the code is for another device or newer than the driver: update the driver, or pin an older toolkit"
-    return LaunchError(f"cannot load a module for {artifact.target} on device {device}", text, hint)
+def _done(answer: tuple[Any, ...], action: str) -> Any:
+    """The value of a bindings call, which returns (status, value) or (status,)."""
+    if answer[0] != 0:
+        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}")
+    return answer[1] if len(answer) > 1 else None
 
 
 def _said(error: BaseException) -> str:

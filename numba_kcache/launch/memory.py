@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from .elements import element_of_dtype, element_of_torch
 from .streams import stream_handle
@@ -27,9 +27,8 @@ class Unfit(Exception):
         self.why, self.hint = why, hint
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Device memory that an argument stands for.
+class Memory(NamedTuple):
+    """Device memory that an argument stands for. A tuple, because each launch makes some.
 
     Args:
         address: Of its first element.
@@ -102,8 +101,10 @@ def _numba(value: Any) -> Memory | None:
         dtype.itemsize,
         value.shape,
         value.strides,
-        stream=None if type(stream) is int and stream == 0 else stream_handle(stream),
-        owner=value,
+        False,
+        None,
+        None if type(stream) is int and stream == 0 else stream_handle(stream),
+        value,
     )
 
 
@@ -119,9 +120,7 @@ def _torch(value: Any) -> Memory | None:
     if value.layout is not torch.strided:
         raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
     if value.is_conj() or value.is_neg():
-        raise Unfit(
-            "it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first"
-        )
+        raise Unfit("it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first")
     index = value.get_device()
     item_bytes = value.element_size()
     return Memory(
@@ -159,19 +158,32 @@ def _array_interface(value: Any) -> Memory | None:
 
 
 def _from_interface(value: Any, interface: dict[str, Any], *, address: int) -> Memory:
-    import numpy
-
-    dtype = numpy.dtype(interface["typestr"])
-    if dtype.kind == "V":  # bfloat16 and records say what they are only in .dtype
-        own = getattr(value, "dtype", None)
-        dtype = own if isinstance(own, numpy.dtype) and own.itemsize == dtype.itemsize else dtype
+    element, item_bytes = _element_of_typestr(interface["typestr"])
+    if element == "o":  # bfloat16, fp8 and records say what they are only in their own dtype
+        element = _element_of_own(getattr(value, "dtype", None))
+    data = interface.get("data")
     return Memory(
         address,
-        element_of_dtype(dtype),
-        dtype.itemsize,
-        tuple(interface["shape"]),
+        element,
+        item_bytes,
+        interface["shape"],
         interface.get("strides"),
-        readonly=bool(interface["data"][1]) if interface.get("data") is not None else False,
-        stream=interface.get("stream"),
-        owner=value,
+        bool(data[1]) if data is not None else False,
+        None,
+        interface.get("stream"),
+        value,
     )
+
+
+@lru_cache(maxsize=256)
+def _element_of_typestr(typestr: str) -> tuple[str, int]:
+    import numpy
+
+    dtype = numpy.dtype(typestr)
+    return element_of_dtype(dtype), dtype.itemsize
+
+
+def _element_of_own(dtype: Any) -> str:
+    import numpy
+
+    return element_of_dtype(dtype) if isinstance(dtype, numpy.dtype) else "o"

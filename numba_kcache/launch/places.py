@@ -7,8 +7,7 @@ Promise     A refusal names position, C type and name of the parameter, the type
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..model.parameter import Parameter
@@ -16,26 +15,25 @@ from ..model.parameter import Parameter
 _SHOWN_LENGTH = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """One parameter of one kernel.
 
     Args:
         kernel: The kernel's name.
-        index: From 0.
+        position: From 1.
         parameter: What the compiler says of it.
         typed: Whether its type is known, or only its size.
     """
 
     kernel: str
-    index: int
+    position: int
     parameter: Parameter
     typed: bool = True
 
     def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
         """The error to raise for `value`."""
         return ArgumentError(
-            f"cannot pass {describe(value)} as argument {self.index + 1} of {self.kernel} ({self.parameter})",
+            f"cannot pass {describe(value)} as argument {self.position} of {self.kernel} ({self.parameter})",
             why,
             hint,
         )

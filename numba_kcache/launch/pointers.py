@@ -12,19 +12,17 @@ Not here    The inline checks of the generated launcher: they are a subset of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from .dlpack import DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED, borrow
-from .elements import NUMPY_NAMES, alignment_of, fits
+from .elements import CARRIERS, NUMPY_NAMES, alignment_of, fits
 from .memory import Memory, Unfit, host_array_of, memory_of
 from .places import Place
 from .streams import same_order
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What checking an address needs to know of the process.
 
     Args:
@@ -33,6 +31,7 @@ class Surroundings:
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
+        numba_stream: From a handle to the stream that Numba's copying wrappers take.
         context: What Numba's arrays of this device have as the context of their memory, to know them by.
     """
 
@@ -40,25 +39,27 @@ class Surroundings:
     order_after: Callable[[int, int], None]
     device_of: Callable[[int], int | None] | None = None
     context: Any = None
+    numba_stream: Callable[[int], Any] = int
 
 
-@dataclass(slots=True)
 class Call:
     """One launch on its slow path.
 
     Args:
         stream: The launch stream as the user gave it.
         handle: Its handle.
+
+    Attributes:
         before: To be done before the launch, in order.
         after: To be done after it: copies back to the host.
-        keep: What must live until the launch is queued.
     """
 
-    stream: Any
-    handle: int
-    before: list[Callable[[], object]] = field(default_factory=list)
-    after: list[Callable[[], object]] = field(default_factory=list)
-    keep: list[object] = field(default_factory=list)
+    __slots__ = ("after", "before", "handle", "stream")
+
+    def __init__(self, stream: Any, handle: int) -> None:
+        self.stream, self.handle = stream, handle
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
 
 
 class PointerReader:
@@ -74,10 +75,14 @@ class PointerReader:
         self._place, self._around, self._strided = place, around, strided
         code = place.parameter.code
         self._may_write = place.parameter.is_pointer and not code.startswith("*k")
-        self._pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
+        self.pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
 
-    def __call__(self, value: Any, handle: int) -> int | None:
+    def __call__(self, value: Any, order: int) -> int | None:
         """The address, or None where something has to be done before the launch.
+
+        Args:
+            value: The argument.
+            order: Of the launch stream (`streams.same_order`).
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -88,10 +93,10 @@ class PointerReader:
                 return None
             raise self._refusal(value)
         self._check(value, memory)
-        return memory.address if self._producer(memory, handle) is None else None
+        return memory.address if self._producer(memory, order) is None else None
 
     def resolve(self, value: Any, call: Call) -> Callable[[], int]:
-        """What gives the address once `call.before` is done; the argument is fully checked before.
+        """What gives the address once `call.before` is done, and keeps what it points to; all checks are made now.
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -104,8 +109,7 @@ class PointerReader:
                 raise self._refusal(value)
             memory = self._borrow(value, call)
         self._check(value, memory)
-        call.keep.append(memory.owner)
-        producer = self._producer(memory, call.handle)
+        producer = self._producer(memory, same_order(call.handle))
         if producer is not None:
             call.before.append(lambda: self._around.order_after(producer, call.handle))
         return lambda: memory.address
@@ -116,8 +120,9 @@ class PointerReader:
         except Unfit as unfit:
             raise self._place.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
 
-    def _producer(self, memory: Memory, handle: int) -> int | None:
-        if memory.stream is None or same_order(memory.stream) == same_order(handle):
+    @staticmethod
+    def _producer(memory: Memory, order: int) -> int | None:
+        if memory.stream is None or same_order(memory.stream) == order:
             return None
         return memory.stream
 
@@ -128,9 +133,7 @@ class PointerReader:
         try:
             tensor = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
-            raise self._place.refuse(
-                value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            ) from error
+            raise self._place.refuse(value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}") from error
         return Memory(
             tensor.address,
             tensor.element,
@@ -151,7 +154,7 @@ class PointerReader:
         self._check(held, memory)
 
         def copy() -> None:
-            array = value.to_device(call.after, call.stream or 0)
+            array = value.to_device(call.after, self._around.numba_stream(call.handle))
             copied.append(array)
 
         def address() -> int:
@@ -160,20 +163,17 @@ class PointerReader:
 
         copied: list[Any] = []
         call.before.append(copy)
-        call.keep.append(copied)
         return address
 
     def _check(self, value: Any, memory: Memory) -> None:
         self._check_device(value, memory)
         if memory.element is None:
             return
-        pointee, refuse = self._pointee, self._place.refuse
+        pointee, refuse = self.pointee, self._place.refuse
         if not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
-            raise refuse(
-                value, "it is read-only, the parameter is not const", "declare it const, or pass a copy"
-            )
+            raise refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
         if not self._strided and not lies_flat(memory):
             raise refuse(
                 value,
@@ -182,9 +182,7 @@ class PointerReader:
             )
         alignment = alignment_of(pointee)
         if memory.address % alignment:
-            raise refuse(
-                value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need"
-            )
+            raise refuse(value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need")
 
     def _check_device(self, value: Any, memory: Memory) -> None:
         around = self._around
@@ -252,5 +250,7 @@ def _elements(pointee: str) -> str:
 
 
 def _retype_hint(pointee: str) -> str:
-    name = NUMPY_NAMES[pointee[2:] if pointee[0] == "v" else pointee]
-    return f"convert it with .astype({name!r}), or change the parameter"
+    element = pointee[2:] if pointee[0] == "v" else pointee
+    if element in CARRIERS:
+        return f"NumPy has no such type: pass an array of {NUMPY_NAMES[CARRIERS[element]]} that holds its bits"
+    return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"

@@ -1,6 +1,6 @@
 """What one parameter contributes to a launch: how its argument becomes values that `struct` packs.
 
-Promise     `Slot.settle` is the whole check of one argument; the lines in `Slot.lines` accept only what
+Promise     `Slot.settle` is the whole check of one argument; the lines of `Slot.inline` accept only what
             `settle` accepts and give the same values, faster. They are put together from fixed text alone.
 Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, and what else it
             needs stands under names in {k} in the namespace of the generated function (`names`).
@@ -13,12 +13,11 @@ Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..model.parameter import Parameter
-from .elements import CARRIERS, NUMPY_NAMES
+from .elements import CARRIERS, NUMPY_NAMES, TAKE_ANY, alignment_of
 from .places import Place
 from .pointers import Call, PointerReader, Surroundings
 from .scalars import STRUCT_LETTERS, bytes_converter, scalar_converter
@@ -41,43 +40,53 @@ _POINTER_LINES = """\
                     and not a{k}.is_neg(){torch_conj}):
                 v{k} = a{k}.data_ptr()
                 torch = True
-            elif (v{k} := pointer{k}(a{k}, handle)) is None:
+            elif (v{k} := pointer{k}(a{k}, order)) is None:
+                return slow({given}, 0)
+"""
+_ALIGNED_LINES = """\
+            if v{k} & {mask}:
                 return slow({given}, 0)
 """
 _ADDRESS_LINES = """\
-            if (v{k} := pointer{k}(a{k}, handle)) is None:
+            if (v{k} := pointer{k}(a{k}, order)) is None:
                 return slow({given}, 0)
 """
 _USUAL = {
     "i": "(t := type(a{k})) is int or t in integers",
+    "u": "(t := type(a{k})) is int or t in integers",
     "f": "(t := type(a{k})) is float or t is int or t in reals",
     "b": "a{k} is True or a{k} is False",
     "c": "type(a{k}) is complex",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Inline(NamedTuple):
+    """What the generated function does for one parameter.
+
+    Args:
+        lines: Source that leaves v{k}, indented for the body of the function.
+        names: What the lines need, by name with {k}.
+        values: The expressions that `struct` packs, in v{k}.
+    """
+
+    lines: str
+    names: dict[str, Any]
+    values: str = "v{k}"
+
+
+class Slot(NamedTuple):
     """One parameter's part in a launch.
 
     Args:
-        letters: What `struct` packs for it.
         settle: Checks one argument. What it returns is a value, or for pointers a function that gives the
             address once the things to do on the `Call` are done.
-        spread: From the settled value to what `letters` take.
-        lines: Source that leaves v{k}, indented for the body of the generated function.
-        values: The expressions that `letters` take, in v{k}.
-        names: What `lines` need, by name with {k}.
-        is_array: Whether arrays may stand here.
+        spread: From the settled value to what `struct` packs (`struct_format`).
+        inline: Makes what the generated function does; most kernels of a process are never asked.
     """
 
-    letters: str
     settle: Callable[[Any, Call], Any]
     spread: Callable[[Any], tuple[Any, ...]]
-    lines: str
-    values: str = "v{k}"
-    names: dict[str, Any] = field(default_factory=dict)
-    is_array: bool = False
+    inline: Callable[[], Inline]
 
 
 def slot_of(place: Place, around: Surroundings, *, strided: bool) -> Slot:
@@ -95,56 +104,52 @@ def slot_of(place: Place, around: Surroundings, *, strided: bool) -> Slot:
         return _word_slot(place, around, strided=strided)
     if parameter.code in STRUCT_LETTERS:
         return _number_slot(place, parameter.code)
-    convert = bytes_converter(place)
-    return _converted_slot(f"{parameter.size}s", convert, _CONVERTED_LINES)
+    return _converted_slot(bytes_converter(place), _CONVERTED_LINES)
 
 
 def _number_slot(place: Place, code: str) -> Slot:
-    letters, convert = STRUCT_LETTERS[code], scalar_converter(code, place)
+    convert = scalar_converter(code, place)
     if code in CARRIERS:
-        return _converted_slot(letters, convert, _CONVERTED_LINES)
-    kind = "i" if code[0] == "u" else code[0]
-    lines = _NUMBER_LINES.replace("{usual}", _USUAL[kind])
-    if kind == "c":
-        return Slot(
-            letters,
-            lambda value, call: convert(value),
-            lambda value: (value.real, value.imag),
-            lines,
-            "v{k}.real, v{k}.imag",
-            {"number{k}": convert},
-        )
-    return _converted_slot(letters, convert, lines)
-
-
-def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> Slot:
+        return _converted_slot(convert, _CONVERTED_LINES)
+    lines = _NUMBER_LINES.replace("{usual}", _USUAL[code[0]])
+    if code[0] != "c":
+        return _converted_slot(convert, lines)
     return Slot(
-        letters,
+        lambda value, call: convert(value),
+        lambda value: (value.real, value.imag),
+        lambda: Inline(lines, {"number{k}": convert}, "v{k}.real, v{k}.imag"),
+    )
+
+
+def _converted_slot(convert: Callable[[Any], Any], lines: str) -> Slot:
+    return Slot(
         lambda value, call: convert(value),
         lambda value: (value,),
-        lines,
-        names={"number{k}": convert},
+        lambda: Inline(lines, {"number{k}": convert}),
     )
 
 
 def _pointer_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
     reader = PointerReader(place, around, strided=strided)
-    pointee = place.parameter.code.lstrip("*").removeprefix("k")
-    if pointee[0] == "v":  # their alignment is checked, which the lines for arrays do not
-        lines, names = _ADDRESS_LINES, dict[str, Any]()
-    else:
-        lines, names = _array_lines(pointee, around)
-    names["pointer{k}"] = reader
-    return Slot("Q", reader.resolve, _address, lines, names=names, is_array=True)
+    return Slot(reader.resolve, _address, lambda: _inline_pointer(reader, around))
+
+
+def _inline_pointer(reader: PointerReader, around: Surroundings) -> Inline:
+    lines, names = _array_lines(reader.pointee, around)
+    alignment = alignment_of(reader.pointee)
+    if alignment > 1:
+        lines += _ALIGNED_LINES.replace("{mask}", str(alignment - 1))
+    return Inline(lines, {**names, "pointer{k}": reader})
 
 
 def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any]]:
-    takes_any = pointee in ("?", "o", "i1", "u1")
+    takes_any = pointee in TAKE_ANY
+    element = pointee[2:] if pointee[0] == "v" else pointee
     many = around.device_of is not None
     parts = {
         "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
         "{torch_dtype}": "" if takes_any else "a{k}.dtype is torch_dtype{k} and ",
-        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or pointee[0] == "c" else "",
+        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or element[0] == "c" else "",
         "{numba_device}": " and type(g := a{k}.gpu_data) is OwnedPointer and g._view.context is context"
         if many
         else "",
@@ -157,8 +162,8 @@ def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any
         return lines, {}
     import numpy
 
-    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(pointee, pointee)])
-    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[pointee]}
+    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(element, element)])
+    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[element]}
 
 
 def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
@@ -173,25 +178,27 @@ def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
                 raise
             return None
 
-    def address(value: Any, handle: int) -> int | None:
+    def address(value: Any, order: int) -> int | None:
         word = number(value)
-        return reader(value, handle) if word is None else word
+        return reader(value, order) if word is None else word
 
     def settle(value: Any, call: Call) -> Callable[[], int]:
         word = number(value)
         return reader.resolve(value, call) if word is None else lambda: word
 
-    return Slot("Q", settle, _address, _ADDRESS_LINES, names={"pointer{k}": address}, is_array=True)
+    return Slot(settle, _address, lambda: Inline(_ADDRESS_LINES, {"pointer{k}": address}))
 
 
 def _address(settled: Callable[[], int]) -> tuple[int]:
     return (settled(),)
 
 
-def struct_format(parameters: tuple[Parameter, ...], slots: list[Slot]) -> str:
+def struct_format(parameters: tuple[Parameter, ...]) -> str:
     """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
     text, end = "=", 0
-    for parameter, slot in zip(parameters, slots, strict=True):
-        text += "x" * (parameter.offset - end) + slot.letters
-        end = parameter.offset + parameter.size
+    for parameter in parameters:
+        offset, size, code, _c_type, _name = parameter
+        letters = "Q" if code[0] == "*" or (code == "?" and size == 8) else STRUCT_LETTERS.get(code) or f"{size}s"
+        text += "x" * (offset - end) + letters
+        end = offset + size
     return text

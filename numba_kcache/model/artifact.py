@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .parameter import Parameter, is_code, size_of_code
+from .parameter import CODE_SIZES, Parameter
 from .target import Target, parse_target
 
 MAX_PARAMETERS_BYTES = 32764
@@ -119,7 +119,7 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
         seconds, attributes = header["compile_time_s"], header["attributes"]
         if type(entries) is not list or len(entries) > _MAX_ENTRIES:
             raise ValueError("entries")
-        if type(attributes) is not dict or type(seconds) not in (int, float):
+        if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
         if header["kind"] not in ("cuda", "ptx", "cubin", "numba"):
             raise ValueError("kind")
@@ -139,16 +139,18 @@ def _entry(fields: Any) -> Entry:
     if not (type(name) is type(symbol) is str and type(typed) is bool and len(symbol) <= _MAX_NAME):
         raise ValueError("entry")
     registers, shared, local, const = resources
-    if not all(type(each) is int and 0 <= each < 1 << 32 for each in resources):
-        raise ValueError("resources")
+    for amount in resources:
+        if type(amount) is not int or not 0 <= amount < 1 << 32:
+            raise ValueError("resources")
     read, end = [], 0
     for offset, size, code, c_type, label in parameters:
-        if not (type(offset) is type(size) is int and type(code) is type(c_type) is type(label) is str):
+        if not (type(offset) is type(size) is int and type(c_type) is type(label) is str):
             raise ValueError("parameter")
-        if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES and is_code(code)):
+        own_size = CODE_SIZES.get(code, 0)  # 0 is the size of no code
+        if not (end <= offset and size > 0 and offset + size <= MAX_PARAMETERS_BYTES):
             raise ValueError("parameter out of bounds")
-        if size_of_code(code) not in (None, size):
-            raise ValueError("parameter of another size than its type")
+        if own_size != size and own_size is not None:
+            raise ValueError("parameter of another size than its type, or of no type that is known")
         end = offset + size
         read.append(Parameter(offset, size, code, c_type, label))
     return Entry(name, symbol, tuple(read), typed, registers, shared, local, const)

@@ -18,7 +18,6 @@ Method      Grammar of `code`:
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 SCALAR_SIZES = {
@@ -27,8 +26,15 @@ SCALAR_SIZES = {
 }  # fmt: skip
 """Bytes of each scalar code."""
 
-_SCALAR = "|".join(SCALAR_SIZES)
-_CODE = re.compile(rf"(?:\*k?(?:\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})|\?|o|v[1-4](?:{_SCALAR})|{_SCALAR})\Z")
+
+def _code_sizes() -> dict[str, int | None]:
+    vectors = {f"v{n}{each}": n * size for each, size in SCALAR_SIZES.items() for n in (1, 2, 3, 4)}
+    values: dict[str, int | None] = {**SCALAR_SIZES, **vectors, "o": None, "?": None}
+    return values | {f"*{const}{element}": 8 for element in values for const in ("", "k")}
+
+
+CODE_SIZES = _code_sizes()
+"""Every word of the vocabulary with the bytes it takes as a parameter; None where the word does not say."""
 
 
 class Parameter(NamedTuple):
@@ -55,17 +61,3 @@ class Parameter(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.c_type or f'{self.size} bytes'}{' ' if self.name else ''}{self.name}"
-
-
-def is_code(text: str) -> bool:
-    """Whether `text` is a word of the vocabulary."""
-    return _CODE.match(text) is not None
-
-
-def size_of_code(code: str) -> int | None:
-    """Bytes of a value of this code; None where the code alone does not say (`o`, `?`)."""
-    if code.startswith("*"):
-        return 8
-    if code.startswith("v"):
-        return int(code[1]) * SCALAR_SIZES[code[2:]]
-    return SCALAR_SIZES.get(code)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..errors import OptionError
 
-_SPELLING = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z")
+_SPELLING = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z", re.ASCII)
 
 
 class Target(NamedTuple):

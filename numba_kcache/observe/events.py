@@ -16,7 +16,7 @@ from ..errors import KCacheWarning
 from ..model.event import Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
-"""Events that the log has at DEBUG; the others are at INFO."""
+"""Events of ordinary work: listeners have them, the log does not."""
 
 
 class Events:
@@ -45,10 +45,10 @@ class Events:
                 listener(event)
             except Exception:  # a listener is the user's code: its faults must not reach a launch
                 _logger().exception("a listener of numba_kcache failed")
+        if event.kind in _QUIET:
+            return  # the log has nothing of them: emitting costs a warm start next to nothing
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
-            log = _logger()
-            if log.isEnabledFor(level := _DEBUG if event.kind in _QUIET else _INFO):
-                log.log(level, "%s %s", event.kind, dict(event.fields))
+            _logger().info("%s %s", event.kind, dict(event.fields))
         text = _warning_of(event)
         if text is not None:
             self._warn_once(*text)
@@ -60,11 +60,8 @@ class Events:
             self._said.add(subject)
         try:
             warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
-        except Warning:  # the user turned warnings into errors; a launch must not fail by it
+        except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
             _logger().warning(text)
-
-
-_DEBUG, _INFO = 10, 20
 
 
 def _logger() -> Any:

@@ -61,11 +61,10 @@ def make_root(path: str, *, shared: bool) -> None:
     try:
         os.mkdir(path, mode)
     except FileExistsError:
-        pass
+        if os.listdir(path):
+            return  # tagged already, or it holds other things as well, which backups must not pass over
     try:
-        fd = os.open(
-            f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666
-        )
+        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666)
     except FileExistsError:
         return
     try:
@@ -74,12 +73,16 @@ def make_root(path: str, *, shared: bool) -> None:
         os.close(fd)
 
 
+LOCAL_PARENT = "/var/tmp"
+"""Where the private directory goes: kept over reboots, and local on every machine."""
+
+
 def private_directory() -> str | None:
     """A directory of this user alone on a local disk, made if need be; None where there is none to be had."""
     import tempfile
 
     name = f"numba_kcache-{os.geteuid()}"
-    for parent in ("/var/tmp", tempfile.gettempdir()):
+    for parent in (LOCAL_PARENT, tempfile.gettempdir()):
         path = f"{parent}/{name}"
         try:
             try:
@@ -107,20 +110,17 @@ def is_network(path: str, status: os.stat_result) -> bool:
 
 def is_network_mount(mountinfo: str, path: str) -> bool:
     """Whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
-    longest, found = -1, False
+    found = False
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")[0]
         if len(fields) < 5:
             continue
-        point = (
-            fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
-            if "\\" in fields[4]
-            else fields[4]
-        )
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two mounts on one point the later hides the earlier
-            longest, found = len(point), kind in _NETWORK or kind.startswith("fuse.")
+        point = fields[4]
+        if "\\" in point:  # a space is written as \040
+            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            found = kind in _NETWORK or kind.startswith("fuse.")  # the later mount lies over the earlier
     return found
 
 

@@ -128,11 +128,7 @@ class StoredEntry:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StoredEntry):
             return NotImplemented
-        return (
-            self.key == other.key
-            and self.header == other.header
-            and dict(self.payloads) == dict(other.payloads)
-        )
+        return self.key == other.key and self.header == other.header and dict(self.payloads) == dict(other.payloads)
 
     __hash__ = None  # type: ignore[assignment]
 

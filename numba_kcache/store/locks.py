@@ -69,9 +69,7 @@ class KeyLocks:
         mode: Permissions of the lock files.
     """
 
-    def __init__(
-        self, directory: str | None, make: Callable[[], None] = lambda: None, *, mode: int = 0o600
-    ) -> None:
+    def __init__(self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()
         _all.add(self)
@@ -116,9 +114,7 @@ class KeyLocks:
             if found is None and seated:
                 seat.failed = False
                 fd, found = self._lock_file(name, look, deadline)
-            yield Turn(
-                found, time.monotonic() - start, fd is not None or (seated and self._directory is None)
-            )
+            yield Turn(found, time.monotonic() - start, fd is not None or (seated and self._directory is None))
             failed = False
         finally:
             if fd is not None:
@@ -153,6 +149,8 @@ class KeyLocks:
                     continue
                 found, status = look(), os.fstat(fd)
                 if found is not None or (status.st_size and not status.st_nlink):
+                    if status.st_nlink:
+                        os.unlink(f"{self._directory}/{name}")
                     return None, found  # built; or whom we waited for has failed
                 if status.st_nlink:
                     os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
@@ -162,7 +160,7 @@ class KeyLocks:
                 os.close(fd)
                 fd = -1
         except OSError:
-            return None, look()  # not writable, or no locks on this filesystem
+            return None, look()  # not writable, no locks on this filesystem, or the file is gone
         finally:
             if fd >= 0:
                 os.close(fd)

@@ -67,9 +67,7 @@ class MemoryStore:
         for file in self._walk():
             if file.kind == ENTRY:
                 entry = decode_entry(self._files[ENTRY, file.key][0], file.key)
-                yield EntryInfo(
-                    file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry)
-                )
+                yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
@@ -78,9 +76,7 @@ class MemoryStore:
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
-        return self._evict(
-            limit, None if older_than is None else int((self._clock() - older_than) * 1e9), 1.0
-        )
+        return self._evict(limit, None if older_than is None else int((self._clock() - older_than) * 1e9), 1.0)
 
     def clear(self) -> Removed:
         """Remove everything."""
@@ -122,9 +118,7 @@ class MemoryStore:
 
     def _walk(self) -> list[Found]:
         with self._mutex:
-            return [
-                Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()
-            ]
+            return [Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()]
 
     def _evict(self, max_size_bytes: int, before_ns: int | None, low_water: float) -> Removed:
         with self._mutex:

@@ -34,9 +34,7 @@ FAULT_POINTS = (
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def publish(
-    data: bytes, target: str, *, private: str, durability: Durability, time_ns: int, mode: int = 0o600
-) -> None:
+def publish(data: bytes, target: str, *, private: str, durability: Durability, time_ns: int, mode: int = 0o600) -> None:
     """Make `target` a file that holds `data`.
 
     Args:

@@ -111,22 +111,24 @@ class Tree:
                     raise
                 self.make(os.path.dirname(target), durability)
 
-    def make(self, directory: str, durability: Durability = "none") -> None:
-        """Make the tree as far as `directory` needs it.
+    def make(self, directory: str, durability: Durability = "none") -> bool:
+        """Make the tree as far as `directory` needs it; whether it is a new tree.
 
         Raises:
             OSError: It cannot be made.
         """
         mode = 0o777 if self.shared else 0o700
         make_root(self.root, shared=self.shared)
-        parent = os.path.dirname(directory)
+        parent, is_new = os.path.dirname(directory), False
         for path in (self.base, self.private, parent, directory):
             try:
                 os.mkdir(path, mode)
             except FileExistsError:
                 continue
+            is_new = is_new or path == self.base
             if durability == "full":
                 sync_directory(os.path.dirname(path))
+        return is_new
 
     def size_of(self, path: str) -> int | None:
         """Bytes of the file at `path`; None if there is none."""

@@ -16,12 +16,12 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
-from ..keys.encoding import encode
+from ..keys.encoding import Plain, encode
 from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
 
 Record = dict[str, Any]
@@ -50,7 +50,7 @@ class Toolchain:
         self._load, self._save = load, save
         self._lock = threading.RLock()
         self._name = ""
-        self._record: Record = {}
+        self._record: Record | None = None
 
     def library(self, name: str) -> Library | None:
         """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
@@ -85,36 +85,58 @@ class Toolchain:
             known = self._remembered().get("include_dirs")
             if known is None:
                 known = installed_include_dirs()
-                self._record["include_dirs"] = known
-                self._save(self._name, self._record)
+                if known:
+                    self._remembered()["include_dirs"] = known
+                    self._save(self._name, self._remembered())
             return tuple(known)
+
+    def header_trees(self) -> tuple[tuple[str, str], ...]:
+        """(root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
+
+        The record holds while a root and the folders right in it are unchanged; a header edited in place inside a
+        toolkit is not seen before `clear()`.
+        """
+        with self._lock:
+            known = self._remembered().get("header_trees", [])
+            roots = _topmost(self.include_dirs())
+            if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
+                known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
+                self._remembered()["header_trees"] = known
+                self._save(self._name, self._remembered())
+            return tuple((root, identity) for root, identity, _ in known)
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
-            self._name = ""
+            self._record = None
+
+    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
+        """Whether the record has all of these: then asking for them loads nothing."""
+        with self._lock:
+            record = self._remembered()
+            return all(name in record.get("libraries", {}) for name in libraries) and all(
+                name in record.get("versions", {}) for name in distributions
+            )
 
     def _remembered(self) -> Record:
-        if not self._name:
-            surroundings = _surroundings()
-            self._name = sha256(encode(surroundings), usedforsecurity=False).hexdigest()
+        if self._record is None:
+            self._name = _name_of_surroundings()
             record = self._load(self._name)
             self._record = record if record is not None and _holds(record) else {"watch": _watched()}
         return self._record
 
     def _remember(self, table: str, name: str, value: Any) -> None:
-        self._record.setdefault(table, {})[name] = value
-        self._save(self._name, self._record)
+        record = self._remembered()
+        record.setdefault(table, {})[name] = value
+        self._save(self._name, record)
 
 
-def _surroundings() -> dict[str, Any]:
-    """What decides where libraries are found: a record made elsewhere is not read here."""
-    return {
-        "prefix": sys.prefix,
-        "python": sys.version,
-        "sites": site_directories(),
-        "variables": dict(sorted(variables(TOOLCHAIN_VARIABLES).items())),
-    }
+def _name_of_surroundings() -> str:
+    """A name for all that decides where libraries are found: a record made elsewhere is not read here."""
+    surroundings: tuple[Plain, ...] = (
+        sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
+    )  # fmt: skip
+    return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
 
 
 def _watched() -> list[list[Any]]:
@@ -127,10 +149,14 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
+        folders = record.get("include_dirs", [])
+        texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
+        if type(folders) is not list or not all(type(text) is str for text in texts):
+            return False
         return bool(record["watch"] == _watched()) and all(
             _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return False
 
 
@@ -146,14 +172,18 @@ def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _sibling(nvrtc.path, ("libnvrtc-builtins.so", "nvrtc-builtins64")) if nvrtc else None
-    if name == "libdevice":
-        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    return _libdevice_path() if name == "libdevice" else loaded_path(name)
 
-        try:
-            return str(find_bitcode_lib("device"))
-        except BitcodeLibNotFoundError:
-            return None
-    return loaded_path(name)
+
+def _libdevice_path() -> str | None:
+    try:
+        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    except ImportError:
+        return None
+    try:
+        return str(find_bitcode_lib("device"))
+    except BitcodeLibNotFoundError:
+        return None
 
 
 def loaded_path(name: str) -> str | None:
@@ -178,13 +208,51 @@ def _sibling(path: str, prefixes: tuple[str, ...]) -> str | None:
 
 def installed_include_dirs() -> list[str]:
     """CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError:
+        return []
     found = [find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
     if found[1] and not found[0]:
         bundled = os.path.join(found[1], "cccl")
         found[0] = bundled if os.path.isdir(bundled) else None
     return [os.path.realpath(path) for path in found if path]
+
+
+def _topmost(folders: Sequence[str]) -> list[str]:
+    """Those folders that lie in none of the others."""
+    return [
+        each
+        for each in dict.fromkeys(folders)
+        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
+    ]
+
+
+def _folder_stats(root: str) -> list[list[int]]:
+    """(mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
+    try:
+        with os.scandir(root) as entries:
+            folders = sorted(each.path for each in entries if each.is_dir())
+    except OSError:
+        return []
+    stats = (_stat(each) for each in (root, *folders))
+    return [[each[1], each[2]] for each in stats if each]
+
+
+def _tree_identity(root: str) -> str:
+    """A digest of every file's path and content."""
+    found = sha256(usedforsecurity=False)
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as file:
+                    content = sha256(file.read(), usedforsecurity=False).digest()
+            except OSError:
+                content = b""
+            found.update(encode([os.path.relpath(path, root), content]))
+    return found.hexdigest()
 
 
 def _version(distribution: str) -> str | None:

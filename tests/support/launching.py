@@ -6,8 +6,9 @@ The parameter bytes are read back the way the driver would: through the pointer 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from numba_kcache.launch.arguments import Launch, Launcher
 from numba_kcache.launch.config import LaunchShape
 from numba_kcache.launch.pointers import Surroundings
-from numba_kcache.model.parameter import Parameter, size_of_code
+from numba_kcache.model.parameter import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
 
@@ -55,14 +56,21 @@ class Driver:
         *extents, stream, address, extra = rest
         assert function == 77
         assert extra == 0
+        assert address % 8 == 0
         pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
-        read = [
-            ctypes.string_at(pointer, each.size)
-            for pointer, each in zip(pointers, self.parameters, strict=True)
-        ]
+        read = [ctypes.string_at(pointer, each.size) for pointer, each in zip(pointers, self.parameters, strict=True)]
         if not self.answer:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
+
+    CUlaunchConfig = SimpleNamespace
+
+    def cuLaunchKernelEx(self, config: Any, function: int, address: int, extra: int) -> tuple[int]:
+        self.attributes = config.attrs[: config.numAttrs]
+        return self.cuLaunchKernel(
+            function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
+            config.blockDimZ, config.sharedMemBytes, config.hStream, address, extra,
+        )  # fmt: skip
 
     def cuEventCreate(self, flags: int) -> tuple[int, str]:
         return 0, f"event {len(self.events)}"
@@ -118,7 +126,7 @@ class Kernel:
 
 def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:
     """The parameters of a kernel that takes one value of this code."""
-    return (Parameter(0, size_of_code(code) or size or 8, code, c_type, "p"),)
+    return (Parameter(0, CODE_SIZES[code] or size or 8, code, c_type, "p"),)
 
 
 class Numba:
@@ -150,12 +158,124 @@ class Numba:
 class Interface:
     """An object whose only word about itself is `__cuda_array_interface__`."""
 
-    def __init__(
-        self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any
-    ) -> None:
+    def __init__(self, address: int = 0x7F0000002000, dtype: Any = "f4", shape: Any = (1024,), **more: Any) -> None:
         dtype = np.dtype(dtype)
         readonly = more.pop("readonly", False)
         self.__cuda_array_interface__ = {
             "shape": shape, "typestr": dtype.str, "data": (address, readonly), "strides": None, "version": 3,
             **more,
         }  # fmt: skip
+
+
+class CupyArray:
+    """What `cupy.ndarray` offers to the launch, and nothing else."""
+
+    def __init__(self, address: int, dtype: Any = "f4", *, contiguous: bool = True, device: int = 0) -> None:
+        self.data = SimpleNamespace(ptr=address, device_id=device)
+        self.dtype, self._contiguous = np.dtype(dtype), contiguous
+        self.shape = (4,)
+
+    @property
+    def _c_contiguous(self) -> bool:
+        return self._contiguous
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.data.ptr, False),
+            "strides": None if self._contiguous else (2 * self.dtype.itemsize,),
+            "version": 3,
+            "stream": sys.modules["cupy"].cuda.get_current_stream().ptr or 1,
+        }
+
+
+class Tensor:
+    """What `torch.Tensor` offers to the launch, and nothing else: its array interface is a trap."""
+
+    def __init__(
+        self, address: int, dtype: str = "float32", *, shape: tuple[int, ...] = (4,),
+        stride: tuple[int, ...] | None = None, device: int = 0, conj: bool = False, neg: bool = False,
+        layout: str = "strided", storage: bool = True,
+    ) -> None:  # fmt: skip
+        torch = sys.modules["torch"]
+        self.dtype, self.layout = getattr(torch, dtype), getattr(torch, layout)
+        self.shape, self._stride, self._address = shape, stride, address
+        self._device, self._conj, self._neg, self._storage = device, conj, neg, storage
+        self.device = SimpleNamespace(type="cpu" if device < 0 else "cuda", index=device)
+        self.is_cuda = device >= 0
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+
+    def is_contiguous(self) -> bool:
+        if self.layout != "torch.strided":
+            raise RuntimeError("Tensors of type SparseTensorImpl do not have is_contiguous")
+        return self._stride is None
+
+    def stride(self) -> tuple[int, ...] | None:
+        return self._stride
+
+    def get_device(self) -> int:
+        return self._device
+
+    def is_conj(self) -> bool:
+        return self._conj
+
+    def is_neg(self) -> bool:
+        return self._neg
+
+    def element_size(self) -> int:
+        return 2 if self.dtype.name == "bfloat16" else 8 if self.dtype.name == "complex64" else 4
+
+    def data_ptr(self) -> int:
+        if not self._storage:
+            raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage\nmore")
+        return self._address
+
+
+class _TorchDtype:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+def fake_torch(stream: dict[str, int]) -> ModuleType:
+    """A module `torch` whose current stream is `stream["handle"]`."""
+    torch = ModuleType("torch")
+    for name in ("float32", "bfloat16", "float16", "int32", "complex64", "float8_e4m3fn"):
+        setattr(torch, name, _TorchDtype(name))
+    torch.strided, torch.sparse_coo = "torch.strided", "torch.sparse_coo"  # type: ignore[attr-defined]
+    torch.Tensor = Tensor  # type: ignore[attr-defined]
+    torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda device: stream["handle"])  # type: ignore[attr-defined]
+    return torch
+
+
+def fake_cupy(stream: dict[str, int]) -> ModuleType:
+    """A module `cupy` whose current stream is `stream["handle"]`."""
+    cupy = ModuleType("cupy")
+    cupy.ndarray = CupyArray  # type: ignore[attr-defined]
+    current = lambda: SimpleNamespace(ptr=stream["handle"])  # noqa: E731
+    cupy.cuda = SimpleNamespace(get_current_stream=current)  # type: ignore[attr-defined]
+    return cupy
+
+
+class DlpackArray:
+    """An object that speaks DLPack alone; a host array poses as memory of the device."""
+
+    def __init__(self, array: Any, device: tuple[int, int] = (2, 0), versioned: bool = True) -> None:
+        self.array, self._device, self._versioned = array, device, versioned
+        self.streams: list[int] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, *, stream: int, **newer: Any) -> Any:
+        if newer and not self._versioned:
+            raise TypeError("unexpected keyword argument 'max_version'")
+        self.streams.append(stream)
+        return self.array.__dlpack__(**newer)

@@ -1,0 +1,90 @@
+"""The project's tasks. Needs Python alone: it makes its own environment in .venv and runs the task there.
+
+    python3 tasks.py demo     compile three kernels, serve them from disk to a second process
+    python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
+    python3 tasks.py check    formatting, lint, types
+    python3 tasks.py docs     run the code blocks of README and docs, and the examples
+    python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
+    python3 tasks.py all      check, docs and test, as CI does
+
+NUMBA_KCACHE_CUDA=cu12 in the environment takes the CUDA 12 toolkit instead of 13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def make_environment() -> None:
+    """Make .venv, or bring it up to date with pyproject.toml."""
+    toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
+    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + toolkit.encode()).hexdigest()
+    stamp = VENV / "stamp"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return
+    if importlib.util.find_spec("ensurepip") is None:
+        raise SystemExit("cannot make an environment: this Python has no ensurepip (Debian: apt install python3-venv)")
+    if not PYTHON.is_file():
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    print(f"installing numba-kcache[{toolkit},dev] into {VENV}", flush=True)
+    run("-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f".[{toolkit},dev]")
+    stamp.write_text(wanted)
+
+
+def run(*arguments: str) -> None:
+    """Run the environment's Python; end with its exit code if it fails."""
+    done = subprocess.run([str(PYTHON), *arguments], cwd=ROOT, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+def has_gpu() -> bool:
+    """Whether the CUDA driver finds a device."""
+    script = "from cuda.bindings import driver as d; d.cuInit(0); import sys; sys.exit(not d.cuDeviceGetCount()[1])"
+    return subprocess.run([str(PYTHON), "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def demo() -> None:
+    run("examples/first_kernels.py")
+
+
+def test() -> None:
+    run("-m", "pytest", "-q", *([] if has_gpu() else ["-m", "not gpu"]), *sys.argv[2:])
+
+
+def check() -> None:
+    run("-m", "ruff", "format", "--check", ".")
+    run("-m", "ruff", "check", ".")
+    run("-m", "mypy")
+
+
+def docs() -> None:
+    run("-m", "pytest", "-q", "tests/contract/test_docs.py", "tests/contract/test_examples.py")
+
+
+def gpu() -> None:
+    run(".ci/gpu.py")
+
+
+def all_() -> None:
+    check()
+    docs()
+    test()
+
+
+TASKS = {"demo": demo, "test": test, "check": check, "docs": docs, "gpu": gpu, "all": all_}
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in TASKS:
+        raise SystemExit(__doc__)
+    make_environment()
+    TASKS[sys.argv[1]]()

@@ -1,0 +1,327 @@
+"""Every call to the system may fail, with anything: the store says so once and goes on without."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store import directory, disk
+from numba_kcache.store.disk import DiskStore
+from tests.support.stores import (
+    Clock,
+    Events,
+    entry_of,
+    files_below,
+    in_child,
+    key_of,
+    open_store,
+    small_entry,
+)
+
+CALLS = (
+    "open",
+    "read",
+    "write",
+    "fdatasync",
+    "rename",
+    "unlink",
+    "lstat",
+    "stat",
+    "fstat",
+    "mkdir",
+    "utime",
+    "scandir",
+)
+ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EACCES", "ESTALE", "EINTR", "EMFILE", "ENOENT", "ENOLCK")
+IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture(autouse=True)
+def _private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "LOCAL_PARENT", str(tmp_path))
+
+
+def use(store: DiskStore) -> None:
+    """Every verb once; what it gives is right or nothing, and what it raises fails the test."""
+    assert store.get(key_of(1)) in (None, small_entry(1))
+    store.put(small_entry(2))
+    assert store.get(key_of(2)) in (None, small_entry(2))
+    store.add_variant(key_of(1), {"key": "a"})
+    assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
+    with store.building(key_of(3)) as turn:
+        assert turn.is_builder
+        store.put(small_entry(3))
+    assert {info.key for info in store.entries()} <= {key_of(1), key_of(2), key_of(3)}
+    store.counters.add({"hits": 1})
+    store.counters.read()
+    store.size()
+    store.size(exact=True)
+    store.verify()
+    store.prune(max_size_bytes=100)
+    store.remove(key_of(2))
+    store.clear()
+    store.wait_for_eviction()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_failing_call_never_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: str, every: int
+) -> None:
+    """Each call, with each error, always or now and then; and after it the store works again."""
+    clock = Clock()
+    root = tmp_path / "cache"
+    store = open_store(root, durability="data")
+    store.put(small_entry(1))
+    real, number, count = getattr(os, call), getattr(errno, error), 0
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count % every == 0:
+            raise OSError(number, os.strerror(number))
+        return real(*args, **kwargs)
+
+    events = Events()
+    victim = open_store(root, durability="data", emit=events, clock=clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        use(victim)
+
+    clock.now_s += 2 * disk._PAUSE_S
+    healed = open_store(root, clock=clock)
+    assert healed.put(small_entry(4))
+    assert healed.get(key_of(4)) == small_entry(4)
+    assert healed.verify() == []
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync", "rename"])
+def test_failed_put_is_one_event_and_no_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """False, TROUBLE with the system's reason, and the private file is gone."""
+    events = Events()
+    store = open_store(tmp_path / "cache", durability="data", emit=events)
+    store.put(small_entry(1))
+    events.clear()
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        assert not store.put(small_entry(2))
+
+    assert [event.kind for event in events] == [EventKind.TROUBLE]
+    assert "input/output error" in events[0].fields["error"]
+    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+
+
+def test_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may take part of the bytes without an error; what is published is all of them."""
+    store = open_store(tmp_path / "cache")
+    store.put(small_entry(1))
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, data: write(fd, data[:7]) if len(data) > 24 else write(fd, data))
+        assert store.put(small_entry(2))
+
+    assert store.get(key_of(2)) == small_entry(2)
+
+
+def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOLCK: single flight is off, nothing else is."""
+    import fcntl
+
+    def no_locks(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    store = open_store(tmp_path / "cache")
+    with store.building(key_of(1)) as turn:
+        assert turn.is_builder
+        assert not turn.is_alone
+        assert store.put(small_entry(1))
+    assert store.add_variant(key_of(1), {"key": "a"})
+    assert store.prune() == (0, 0)
+
+
+def test_full_disk_stops_writing_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One event, not one for each kernel; a minute later it is tried again."""
+    clock, events = Clock(), Events()
+    store = open_store(tmp_path / "cache", emit=events, clock=clock)
+    store.put(small_entry(1))
+    events.clear()
+    fdatasync = disk.Tree.write
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(disk.Tree, "write", full)
+    for number in range(5):
+        assert not store.put(small_entry(number + 2))
+    store.wait_for_eviction()
+    assert [event.kind for event in events] == [EventKind.TROUBLE]
+
+    monkeypatch.setattr(disk.Tree, "write", fdatasync)
+    assert not store.put(small_entry(2))
+    clock.now_s += disk._PAUSE_S
+    assert store.put(small_entry(2))
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mount something below the test's directory; unmounted afterwards."""
+    if not IS_ROOT:
+        pytest.skip("only root can mount")
+    points: list[Path] = []
+
+    def mount(*arguments: str, at: str = "mnt") -> Path:
+        point = tmp_path / at
+        point.mkdir(exist_ok=True)
+        done = subprocess.run(["mount", *arguments, str(point)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+        points.append(point)
+        return point
+
+    yield mount
+    for point in reversed(points):
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path]) -> None:
+    """Two megabytes of tmpfs: some entries are stored, the others are not, none is torn."""
+    point = mounted("-t", "tmpfs", "-o", "size=2m", "none")
+    clock, events = Clock(), Events()
+    store = open_store(point / "cache", emit=events, clock=clock)
+    stored = set()
+    for number in range(60):
+        clock.now_s += 2 * disk._PAUSE_S
+        if store.put(entry_of(number, 60_000)):
+            stored.add(number)
+    store.wait_for_eviction()
+
+    assert 10 < len(stored) < 60
+    assert events.of(EventKind.TROUBLE)
+    assert store.verify() == []
+    for number in range(60):
+        assert store.get(key_of(number)) in (None, entry_of(number, 60_000))
+    assert files_below(point / "cache" / "v1" / "tmp") == []
+
+
+def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -> None:
+    """Not even the tree can be made: the store goes elsewhere."""
+    point = mounted("-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "none")
+    (point / "file").write_bytes(b"")
+    events = Events()
+    store = open_store(point / "cache", emit=events)
+
+    use(store)
+    assert store.put(small_entry(9))
+    assert store.get(key_of(9)) == small_entry(9)
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+
+def test_readonly_mount_is_read_and_added_to_elsewhere(mounted: Callable[..., Path], tmp_path: Path) -> None:
+    """An image layer: hits from it, the rest in a private directory, one event."""
+    open_store(tmp_path / "real").put(small_entry(1))
+    point = mounted("--bind", str(tmp_path / "real"))
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(point)], check=True)
+    events = Events()
+    store = open_store(point, emit=events)
+
+    assert store.get(key_of(1)) == small_entry(1)
+    assert events == []
+    assert store.put(small_entry(2))
+    assert store.get(key_of(2)) == small_entry(2)
+    assert len(events.of(EventKind.TROUBLE)) == 1
+    use(store)
+
+
+def test_remount_readonly_in_the_middle(mounted: Callable[..., Path], tmp_path: Path) -> None:
+    """A filesystem that goes read-only after an error: what is there is still served."""
+    (tmp_path / "real").mkdir(0o700)
+    point = mounted("--bind", str(tmp_path / "real"))
+    store = open_store(point)
+    assert store.put(small_entry(1))
+    store.wait_for_eviction()
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(point)], check=True)
+
+    assert store.get(key_of(1)) == small_entry(1)
+    assert store.put(small_entry(2))
+    assert store.get(key_of(2)) == small_entry(2)
+    use(store)
+
+
+def test_directory_removed_while_in_use(tmp_path: Path) -> None:
+    """`rm -rf` of the cache under a running program: misses, and then a new tree."""
+    root = tmp_path / "cache"
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.add_variant(key_of(1), {"key": "a"})
+    store.wait_for_eviction()
+    for number in range(2, 5):
+        shutil.rmtree(root)
+
+        assert store.get(key_of(1)) is None
+        assert store.get_manifest(key_of(1)) == []
+        with store.building(key_of(number)) as turn:
+            assert turn.is_alone
+            assert store.put(small_entry(number))
+        assert store.get(key_of(number)) == small_entry(number)
+        assert store.counters.add({"hits": 1})
+        store.wait_for_eviction()
+
+
+def test_file_size_limit_is_a_put_that_fails(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE, as some batch systems set it."""
+
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
+        events = Events()
+        store = open_store(tmp_path / "cache", emit=events)
+        assert store.put(small_entry(1))
+        assert not store.put(entry_of(2, 50_000))
+        assert len(events.of(EventKind.TROUBLE)) == 1
+        assert store.get(key_of(1)) == small_entry(1)
+        assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+
+    assert in_child(work) == 0
+
+
+def test_no_file_descriptor_left_is_a_miss(tmp_path: Path) -> None:
+    """EMFILE of the program around us is no reason to fail its launch."""
+    open_store(tmp_path / "cache").put(small_entry(1))
+
+    def work() -> None:
+        events = Events()
+        store = open_store(tmp_path / "cache", emit=events)
+        assert store.get(key_of(1)) == small_entry(1)
+        soft = max(int(name) for name in os.listdir("/proc/self/fd")) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft))
+        held = []
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        assert store.get(key_of(1)) is None
+        assert not store.put(small_entry(2))
+        assert store.get_manifest(key_of(1)) == []
+        with store.building(key_of(3)) as turn:
+            assert turn.is_builder
+        for fd in held:
+            os.close(fd)
+        assert store.get(key_of(1)) == small_entry(1)
+        assert events.of(EventKind.TROUBLE)
+
+    assert in_child(work) == 0

@@ -1,0 +1,257 @@
+"""Whoever is killed, whenever: readers find the old or the new, nothing is held, nothing is counted twice.
+
+`NUMBA_KCACHE_TEST_KILLS=1000` makes the random part as long as it should be once before a release.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.store import counters, eviction, publish
+from numba_kcache.store.counters import CounterFile
+from numba_kcache.store.entry import StoredEntry
+from tests.support.stores import (
+    Clock,
+    children,
+    entry_of,
+    file_of,
+    files_below,
+    key_of,
+    killed_at,
+    open_store,
+    small_entry,
+)
+
+KILLS = int(os.environ.get("NUMBA_KCACHE_TEST_KILLS", "40"))
+OLD = small_entry(1)
+NEW = StoredEntry(OLD.key, {"new": True}, {"cubin": bytes(range(256)) * 40})
+
+
+@pytest.mark.parametrize("point", publish.FAULT_POINTS)
+def test_reader_finds_old_or_new_after_kill(tmp_path: Path, point: str) -> None:
+    """A writer killed at any step leaves the old bytes or the new ones, never a mixture."""
+    store = open_store(tmp_path / "cache")
+    store.put(OLD)
+
+    assert killed_at(point, lambda: store.put(NEW)), f"no writer ever reached {point}"
+
+    assert store.get(OLD.key) == (NEW if point == "publish.renamed" else OLD)
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("point", publish.FAULT_POINTS)
+def test_variant_is_there_or_not_after_kill(tmp_path: Path, point: str) -> None:
+    """The same for a manifest, whose lock does not outlive its owner."""
+    store = open_store(tmp_path / "cache")
+    store.add_variant(OLD.key, {"key": "a"})
+
+    assert killed_at(point, lambda: store.add_variant(OLD.key, {"key": "b"}))
+
+    start = time.monotonic()
+    assert store.add_variant(OLD.key, {"key": "c"})
+    assert time.monotonic() - start < 0.5
+    variants = [each["key"] for each in store.get_manifest(OLD.key)]
+    assert variants == (["c", "b", "a"] if point == "publish.renamed" else ["c", "a"])
+
+
+@pytest.mark.parametrize("point", publish.FAULT_POINTS)
+def test_leftover_of_a_killed_writer_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """Its private file goes with the first pass that finds it old."""
+    store = open_store(tmp_path / "cache")
+    store.put(OLD)
+    assert killed_at(point, lambda: store.put(NEW))
+    monkeypatch.setattr(eviction, "STALE_S", -10)
+
+    store.prune()
+
+    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+
+
+@pytest.mark.parametrize("point", eviction.FAULT_POINTS)
+def test_killed_eviction_leaves_whole_entries_and_no_lock(tmp_path: Path, point: str) -> None:
+    """The next pass does the rest."""
+    clock = Clock()
+    store = open_store(tmp_path / "cache", clock=clock)
+    for number in range(10):
+        store.put(small_entry(number))
+        clock.now_s += 1
+    size = file_of(store, key_of(0)).stat().st_size
+
+    assert killed_at(point, lambda: store.prune(max_size_bytes=5 * size)), f"no pass ever reached {point}"
+
+    assert store.verify() == []
+    store.prune(max_size_bytes=5 * size)
+    assert {info.key for info in store.entries()} == {key_of(number) for number in range(5, 10)}
+    assert store.size()[:2] == (5 * size, 5)
+
+
+@pytest.mark.parametrize("point", counters.FAULT_POINTS)
+@pytest.mark.parametrize("occurrence", [1, 2])
+def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurrence: int) -> None:
+    """A process killed while it adds or folds: each record that was written is in the sum exactly once."""
+    directory = str(tmp_path / "statistics")
+    for _ in range(3):
+        CounterFile(directory).add({"hits": 1, "compile_time_s": 0.5})
+
+    def work() -> None:
+        mine = CounterFile(directory)
+        mine.add({"hits": 10})
+        mine.add({"hits": 10})
+        mine.fold(stale_s=-10)
+
+    killed = killed_at(point, work, occurrence)
+
+    assert killed or occurrence == 2, f"no process ever reached {point}"
+    expected = 13 if (point, occurrence) == ("counters.appended", 1) else 23
+    assert CounterFile(directory).read() == {"hits": expected, "compile_time_s": 1.5}
+    CounterFile(directory).fold(stale_s=-10)
+    assert CounterFile(directory).read() == {"hits": expected, "compile_time_s": 1.5}
+    assert not [path for path in files_below(tmp_path) if path.name.endswith(".jsonl")]
+
+
+def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
+    """What the first had summed but not removed is remembered by the second, killed there too."""
+    directory = str(tmp_path / "statistics")
+    for sum_s in (1, 2):
+        CounterFile(directory).add({"hits": 1})
+        assert killed_at("counters.folded", lambda: CounterFile(directory).fold(stale_s=-10))
+        assert CounterFile(directory).read() == {"hits": sum_s}
+
+
+def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
+    """A builder that is killed leaves its turn to whoever waits."""
+    store = open_store(tmp_path / "cache")
+    ready, start = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with store.building(OLD.key):
+                os.write(start, b"x")
+                signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(ready, 1) == b"x"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+    with store.building(OLD.key) as turn:
+        assert turn.is_alone
+        assert turn.waited_s < 1
+    assert files_below(tmp_path / "cache" / "v1" / "locks") == []
+
+
+def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
+    """Writers that put, prune and count are killed at any instant; every read is a whole entry of its key."""
+    store = open_store(tmp_path / "cache", max_entries=40)
+    chance = random.Random(5)
+
+    def writer(seed: int) -> None:
+        mine = open_store(tmp_path / "cache", max_entries=40)
+        dice = random.Random(seed)
+        while True:
+            number = dice.randrange(60)
+            mine.put(entry_of(number, 1000 + number * 300))
+            mine.add_variant(key_of(number % 4), {"key": str(dice.randrange(9))})
+            mine.counters.add({"puts": 1})
+            with mine.building(key_of(100 + number % 3)):
+                pass
+
+    def check() -> None:
+        for number in range(60):
+            found = store.get(key_of(number))
+            assert found is None or found == entry_of(number, 1000 + number * 300)
+
+    for kill in range(KILLS):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                writer(kill)
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 0.01 + chance.random() * 0.03
+        while time.monotonic() < deadline:
+            check()
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        assert os.WIFSIGNALED(status)
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        check()
+
+    assert store.verify() == []
+    assert list((tmp_path / "cache" / "v1" / "quarantine").glob("*")) == []
+    for number in range(3):
+        with store.building(key_of(100 + number)) as turn:
+            assert turn.is_alone
+    store.prune()
+    assert len(list(store.entries())) <= 40
+    assert store.size()[:2] == store.size(exact=True)[:2]
+
+
+def test_interrupted_put_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a put goes on to the user, but no private file stays behind."""
+    from numba_kcache.store import faults
+
+    def interrupt(point: str) -> None:
+        if point == "publish.half_written":
+            raise KeyboardInterrupt
+
+    store = open_store(tmp_path / "cache")
+    store.put(OLD)
+    monkeypatch.setattr(faults, "hook", interrupt)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put(NEW)
+    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []
+    assert store.get(OLD.key) == OLD
+
+
+@pytest.mark.parametrize(
+    ("durability", "expected"),
+    [
+        ("none", ["write", "write", "rename"]),
+        ("data", ["write", "write", "fdatasync", "rename"]),
+        ("full", ["write", "write", "fdatasync", "rename", "fsync"]),
+    ],
+)
+def test_rename_is_fenced_by_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, expected: list[str]
+) -> None:
+    """Written, synced, named, then the directory synced. No kill shows it: the page cache outlives it."""
+    store = open_store(tmp_path / "cache", durability=durability)
+    store.put(OLD)
+    calls: list[str] = []
+    for name in ("write", "fdatasync", "rename", "fsync"):
+        real = getattr(os, name)
+
+        def recorded(*args: object, name: str = name, real: object = real) -> object:
+            calls.append(name)
+            return real(*args)  # type: ignore[operator]
+
+        monkeypatch.setattr(publish.os, name, recorded)
+    data, target = b"x" * 100, str(file_of(store, OLD.key))
+
+    publish.publish(data, target, private=str(tmp_path), durability=durability, time_ns=0)  # type: ignore[arg-type]
+
+    assert calls == expected
+
+
+def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
+    """The loser of a rename race has published a whole entry too; nobody fails."""
+    store = open_store(tmp_path / "cache")
+    store.put(OLD)
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            assert store.put(OLD if number % 2 else NEW)
+            assert store.get(OLD.key) in (OLD, NEW)
+
+    with children(6, work):
+        pass
+    assert store.get(OLD.key) in (OLD, NEW)
+    assert files_below(tmp_path / "cache" / "v1" / "tmp") == []

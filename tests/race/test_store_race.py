@@ -1,0 +1,402 @@
+"""Many threads and processes at one store: each key is built once, with its own bytes, within the limits."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store.counters import CounterFile
+from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.locks import KeyLocks
+from tests.support.stores import Events, children, entry_of, files_below, key_of, open_store, small_entry
+
+KEYS = 50
+PROCESSES = 16
+
+
+def note(path: Path, number: int) -> None:
+    """Append a number to a file that many processes append to."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, b"%d\n" % number)
+    os.close(fd)
+
+
+def noted(path: Path) -> list[int]:
+    """All the numbers."""
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def get_or_build(store: DiskStore, number: int, builds: Path) -> None:
+    """What the cache does with a key; the bytes are checked."""
+    found = store.get(key_of(number))
+    if found is None:
+        with store.building(key_of(number)) as turn:
+            found = turn.found
+            if found is None:
+                note(builds, number)
+                found = entry_of(number, 500 + number)
+                assert store.put(found)
+    assert found == entry_of(number, 500 + number)
+
+
+def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
+    """16 processes want 50 keys, each in its own order: 50 builds, no trouble, no lock left."""
+
+    def work(number: int) -> None:
+        events = Events()
+        store = open_store(tmp_path / "cache", emit=events)
+        order = list(range(KEYS))
+        random.Random(number).shuffle(order)
+        for each in order:
+            get_or_build(store, each, tmp_path / "builds")
+        assert {event.kind for event in events} <= {EventKind.STORED}
+
+    with children(PROCESSES, work):
+        pass
+
+    assert sorted(noted(tmp_path / "builds")) == list(range(KEYS))
+    assert files_below(tmp_path / "cache" / "v1" / "locks") == []
+    assert open_store(tmp_path / "cache").size(exact=True).entries == KEYS
+
+
+def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
+    """Mixed with `clear` and `prune`: no more builds than keys and removals; right bytes throughout."""
+
+    def work(number: int) -> None:
+        events = Events()
+        store = open_store(tmp_path / "cache", emit=events)
+        dice = random.Random(number)
+        for _ in range(120):
+            get_or_build(store, dice.randrange(KEYS), tmp_path / "builds")
+            chance = dice.random()
+            if chance < 0.01:
+                note(tmp_path / "removed", store.clear().entries)
+            elif chance < 0.03:
+                note(tmp_path / "removed", store.prune(max_size_bytes=15_000).entries)
+            elif chance < 0.05:
+                note(tmp_path / "removed", int(store.remove(key_of(dice.randrange(KEYS)))))
+        assert not events.of(EventKind.DAMAGED)
+        assert not events.of(EventKind.TROUBLE)
+
+    with children(PROCESSES, work):
+        pass
+
+    assert sum(noted(tmp_path / "removed")) > 0
+    assert len(noted(tmp_path / "builds")) <= KEYS + sum(noted(tmp_path / "removed"))
+    assert open_store(tmp_path / "cache").verify() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the filesystem that measures")
+def test_limits_hold_while_many_write(tmp_path: Path) -> None:
+    """Never more than the limit and what is in flight: a filesystem without more room does not fill up."""
+    limit, writers, entry_kib = 40, 4, 8
+    room_kib = (limit + 3 * writers) * entry_kib + 64
+    point = tmp_path / "mnt"
+    point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={room_kib}k,mode=700", "none", str(point)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("cannot mount here")
+
+    def write(number: int) -> None:
+        store = open_store(point / "cache", max_entries=limit)
+        for each in range(60):
+            assert store.put(entry_of(1000 * number + each, 1024 * entry_kib - 500))
+            while store.size().entries > limit:
+                store.prune()
+
+    try:
+        with children(writers, write):
+            pass
+        store = open_store(point / "cache", max_entries=limit)
+        store.prune()
+        assert store.size()[:2] == store.size(exact=True)[:2]
+        assert limit // 2 < store.size().entries <= limit
+    finally:
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def test_threads_build_once(tmp_path: Path) -> None:
+    """Eight threads, one store, twenty keys."""
+    store = open_store(tmp_path / "cache")
+    together = threading.Barrier(8)
+
+    def work(_: int) -> None:
+        for number in range(20):
+            together.wait()
+            get_or_build(store, number, tmp_path / "builds")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(work, range(8)))
+
+    assert sorted(noted(tmp_path / "builds")) == list(range(20))
+
+
+def test_waiting_is_bounded(tmp_path: Path) -> None:
+    """Who has waited long enough builds by itself; the owner is not disturbed."""
+    store = open_store(tmp_path / "cache")
+    impatient = open_store(tmp_path / "cache", max_wait_s=0.05)
+
+    with store.building(key_of(1)) as owner:
+        with impatient.building(key_of(1)) as turn:
+            assert turn.is_builder
+            assert not turn.is_alone
+            assert 0.05 <= turn.waited_s < 1
+        assert owner.is_alone
+        with impatient.building(key_of(1)) as turn:
+            assert not turn.is_alone
+
+
+def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
+    """The same within one process and one store."""
+    store = open_store(tmp_path / "cache", max_wait_s=0.05)
+
+    def second() -> tuple[bool, bool]:
+        with store.building(key_of(1)) as turn:
+            return turn.is_builder, turn.is_alone
+
+    with store.building(key_of(1)), ThreadPoolExecutor(1) as threads:
+        assert threads.submit(second).result(timeout=5) == (True, False)
+
+
+def test_other_keys_do_not_wait(tmp_path: Path) -> None:
+    """A minute's compile of one kernel holds up no other."""
+    one, other = open_store(tmp_path / "cache"), open_store(tmp_path / "cache")
+
+    with one.building(key_of(1)):
+        for number in range(2, 300):
+            with other.building(key_of(number)) as turn:
+                assert turn.is_alone
+
+
+def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
+    """It gets the entry, does not build, and says how long it waited."""
+    store = open_store(tmp_path / "cache")
+    ready, started = os.pipe()
+
+    def wait(_: int) -> None:
+        with open_store(tmp_path / "cache").building(key_of(1)) as turn:
+            assert turn.found == small_entry(1)
+            assert not turn.is_builder
+            assert turn.waited_s > 0
+
+    with store.building(key_of(1)):
+        with children(1, lambda _: (os.write(started, b"x"), wait(0))):
+            assert os.read(ready, 1) == b"x"
+            store.put(small_entry(1))
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> None:
+    """When a build fails, those who waited for it go on at once and side by side, not one after the other."""
+    waiters = 4
+    context = multiprocessing.get_context("fork")
+    together = threading.Barrier(waiters) if kind == "threads" else context.Barrier(waiters)
+    waiting = threading.Semaphore(0) if kind == "threads" else context.Semaphore(0)
+    store = open_store(tmp_path / "cache")
+
+    class Failed(Exception):
+        pass
+
+    def work(_: int) -> None:
+        mine = store if kind == "threads" else open_store(tmp_path / "cache")
+        looked = mine.get
+
+        def look(key: str) -> object:
+            waiting.release()
+            return looked(key)
+
+        if kind == "processes":
+            mine.get = look  # type: ignore[method-assign,assignment]
+        else:
+            waiting.release()
+        with suppress(Failed):
+            with mine.building(key_of(1)) as turn:
+                assert turn.is_builder
+                together.wait(10)  # all of them are in here at the same time
+                raise Failed
+
+    if kind == "threads":
+        with ThreadPoolExecutor(waiters) as pool:
+            with suppress(Failed):
+                with store.building(key_of(1)):
+                    results = [pool.submit(work, number) for number in range(waiters)]
+                    while store._locks._seats[key_of(1)].users <= waiters:  # type: ignore[union-attr]
+                        time.sleep(0)
+                    raise Failed
+            for result in results:
+                result.result()
+    else:
+        with suppress(Failed):
+            with store.building(key_of(1)):
+                running = children(waiters, work)
+                running.__enter__()
+                for _ in range(3 * waiters):
+                    waiting.acquire()
+                raise Failed
+        running.__exit__(None, None, None)
+    with open_store(tmp_path / "cache").building(key_of(1)) as turn:
+        assert turn.is_alone
+
+
+def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
+    """A worker that is forked during a build does not hold the key when its parent is done."""
+    store = open_store(tmp_path / "cache")
+    finish, finished = os.pipe()
+
+    def child(_: int) -> None:
+        os.close(finished)
+        with store.building(key_of(2)) as turn:
+            assert turn.is_alone
+        os.read(finish, 1)
+
+    building = store.building(key_of(1))
+    building.__enter__()
+    with children(1, child):
+        building.__exit__(None, None, None)
+        with open_store(tmp_path / "cache").building(key_of(1)) as turn:
+            assert turn.is_alone
+            assert turn.waited_s < 1
+        os.close(finished)
+
+
+def test_fork_in_the_middle_of_everything(tmp_path: Path) -> None:
+    """A child forked while other threads are inside the store can use it at once."""
+    store = open_store(tmp_path / "cache")
+    stop = threading.Event()
+
+    def busy(number: int) -> None:
+        while not stop.is_set():
+            with store.building(key_of(number)):
+                store.put(small_entry(number))
+            store.counters.add({"hits": 1})
+
+    def work(_: int) -> None:
+        start = time.monotonic()
+        for number in range(4):
+            with store.building(key_of(number)) as turn:
+                assert turn.found == small_entry(number)
+        assert store.put(small_entry(9))
+        assert store.counters.add({"hits": 1})
+        assert time.monotonic() - start < 5
+
+    for number in range(4):
+        store.put(small_entry(number))
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(4):
+            threads.submit(busy, number)
+        try:
+            for _ in range(20):
+                with children(1, work):
+                    pass
+        finally:
+            stop.set()
+
+
+def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
+    """The child of a fork in the middle of an opening, or of the start of a pass, does not wait for ever."""
+    store = open_store(tmp_path / "cache", max_entries=1)
+    store.put(small_entry(1))
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with store._opening, store._limits._mutex:
+            held.set()
+            release.wait()
+
+    def work(_: int) -> None:
+        signal.alarm(10)
+        store._is_settled = store._is_checked = False
+        assert store.put(small_entry(2))
+        store.wait_for_eviction()
+        assert store.size().entries <= 1
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(hold)
+        held.wait()
+        try:
+            with children(1, work):
+                pass
+        finally:
+            release.set()
+
+
+def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
+    """Eight add, one folds all the time, one reads: sums never fall, and none is lost at the end."""
+    directory = str(tmp_path / "statistics")
+    stop = multiprocessing.get_context("fork").Event()
+
+    def add(number: int) -> None:
+        for _ in range(40):
+            each = CounterFile(directory)
+            assert each.add({"hits": 1, "misses": 2})
+            os.utime(each._own_shard()[1], (0, 0))  # nobody adds to it any more
+
+    def fold(_: int) -> None:
+        while not stop.is_set():
+            CounterFile(directory).fold()
+
+    def read(_: int) -> None:
+        last = 0.0
+        while not stop.is_set():
+            now = CounterFile(directory).read().get("hits", 0)
+            assert now >= last
+            last = now
+
+    with children(1, fold), children(1, read):
+        with children(8, add):
+            pass
+        stop.set()
+
+    assert CounterFile(directory).read() == {"hits": 320, "misses": 640}
+    assert len(os.listdir(directory)) < 320, "nothing was folded"
+
+
+def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
+    """Merged under a lock: six processes add ten each to one family."""
+
+    def work(number: int) -> None:
+        store = open_store(tmp_path / "cache")
+        for each in range(10):
+            assert store.add_variant(key_of(1), {"key": f"{number}.{each}"})
+
+    with children(6, work):
+        pass
+
+    variants = open_store(tmp_path / "cache").get_manifest(key_of(1))
+    assert {each["key"] for each in variants} == {f"{n}.{e}" for n in range(6) for e in range(10)}
+
+
+def test_passes_of_many_processes_do_not_add_up(tmp_path: Path) -> None:
+    """Eight prune to the same limit at once: together they go no further than one would."""
+    store = open_store(tmp_path / "cache")
+    for number in range(100):
+        store.put(small_entry(number))
+    size = store.size().size_bytes // 100
+
+    def work(_: int) -> None:
+        open_store(tmp_path / "cache").prune(max_size_bytes=50 * size)
+
+    with children(8, work):
+        pass
+    assert len(list(store.entries())) == 50
+
+
+def test_locks_without_a_directory_are_for_threads() -> None:
+    """What a read-only or memory-only store has."""
+    locks = KeyLocks(None)
+
+    with locks.turn("a", lambda: None, 1) as turn:
+        assert turn.is_alone
+    with locks.turn("a", lambda: "built", 1) as found:
+        assert found.found == "built"

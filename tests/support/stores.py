@@ -1,0 +1,143 @@
+"""What tests of the store share: entries, forged files, processes that die on purpose, systems that fail."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_128_digest
+
+from numba_kcache.model.event import Event, EventKind
+from numba_kcache.store import faults
+from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.entry import StoredEntry
+
+DIGEST_BYTES = 16
+HOUR_S = 3600.0
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, now_s: float = 1_800_000_000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Events(list[Event]):
+    """An `emit` that keeps what it is given."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def of(self, kind: EventKind) -> list[Event]:
+        """Those of one kind."""
+        return [event for event in self if event.kind is kind]
+
+
+def key_of(number: int) -> str:
+    """A key, spread like real ones."""
+    return hashlib.sha256(b"%d" % number).hexdigest()
+
+
+def entry_of(number: int, size_bytes: int = 64) -> StoredEntry:
+    """An entry whose every byte follows from `number`."""
+    pattern = hashlib.sha256(b"payload %d" % number).digest()
+    cubin = (pattern * (size_bytes // 32 + 1))[:size_bytes]
+    return StoredEntry(
+        key_of(number), {"number": number, "log": "ü\n"}, {"cubin": cubin, "ptx": pattern.hex().encode() * 20}
+    )
+
+
+def small_entry(number: int) -> StoredEntry:
+    """An entry of the same size whatever `number`, below a million, is."""
+    return StoredEntry(key_of(number), {"number": f"{number:06}"}, {"cubin": b"%06d" % number})
+
+
+def open_store(directory: Path, **options: Any) -> DiskStore:
+    """A store below `directory` that does not wait for the disk."""
+    options.setdefault("durability", "none")
+    return DiskStore(str(directory), **options)
+
+
+def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:
+    """Where the store keeps `key`."""
+    return Path(store.directory) / "v1" / folder / key[:2] / key[2:]
+
+
+def sealed(body: bytes) -> bytes:
+    """`body` with the digest that makes it whole: what a forger would write."""
+    return body + xxh3_128_digest(body)
+
+
+def files_below(directory: Path) -> list[Path]:
+    """Every file below `directory`."""
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Run `work` in a forked process and return its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1]
+
+
+def killed_at(point: str, work: Callable[[], object], occurrence: int = 1) -> bool:
+    """Run `work` in a process that gets SIGKILL at a fault point; whether it got there."""
+    seen = 0
+
+    def hook(name: str) -> None:
+        nonlocal seen
+        seen += name == point
+        if name == point and seen == occurrence:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def child() -> None:
+        faults.hook = hook
+        work()
+
+    status = in_child(child)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the child failed by itself"
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+@contextmanager
+def children(count: int, work: Callable[[int], object]) -> Iterator[list[int]]:
+    """Run `work(0..count-1)` in as many processes; leaving waits for them and asserts that none failed."""
+    pids = []
+    for number in range(count):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                work(number)
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(status)
+        pids.append(pid)
+    try:
+        yield pids
+    finally:
+        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+    assert statuses == [0] * count

@@ -1,0 +1,143 @@
+"""Grid, block, shared memory and stream as users write them, and what the device lets through."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numba_kcache.errors import LaunchConfigError, LaunchError
+from numba_kcache.launch.config import DeviceLimits, LaunchShape, check_launch, launch_shape
+from numba_kcache.launch.streams import StreamOrder, same_order, stream_handle
+from tests.support.launching import Driver
+
+LIMITS = DeviceLimits((2**31 - 1, 65535, 65535), (1024, 1024, 64), 512, 101376, 1024)
+
+
+@pytest.mark.parametrize(("written", "read"), [
+    (5, (5, 1, 1)), ((5,), (5, 1, 1)), ((5, 6), (5, 6, 1)), ((5, 6, 7), (5, 6, 7)), ([5, 6], (5, 6, 1)),
+    (np.int64(5), (5, 1, 1)), ((np.uint8(5), 6), (5, 6, 1)), (np.int32([5, 6]).tolist(), (5, 6, 1)),
+])  # fmt: skip
+def test_extents_are_read_as_numba_reads_them(written: Any, read: tuple[int, int, int]) -> None:
+    """An integer or one to three of them; what is missing is 1, and all come out as plain integers."""
+    shape = launch_shape(written, written, np.int64(7))
+
+    assert shape == (read, read, 7)
+    assert {type(each) for each in (*shape.grid, *shape.block, shape.shared_bytes)} == {int}
+
+
+@pytest.mark.parametrize(("grid", "message"), [
+    (2.0, ("cannot launch with grid = 2.0: 2.0 is float, not an integer\n"
+          "  hint: divide with // (rounding up: (n + threads - 1) // threads)")),
+    (True, "cannot launch with grid = True: True is bool, not an integer\n  hint: give integers"),
+    ((1, None), ("cannot launch with grid = (1, None): None is NoneType, not an integer\n"
+     "  hint: give integers")),
+    ("8", "cannot launch with grid = '8': '8' is str, not an integer\n  hint: give integers"),
+    ((), "cannot launch with grid = (): it has 0 extents\n  hint: give one to three integers"),
+    ((1, 2, 3, 4), ("cannot launch with grid = (1, 2, 3, 4): it has 4 extents\n"
+     "  hint: give one to three integers")),
+])  # fmt: skip
+def test_what_is_no_extent_is_refused(grid: Any, message: str) -> None:
+    """Floats, bools, None, text, none or too many: an error that shows what was given."""
+    with pytest.raises(LaunchConfigError) as refused:
+        launch_shape(grid, 32)
+
+    assert str(refused.value) == message
+
+
+REFUSED = [
+    (((1, 1, 1), (1, 1, 65), 0), ("cannot launch k with block.z = 65: this device takes 1 to 64\n"
+     "  hint: fold the excess into another axis or loop inside the kernel")),
+    (((0, 1, 1), (1, 1, 65), 0), ("cannot launch k with grid.x = 0: this device takes 1 to 2147483647\n"
+     "  hint: skip the launch where there is nothing to do")),
+    (((1, 65536, 1), (1, 1, 1), 0), ("cannot launch k with grid.y = 65536: this device takes 1 to 65535\n"
+     "  hint: let each thread take several elements in a loop")),
+    (((1, 1, 1), (32, 32, 1), 0), ("cannot launch k with 1024 threads per block: "
+     "it takes at most 512 on this device\n"
+     "  hint: use a smaller block; registers and __launch_bounds__ can lower the limit of a kernel")),
+    (((1, 1, 1), (32, 1, 1), 100353), ("cannot launch k with sharedmem = 100353: "
+     "a block takes 0 to 100352 bytes "
+     "beside the 1024 of its static arrays\n  hint: use smaller tiles")),
+    (((1, 1, 1), (32, 1, 1), -1), ("cannot launch k with sharedmem = -1: a block takes 0 to 100352 bytes "
+     "beside the 1024 of its static arrays\n  hint: sharedmem is a number of bytes")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "message"), REFUSED)
+def test_first_offender_is_named_with_its_limit(shape: Any, message: str) -> None:
+    """What the device would refuse is refused before, in the order grid, block, threads, shared memory."""
+    with pytest.raises(LaunchConfigError) as refused:
+        check_launch(LaunchShape(*shape), LIMITS, kernel="k")
+
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("shape", [
+    ((2**31 - 1, 65535, 65535), (1, 1, 1), 0), ((1, 1, 1), (512, 1, 1), 0), ((1, 1, 1), (1, 8, 64), 0),
+    ((1, 1, 1), (1, 1, 1), 100352),
+])  # fmt: skip
+def test_limits_themselves_are_let_through(shape: Any) -> None:
+    """Every limit is the last value that goes."""
+    check_launch(LaunchShape(*shape), LIMITS)
+
+
+class Protocol:
+    """A stream that has the protocol alone."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 40
+
+
+CUstream = type("CUstream", (), {"__int__": lambda self: 48})
+
+
+@pytest.mark.parametrize(("stream", "handle"), [
+    (0, 0), (None, 0), (17, 17), (np.int64(17), 17), (Protocol(), 40), (CUstream(), 48),
+    (SimpleNamespace(cuda_stream=41), 41),
+    (SimpleNamespace(ptr=42), 42),
+    (SimpleNamespace(handle=43), 43),
+    (SimpleNamespace(handle=CUstream()), 48),
+    (SimpleNamespace(handle=ctypes.c_void_p(44)), 44),
+    (SimpleNamespace(handle=ctypes.c_void_p()), 0),
+    (SimpleNamespace(__cuda_stream__=(0, 45)), 45),
+    (SimpleNamespace(stream=Protocol()), 40),
+])  # fmt: skip
+def test_stream_of_any_library_has_a_handle(stream: Any, handle: int) -> None:
+    """The protocol, PyTorch's, CuPy's, Numba's and the driver's own streams, graph builders, handles."""
+    assert stream_handle(stream) == handle
+
+
+@pytest.mark.parametrize("stream", [True, -1, 1.5, "0", object()])
+def test_what_is_no_stream_is_refused(stream: Any) -> None:
+    """A bool is no handle, and an object without one no stream."""
+    with pytest.raises(LaunchConfigError, match="it is not a stream"):
+        stream_handle(stream)
+
+
+def test_default_stream_has_one_order() -> None:
+    """0 and 1 name one stream, every other handle its own."""
+    assert [same_order(handle) for handle in (0, 1, 2, 77)] == [0, 0, 2, 77]
+
+
+def test_order_is_made_with_events_on_the_device() -> None:
+    """The producer's event is recorded, then the consumer waits for it; one event serves them all."""
+    driver = Driver()
+    order = StreamOrder(driver)
+
+    order.order_after(7, 9)
+    order.order_after(8, 9)
+
+    assert driver.events == [("record", 7), ("wait", 9), ("record", 8), ("wait", 9)]
+
+
+def test_stream_that_takes_no_event_is_named() -> None:
+    """A stream under capture may refuse: an error with the stream and the driver's word."""
+    driver = Driver()
+    refusal = SimpleNamespace(name="CUDA_ERROR_STREAM_CAPTURE_ISOLATION")
+    driver.cuStreamWaitEvent = lambda *_: (refusal,)  # type: ignore[method-assign,return-value]
+
+    with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
+        StreamOrder(driver).order_after(7, 9)

@@ -1,0 +1,295 @@
+"""Arrays of CuPy, PyTorch and DLPack exporters, and Numba's copying wrappers, as kernel arguments."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.cuda.args import ArgHint
+
+from numba_kcache.errors import ArgumentError
+from numba_kcache.model.parameter import Parameter
+from tests.support.launching import (
+    CupyArray,
+    DlpackArray,
+    Interface,
+    Kernel,
+    Tensor,
+    fake_cupy,
+    fake_torch,
+    one,
+)
+
+ADDRESS = 0x7F0000001000
+PATHS = pytest.mark.parametrize("generated", [False, True], ids=["interpreted", "generated"])
+
+
+def word(address: int) -> bytes:
+    return address.to_bytes(8, "little")
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The current stream of both libraries, which stand in `sys.modules` meanwhile."""
+    current = {"handle": 0}
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
+    return current
+
+
+@PATHS
+@pytest.mark.parametrize("library", [CupyArray, Tensor])
+def test_array_of_another_library_gives_its_address(stream: Any, library: Any, generated: bool) -> None:
+    """CuPy's and PyTorch's arrays are taken, the first one and the next."""
+    kernel = Kernel(one("*f4"))
+    launch = kernel.bind(generated=generated)
+
+    for address in (ADDRESS, ADDRESS + 64, ADDRESS + 128):
+        launch(library(address))
+
+    assert [each[2] for each in kernel.driver.launches] == [[word(ADDRESS + 64 * i)] for i in range(3)]
+    assert not kernel.waits
+
+
+@PATHS
+@pytest.mark.parametrize("library", [CupyArray, Tensor])
+def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, generated: bool) -> None:
+    """What the library queues on a stream of its own is ordered before the launch, each time."""
+    kernel = Kernel(one("*f4"), stream=9)
+    launch = kernel.bind(generated=generated)
+
+    for handle in (9, 7, 9, 0):
+        stream["handle"] = handle
+        launch(library(ADDRESS))
+
+    assert [producer or 1 for producer, _ in kernel.waits] == [7, 1]
+    assert len(kernel.driver.launches) == 4
+
+
+@PATHS
+@pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "bf"), ("float16", "f2"), ("float8_e4m3fn", "e4")])
+def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code: str, generated: bool) -> None:
+    """PyTorch has the types that NumPy lacks, and they are known by name."""
+    kernel = Kernel(one(f"*{code}"))
+    launch = kernel.bind(generated=generated)
+
+    for _ in range(2):
+        launch(Tensor(ADDRESS, dtype))
+
+    assert kernel.driver.launches[-1][2] == [word(ADDRESS)]
+
+
+TENSORS = {
+    "another element type": ({"dtype": "int32"}, "the kernel takes float32 there"),
+    "on the host": ({"device": -1}, "the tensor is on cpu"),
+    "on another device": ({"device": 1}, "it is on device 1, the launch on device 0"),
+    "strided": (
+        {"shape": (4,), "stride": (2,)},
+        r"not lie in one piece, its strides are \(8,\) bytes",
+    ),
+    "negated": ({"neg": True}, "it is conjugated or negated only on paper"),
+    "sparse": ({"layout": "sparse_coo"}, "its layout is torch.sparse_coo"),
+    "without memory": ({"storage": False}, "the tensor has no memory: Cannot access data pointer of Tensor"),
+}
+
+
+@PATHS
+@pytest.mark.parametrize("case", TENSORS)
+def test_unfit_tensor_is_refused(stream: Any, case: str, generated: bool) -> None:
+    """What a kernel cannot use as it lies is refused, also once tensors are recognised."""
+    options, why = TENSORS[case]
+    kernel = Kernel(one("*f4"), device_of=lambda address: 1)
+    launch = kernel.bind(generated=generated)
+    launch(Tensor(ADDRESS))
+    kernel.driver.launches.clear()
+
+    with pytest.raises(ArgumentError, match=why):
+        launch(Tensor(ADDRESS, **options))
+
+    assert kernel.untouched
+
+
+@PATHS
+@pytest.mark.parametrize("code", ["*?", "*c4", "*v2f4"])
+def test_conjugated_tensor_is_refused(stream: Any, code: str, generated: bool) -> None:
+    """Lazily conjugated memory is wrong for every reader, also for one that says nothing of elements."""
+    kernel = Kernel(one(code))
+    launch = kernel.bind(generated=generated)
+    launch(Tensor(ADDRESS, "complex64"))
+
+    with pytest.raises(ArgumentError, match="only on paper"):
+        launch(Tensor(ADDRESS, "complex64", conj=True))
+
+
+@PATHS
+def test_transposed_tensor_lies_in_one_piece(stream: Any, generated: bool) -> None:
+    """Fortran order fills its memory too."""
+    tensor = Tensor(ADDRESS, shape=(2, 3), stride=(1, 2))
+
+    assert Kernel(one("*f4")).bytes_of(tensor, generated=generated) == [word(ADDRESS)]
+
+
+@PATHS
+def test_strided_cupy_array_is_refused(stream: Any, generated: bool) -> None:
+    """Recognised or not, a view with gaps is no flat memory."""
+    kernel = Kernel(one("*f4"))
+    launch = kernel.bind(generated=generated)
+    launch(CupyArray(ADDRESS))
+
+    with pytest.raises(ArgumentError, match="does not lie in one piece"):
+        launch(CupyArray(ADDRESS, contiguous=False))
+
+
+@PATHS
+def test_cupy_array_of_another_device_is_refused(stream: Any, generated: bool) -> None:
+    """The inline check asks the array, the other one the driver."""
+    kernel = Kernel(one("*f4"), device_of=lambda address: int(address != ADDRESS))
+    launch = kernel.bind(generated=generated)
+    for _ in range(2):
+        launch(CupyArray(ADDRESS))
+
+    with pytest.raises(ArgumentError, match="it is on device 1"):
+        launch(CupyArray(ADDRESS + 64, device=1))
+
+
+@PATHS
+@pytest.mark.parametrize("versioned", [True, False])
+def test_dlpack_exporter_is_told_the_launch_stream(versioned: bool, generated: bool) -> None:
+    """Objects that speak DLPack alone give their address and order themselves before our stream."""
+    array = DlpackArray(np.arange(6, dtype="f4")[2:], versioned=versioned)
+
+    for handle, told in ((0, 1), (9, 9)):
+        read = Kernel(one("*f4"), stream=handle).bytes_of(array, generated=generated)
+
+        assert read == [word(array.array.ctypes.data)]
+        assert array.streams[-1] == told
+
+
+@pytest.mark.parametrize(("dtype", "code"), [("f8", "f8"), ("i2", "i2"), ("c8", "c4"), ("?", "b1")])
+def test_dlpack_element_types_are_held_against_the_pointee(dtype: str, code: str) -> None:
+    """An exporter's element type passes for its own pointee and no other."""
+    array = DlpackArray(np.zeros(4, dtype))
+
+    assert Kernel(one(f"*{code}")).bytes_of(array) == [word(array.array.ctypes.data)]
+    with pytest.raises(ArgumentError, match="the kernel takes float16 there"):
+        Kernel(one("*f2")).bytes_of(array)
+
+
+def test_dlpack_capsule_is_given_back() -> None:
+    """The exporter's tensor lives until the launch is queued and no longer."""
+    array = np.zeros(4, "f4")
+    freed = weakref.ref(array)
+    exporter = DlpackArray(array)
+    Kernel(one("*f4")).bytes_of(exporter)
+
+    del array, exporter
+    gc.collect()
+
+    assert freed() is None
+
+
+def test_dlpack_tensor_lives_until_the_launch_is_queued() -> None:
+    """What an exporter makes for the occasion is there when the driver is called."""
+    made: list[weakref.ref[Any]] = []
+
+    class Exporter(DlpackArray):
+        def __dlpack__(self, *, stream: int, **newer: Any) -> Any:
+            array = np.zeros(4, "f4")
+            made.append(weakref.ref(array))
+            return array.__dlpack__(**newer)
+
+    kernel = Kernel(one("*f4"))
+    plain, alive = kernel.driver.cuLaunchKernel, []
+
+    def watched(*arguments: Any) -> tuple[int]:
+        alive.append(made[-1]() is not None)
+        return plain(*arguments)
+
+    kernel.driver.cuLaunchKernel = watched  # type: ignore[method-assign]
+    kernel.bind()(Exporter(None))
+
+    assert alive == [True]
+
+
+def test_bfloat16_is_known_by_the_name_of_its_dtype() -> None:
+    """A typestr says only "two bytes" of it; what has such a dtype says so itself."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = Interface(ADDRESS, "V2")
+    array.dtype = np.dtype(ml_dtypes.bfloat16)  # type: ignore[attr-defined]
+
+    assert Kernel(one("*bf")).bytes_of(array) == [word(ADDRESS)]
+    assert Kernel(one("bf")).bytes_of(ml_dtypes.bfloat16(1.5)) == [b"\xc0\x3f"]
+    with pytest.raises(ArgumentError, match="the kernel takes bfloat16"):
+        Kernel(one("*bf")).bytes_of(Interface(ADDRESS, "V2"))
+
+
+def test_dlpack_on_the_host_is_refused() -> None:
+    """Kind 1 is host memory, whoever exports it."""
+    with pytest.raises(ArgumentError, match="its memory is on the host"):
+        Kernel(one("*f4")).bytes_of(DlpackArray(np.zeros(4, "f4"), device=(1, 0)))
+
+
+def test_readonly_dlpack_goes_to_const_only() -> None:
+    """The read-only flag of DLPack 1 is heeded."""
+    array = np.zeros(4, "f4")
+    array.flags.writeable = False
+
+    assert Kernel(one("*kf4")).bytes_of(DlpackArray(array)) == [word(array.ctypes.data)]
+    with pytest.raises(ArgumentError, match="it is read-only, the parameter is not const"):
+        Kernel(one("*f4")).bytes_of(DlpackArray(array))
+
+
+class Wrapper(ArgHint):  # type: ignore[misc]
+    """A copying argument of Numba's kind that notes what is asked of it."""
+
+    def __init__(self, value: Any, log: list[str]) -> None:
+        super().__init__(value)
+        self.log = log
+
+    def to_device(self, retr: list[Any], stream: Any = 0) -> Any:
+        self.log.append(f"copy in on {stream}")
+        retr.append(lambda: self.log.append("copy back"))
+        return SimpleNamespace(ptr=ADDRESS)
+
+
+@PATHS
+def test_copying_wrapper_copies_around_the_launch(generated: bool) -> None:
+    """`cuda.InOut` and its kin copy on the launch stream, after all checks, and back after the launch."""
+    log: list[str] = []
+    kernel = Kernel(one("*f4"), stream=9)
+
+    assert kernel.bytes_of(Wrapper(np.zeros(3, "f4"), log), generated=generated) == [word(ADDRESS)]
+
+    assert log == ["copy in on 9", "copy back"]
+
+
+@PATHS
+@pytest.mark.parametrize(("value", "why"), [
+    (np.zeros(3, "f8"), "the kernel takes float32 there"),
+    (np.zeros(6, "f4")[::2], "does not lie in one piece"),
+    (2.0, "a pointer takes a device array"),
+])  # fmt: skip
+def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, generated: bool) -> None:
+    """What it holds is checked on the host, before any copy."""
+    log: list[str] = []
+
+    with pytest.raises(ArgumentError, match=why):
+        Kernel(one("*f4")).bytes_of(Wrapper(value, log), generated=generated)
+
+    assert not log
+
+
+def test_later_refusal_copies_nothing() -> None:
+    """A wrapper before an unfit argument is left alone."""
+    log: list[str] = []
+    parameters = (*one("*f4"), Parameter(8, 4, "i4", "int", "n"))
+
+    with pytest.raises(ArgumentError):
+        Kernel(parameters).bytes_of(Wrapper(np.zeros(3, "f4"), log), 2.5)
+
+    assert not log

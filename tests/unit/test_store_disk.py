@@ -1,0 +1,805 @@
+"""The verbs of the store on disk, one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store import directory, tree
+from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.manifest import MAX_VARIANTS
+from numba_kcache.store.memory import MemoryStore
+from numba_kcache.store.tree import Tree
+from tests.support.stores import (
+    HOUR_S,
+    Clock,
+    Events,
+    entry_of,
+    file_of,
+    files_below,
+    in_child,
+    key_of,
+    open_store,
+    sealed,
+    small_entry,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a store will be; nothing is there yet."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The private directory that a store falls back to, kept inside the test's own."""
+    path = tmp_path / "elsewhere"
+
+    def private_directory() -> str:
+        path.mkdir(0o700, exist_ok=True)
+        return str(path)
+
+    monkeypatch.setattr(directory, "private_directory", private_directory)
+    return path
+
+
+def test_opening_and_missing_write_nothing(root: Path) -> None:
+    """A process that only looks leaves no trace."""
+    store = open_store(root)
+
+    assert store.get(key_of(1)) is None
+    assert store.get_manifest(key_of(1)) == []
+    assert list(store.entries()) == [] == store.verify()
+    assert store.size()[:2] == (0, 0)
+    assert not root.exists()
+
+
+def test_put_is_found_by_another_store(root: Path) -> None:
+    """What one process stores the next one finds, under its key alone."""
+    assert open_store(root).put(entry_of(1))
+
+    again = open_store(root)
+
+    assert again.get(key_of(1)) == entry_of(1)
+    assert again.get(key_of(2)) is None
+
+
+def test_put_replaces(root: Path) -> None:
+    """The newer entry wins, and is counted once."""
+    store = open_store(root)
+    store.put(entry_of(1))
+    newer = StoredEntry(key_of(1), {"new": True}, {"cubin": b"new"})
+
+    assert store.put(newer)
+
+    assert store.get(key_of(1)) == newer
+    assert store.size().entries == 1 == store.size(exact=True).entries
+    assert store.size().size_bytes == store.size(exact=True).size_bytes
+
+
+def test_remove_forgets(root: Path) -> None:
+    """And says whether there was something."""
+    store = open_store(root)
+    store.put(entry_of(1))
+
+    assert store.remove(key_of(1))
+    assert not store.remove(key_of(1))
+    assert store.get(key_of(1)) is None
+    assert store.size()[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "", "AB" * 32])
+def test_key_that_is_no_digest_is_an_error(root: Path, key: str) -> None:
+    """A programming error, and never a path."""
+    store = open_store(root)
+    for verb in (store.get, store.remove, store.get_manifest, store.building):
+        with pytest.raises(ValueError, match="as a key"):
+            verb(key)
+
+
+def test_directories_and_files_are_the_owners_alone(root: Path) -> None:
+    """0700 and 0600, whatever the umask lets through."""
+    before = os.umask(0)
+    try:
+        store = open_store(root)
+        store.put(entry_of(1))
+        store.add_variant(key_of(1), {"key": "a"})
+        store.counters.add({"hits": 1})
+        modes = {path: path.stat().st_mode & 0o077 for path in (root, root / "v1", root / "v1" / "entries")}
+        modes[file_of(store, key_of(1))] = file_of(store, key_of(1)).stat().st_mode & 0o077
+    finally:
+        os.umask(before)
+
+    assert set(modes.values()) == {0}
+
+
+def test_directory_is_tagged_as_a_cache(root: Path) -> None:
+    """Backups pass over directories with this signature."""
+    open_store(root).put(entry_of(1))
+
+    assert (root / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
+
+
+def test_directory_with_other_things_in_it_is_not_tagged(root: Path) -> None:
+    """Or a backup would pass over them too."""
+    root.mkdir(0o700)
+    (root / "thesis.tex").write_text("")
+
+    assert open_store(root).put(entry_of(1))
+    assert not (root / "CACHEDIR.TAG").exists()
+
+
+def test_payload_lists_without_unpacking(root: Path) -> None:
+    """A listing has header, sizes and time of each entry."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(entry_of(1, 1000))
+
+    (info,) = store.entries()
+
+    assert info.key == key_of(1)
+    assert info.header == entry_of(1).header
+    assert info.payload_bytes == {"cubin": 1000, "ptx": 1280}
+    assert info.size_bytes == file_of(store, key_of(1)).stat().st_size
+    assert info.used_s == clock()
+
+
+# Recency and limits
+
+
+def test_hit_renews_recency_once_an_hour(root: Path) -> None:
+    """A hit within the hour writes nothing, a later one writes the time of the clock."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    stored = clock()
+
+    clock.now_s += HOUR_S - 1
+    store.get(key_of(1))
+    within = file_of(store, key_of(1)).stat().st_mtime
+    clock.now_s += 2
+    store.get(key_of(1))
+
+    assert within == stored
+    assert file_of(store, key_of(1)).stat().st_mtime == clock()
+
+
+def test_recency_from_the_future_is_set_back(root: Path) -> None:
+    """A clock that once ran ahead does not keep an entry for ever."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    clock.now_s -= 365 * 24 * HOUR_S
+
+    assert store.get(key_of(1)) == small_entry(1)
+    assert file_of(store, key_of(1)).stat().st_mtime == clock()
+
+
+@pytest.mark.parametrize("limit", ["entries", "bytes"])
+def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
+    """Above a limit the store goes down to 85 % of it, from the entry used longest ago."""
+    clock = Clock()
+    size = len(encode_entry(small_entry(0)))
+    limits = {"max_entries": 20} if limit == "entries" else {"max_size_bytes": 20 * size + size // 2}
+    store = open_store(root, clock=clock, **limits)
+    for number in range(20):
+        store.put(small_entry(number))
+        store.wait_for_eviction()
+        clock.now_s += 2 * HOUR_S
+    store.get(key_of(0))
+
+    store.put(small_entry(20))
+    store.wait_for_eviction()
+
+    kept = {number for number in range(21) if store.get(key_of(number)) is not None}
+    assert kept == {0, *range(5, 21)}
+    assert store.size()[:2] == store.size(exact=True)[:2] == (17 * size, 17)
+
+
+def test_eviction_is_reported(root: Path) -> None:
+    """With what it removed."""
+    events = Events()
+    store = open_store(root, emit=events, max_entries=2)
+    for number in range(3):
+        store.put(small_entry(number))
+        store.wait_for_eviction()
+
+    (event,) = events.of(EventKind.EVICTED)
+    assert event.fields["entries"] == 2
+    assert event.fields["size_bytes"] > 0
+
+
+def test_entry_above_the_limit_is_not_stored(root: Path) -> None:
+    """It would push everything else out, and then itself."""
+    events = Events()
+    store = open_store(root, emit=events, max_size_bytes=100)
+
+    assert not store.put(entry_of(1, 1000))
+    assert [event.kind for event in events] == [EventKind.TROUBLE]
+    assert files_below(root) == []
+
+
+def test_manifests_are_limited_as_entries_are(root: Path) -> None:
+    """A store whose requests all differ does not grow by its manifests."""
+    store = open_store(root, max_entries=10)
+    for number in range(30):
+        store.add_variant(key_of(number), {"key": "a"})
+    store.prune()
+
+    assert len(files_below(root / "v1" / "manifests")) <= 10
+
+
+def test_prune_by_age(root: Path) -> None:
+    """What was not used for so long goes; what was used stays."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    clock.now_s += 10 * HOUR_S
+    store.put(small_entry(2))
+
+    removed = store.prune(older_than=5 * HOUR_S)
+
+    assert removed.entries == 1
+    assert store.get(key_of(1)) is None
+    assert store.get(key_of(2)) == small_entry(2)
+
+
+def test_prune_by_size(root: Path) -> None:
+    """Down to exactly the limit that was asked for."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    for number in range(10):
+        store.put(small_entry(number))
+        clock.now_s += 1
+    size = len(encode_entry(small_entry(0)))
+
+    assert store.prune(max_size_bytes=4 * size) == (6, 6 * size)
+    assert store.size()[:2] == (4 * size, 4)
+    assert store.get(key_of(9)) is not None
+
+
+def test_clear_leaves_statistics(root: Path) -> None:
+    """Entries, manifests and damaged files go; what was counted stays."""
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.add_variant(key_of(1), {"key": "a"})
+    store.counters.add({"hits": 3})
+    file_of(store, key_of(1)).write_bytes(b"damaged")
+    store.get(key_of(1))
+    store.put(small_entry(2))
+
+    assert store.clear().entries == 1
+    assert store.get(key_of(2)) is None
+    assert store.get_manifest(key_of(1)) == []
+    assert store.size()[:2] == (0, 0)
+    assert list((root / "v1" / "quarantine").iterdir()) == []
+    assert open_store(root).counters.read() == {"hits": 3}
+
+
+def test_size_is_set_right_by_a_walk(root: Path) -> None:
+    """Files that were removed behind the store's back are counted until the next pass."""
+    store = open_store(root)
+    for number in range(5):
+        store.put(small_entry(number))
+    file_of(store, key_of(0)).unlink()
+    store.wait_for_eviction()
+
+    store.prune()
+
+    assert store.size()[:2] == store.size(exact=True)[:2]
+    assert store.size().entries == 4
+
+
+def test_everything_is_counted_once_a_day(root: Path) -> None:
+    """By the first put after it; a change that no record speaks of is found then."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    for number in range(3):
+        store.put(small_entry(number))
+    file_of(store, key_of(0)).unlink()
+    clock.now_s += 23 * HOUR_S
+    store.put(small_entry(3))
+    store.wait_for_eviction()
+    assert store.size().entries == 4
+    clock.now_s += 2 * HOUR_S
+
+    store.put(small_entry(4))
+    store.wait_for_eviction()
+
+    assert store.size().entries == 4 == store.size(exact=True).entries
+
+
+def test_everything_is_counted_again_soon_after_a_busy_walk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was added during a walk may be counted twice; a minute later it is not."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    before_walk = Tree.walk
+
+    def busy(tree: Tree, kind: int) -> object:
+        if kind == 1:
+            Tree.walk = before_walk  # type: ignore[method-assign]
+            file_of(store, key_of(2)).parent.mkdir(exist_ok=True)
+            open_store(root, clock=clock).put(small_entry(2))
+        return before_walk(tree, kind)
+
+    monkeypatch.setattr(Tree, "walk", busy)
+    store.prune()
+    assert store.size().entries == 3
+    clock.now_s += 61
+
+    store.put(small_entry(3))
+    store.wait_for_eviction()
+
+    assert store.size().entries == 3 == store.size(exact=True).entries
+
+
+def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
+    """A file that was used or replaced after it was looked at stays."""
+    from numba_kcache.store.eviction import remove_unchanged
+
+    store = open_store(root, clock=Clock())
+    store.put(small_entry(1))
+    (found,) = Tree(str(root)).walk(1)
+    os.utime(found.path, ns=(1, 1))
+
+    assert not remove_unchanged(found)
+    assert store.get(key_of(1)) is not None
+
+
+def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private file or a lock file that nobody holds goes once it is an hour old; a held lock stays."""
+    from numba_kcache.store import eviction
+
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.wait_for_eviction()
+    (root / "v1" / "tmp" / "dead").write_bytes(b"x")
+    with store.building(key_of(2)):
+        (root / "v1" / "locks" / "dead").write_bytes(b"")
+        store.prune()
+        young = {path.name for path in files_below(root / "v1")}
+        monkeypatch.setattr(eviction, "STALE_S", -10)
+        store.prune()
+        old = {path.name for path in files_below(root / "v1")}
+
+    assert young - old == {"dead"}
+    assert key_of(2) in old
+
+
+# Manifests
+
+
+def test_variants_come_newest_first_and_once(root: Path) -> None:
+    """The same key again moves to the front, with its newer content."""
+    store = open_store(root)
+    family = key_of(1)
+    for variant in ({"key": "a"}, {"key": "b"}, {"key": "a", "new": 1}):
+        assert store.add_variant(family, variant)
+
+    assert open_store(root).get_manifest(family) == [{"key": "a", "new": 1}, {"key": "b"}]
+
+
+def test_variant_used_longest_ago_goes_beyond_64(root: Path) -> None:
+    """A family does not grow without bound."""
+    store = open_store(root)
+    family = key_of(1)
+    for number in range(MAX_VARIANTS + 2):
+        store.add_variant(family, {"key": str(number)})
+
+    assert [each["key"] for each in store.get_manifest(family)] == [
+        str(number) for number in range(MAX_VARIANTS + 1, 1, -1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"variants": {}}, {"variants": [1]}, {"variants": [{}]}, {"variants": [{"key": 1}]}],
+)
+def test_manifest_without_variants_is_damaged(root: Path, header: dict[str, object]) -> None:
+    """A whole file that says something else is moved aside; the family starts anew."""
+    events = Events()
+    store = open_store(root, emit=events)
+    family = key_of(1)
+    store.add_variant(family, {"key": "a"})
+    file_of(store, family, "manifests").write_bytes(encode_entry(StoredEntry(family, header, {}), MANIFEST))
+
+    assert store.get_manifest(family) == []
+    assert [event.kind for event in events] == [EventKind.DAMAGED]
+    assert store.add_variant(family, {"key": "b"})
+    assert store.get_manifest(family) == [{"key": "b"}]
+
+
+# Damage
+
+
+def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
+    """A miss with an event, the bytes kept to be looked at, and the next put is a hit again."""
+    events = Events()
+    store = open_store(root, emit=events)
+    store.put(entry_of(1))
+    path = file_of(store, key_of(1))
+    path.write_bytes(b"torn")
+    events.clear()
+
+    assert store.get(key_of(1)) is None
+
+    (event,) = events
+    assert event.kind is EventKind.DAMAGED
+    assert event.fields["key"] == key_of(1)
+    assert [kept.read_bytes() for kept in (root / "v1" / "quarantine").iterdir()] == [b"torn"]
+    assert not path.exists()
+    assert store.put(entry_of(1))
+    assert store.get(key_of(1)) == entry_of(1)
+
+
+def test_quarantine_is_bounded(root: Path) -> None:
+    """Twenty damaged files tell as much as a thousand."""
+    store = open_store(root)
+    for number in range(tree.MAX_QUARANTINED + 5):
+        store.put(entry_of(number))
+        file_of(store, key_of(number)).write_bytes(b"")
+        assert store.get(key_of(number)) is None
+
+    assert len(list((root / "v1" / "quarantine").iterdir())) == tree.MAX_QUARANTINED
+
+
+def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
+    """What hits do not unpack is checked too; what is damaged is moved aside, the rest is left."""
+    store = open_store(root)
+    for number in range(4):
+        store.put(entry_of(number, 1000))
+    store.add_variant(key_of(8), {"key": "a"})
+    data = encode_entry(entry_of(1, 1000))[:-16]
+    file_of(store, key_of(0)).write_bytes(b"short")
+    file_of(store, key_of(1)).write_bytes(sealed(data[:-1] + bytes([data[-1] ^ 1])))
+    file_of(store, key_of(8), "manifests").write_bytes(b"short")
+
+    problems = store.verify()
+
+    assert {problem.key for problem in problems} == {key_of(0), key_of(1), key_of(8)}
+    assert all(problem.reason for problem in problems)
+    assert store.verify() == []
+    assert {info.key for info in store.entries()} == {key_of(2), key_of(3)}
+
+
+def test_name_that_is_no_key_is_passed_over(root: Path) -> None:
+    """What others leave in the directory is no entry; verify says so."""
+    store = open_store(root)
+    store.put(entry_of(1))
+    (file_of(store, key_of(1)).parent / "README").write_text("hello")
+
+    assert [info.key for info in store.entries()] == [key_of(1)]
+    assert len(store.verify()) == 1
+
+
+# Directories
+
+
+def test_readonly_store_writes_nothing(root: Path) -> None:
+    """Hits as ever; no put, no recency, no lock, no quarantine, no counters."""
+    clock = Clock()
+    open_store(root, clock=clock).put(entry_of(1))
+    open_store(root, clock=clock).put(entry_of(2))
+    file_of(open_store(root), key_of(2)).write_bytes(b"torn")
+    clock.now_s += 100 * HOUR_S
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    store = open_store(root, clock=clock, readonly=True)
+
+    assert store.get(key_of(1)) == entry_of(1)
+    assert store.get(key_of(2)) is None
+    assert not store.put(entry_of(3))
+    assert not store.add_variant(key_of(3), {"key": "a"})
+    assert not store.remove(key_of(1))
+    assert not store.counters.add({"hits": 1})
+    assert store.prune(max_size_bytes=0) == store.clear() == (0, 0)
+    assert len(store.verify()) == 1
+    with store.building(key_of(3)) as turn:
+        assert turn.is_builder
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> None:
+    """Whoever owns it could have put any code there; nothing in it is read or removed."""
+    open_store(root).put(entry_of(1))
+    os.chown(root, 12345, -1)
+    events = Events()
+    store = open_store(root, emit=events)
+
+    assert store.get(key_of(1)) is None
+    assert store.put(entry_of(2))
+    assert store.get(key_of(2)) == entry_of(2)
+    assert store.prune(max_size_bytes=0).entries == store.clear().entries + 1 == 1
+    assert not store.remove(key_of(1))
+    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED, EventKind.EVICTED]
+    assert "12345" in events[0].fields["error"]
+    assert len(files_below(root / "v1" / "entries")) == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path, mode: int) -> None:
+    """With one event that says what to do; the store works on in a private directory."""
+    open_store(root).put(entry_of(1))
+    file_of(open_store(root), key_of(2)).parent.mkdir(exist_ok=True)
+    (root / "v1" / "quarantine").mkdir()
+    (root / "v1" / "quarantine" / "evidence").write_bytes(b"")
+    root.chmod(mode)
+    events = Events()
+    store = open_store(root, emit=events)
+
+    assert store.get(key_of(1)) is None
+    assert store.put(entry_of(1))
+    assert store.get(key_of(1)) == entry_of(1)
+    assert open_store(elsewhere).get(key_of(1)) == entry_of(1)
+    assert store.size().entries == 1 == store.size(exact=True).entries
+    store.clear()
+    assert len(files_below(root / "v1" / "quarantine")) == 1
+    (event,) = events.of(EventKind.TROUBLE)
+    assert "shared=True" in event.fields["error"]
+
+
+def test_shared_directory_is_trusted_when_asked(root: Path) -> None:
+    """And what is put there others can read and replace."""
+    root.mkdir()
+    root.chmod(0o777)
+    before = os.umask(0o002)
+    try:
+        store = open_store(root, shared=True)
+        assert store.put(entry_of(1))
+        assert store.get(key_of(1)) == entry_of(1)
+        assert file_of(store, key_of(1)).stat().st_mode & 0o777 == 0o664
+        assert (root / "v1" / "entries").stat().st_mode & 0o777 == 0o775
+    finally:
+        os.umask(before)
+
+
+def test_directory_that_cannot_be_looked_at_is_refused(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be checked is not trusted: one event, and a private directory."""
+    open_store(root).put(entry_of(1))
+    events, stat = Events(), os.stat
+    store = open_store(root, emit=events)
+
+    def denied(path: object, **options: object) -> os.stat_result:
+        if path == str(root):
+            raise PermissionError(errno.EACCES, "permission denied")
+        return stat(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", denied)
+
+    assert store.get(key_of(1)) is None
+    assert store.put(entry_of(2))
+    assert store.get(key_of(2)) == entry_of(2)
+    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED]
+
+
+def test_file_in_place_of_the_directory_is_refused(root: Path, elsewhere: Path) -> None:
+    """One event, and a private directory instead."""
+    root.write_bytes(b"")
+    events = Events()
+    store = open_store(root, emit=events)
+
+    assert store.put(entry_of(1))
+    assert store.get(key_of(1)) == entry_of(1)
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+
+def test_directory_below_a_file_cannot_be_made(root: Path, elsewhere: Path) -> None:
+    """HOME=/dev/null and its like."""
+    root.write_bytes(b"")
+    events = Events()
+    store = open_store(root / "below" / "it", emit=events)
+
+    assert store.get(key_of(1)) is None
+    with store.building(key_of(1)) as turn:
+        assert turn.is_builder
+        assert store.put(entry_of(1))
+    assert store.get(key_of(1)) == entry_of(1)
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root must become somebody else to be refused by the mode")
+def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image's cache below a home that cannot be written: hits from it, new entries beside it."""
+    other = 12345
+    with tempfile.TemporaryDirectory() as name:
+        root, elsewhere = Path(name) / "cache", Path(name) / "elsewhere"
+        Path(name).chmod(0o755)
+        elsewhere.mkdir(0o700)
+        os.chown(elsewhere, other, other)
+        monkeypatch.setattr(directory, "private_directory", lambda: str(elsewhere))
+        open_store(root).put(entry_of(1))
+        for path in (root, *root.rglob("*")):
+            os.chown(path, other, other)
+            path.chmod(0o500 if path.is_dir() else 0o400)
+
+        def work() -> None:
+            os.setgid(other)
+            os.setuid(other)
+            events = Events()
+            store = open_store(root, emit=events)
+            assert store.get(key_of(1)) == entry_of(1)
+            assert events == []
+            with store.building(key_of(2)) as turn:
+                assert turn.is_builder
+                assert store.put(entry_of(2))
+            assert len(events.of(EventKind.TROUBLE)) == 1
+            with open_store(root).building(key_of(2)) as turn:
+                assert turn.found == entry_of(2)
+
+        assert in_child(work) == 0
+
+
+def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No directory at all: the process keeps what it has built."""
+    monkeypatch.setattr(directory, "private_directory", lambda: None)
+    root.write_bytes(b"")
+    store = open_store(root)
+
+    assert store.put(entry_of(1))
+    assert store.get(key_of(1)) == entry_of(1)
+    assert store.counters.add({"hits": 1})
+    assert store.counters.read() == {"hits": 1}
+    assert isinstance(store._spare, MemoryStore)
+
+
+@pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
+def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
+    """Its name can be guessed, so it is looked at without following links before it is trusted."""
+    path = tmp_path / f"numba_kcache-{os.geteuid()}"
+    if planted == "symlink":
+        (tmp_path / "real").mkdir(0o700)
+        path.symlink_to(tmp_path / "real")
+    elif planted == "file":
+        path.write_bytes(b"")
+    else:
+        path.mkdir(0o777)
+        path.chmod(0o777 if planted == "open" else 0o700)
+        if planted == "foreign":
+            if os.geteuid() != 0:
+                pytest.skip("only root can give a directory away")
+            os.chown(path, 12345, -1)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(directory, "LOCAL_PARENT", str(tmp_path))
+
+    assert directory.private_directory() is None
+
+
+def test_private_directory_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0700, and the same one next time."""
+    monkeypatch.setattr(directory, "LOCAL_PARENT", str(tmp_path))
+
+    path = directory.private_directory()
+
+    assert path == f"{tmp_path}/numba_kcache-{os.geteuid()}" == directory.private_directory()
+    assert os.stat(path).st_mode & 0o777 == 0o700
+
+
+MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:25 / /home rw,nosuid shared:5 - nfs4 server:/home rw,vers=4.2
+31 30 0:26 / /home/me/local rw - tmpfs tmpfs rw
+32 22 0:27 / /scratch rw - lustre 10.0.0.1@o2ib:/scratch rw
+33 22 0:28 / /mnt/with\040space rw - fuse.sshfs me@host:/ rw
+34 22 0:29 / /homework rw - overlay overlay rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/var/cache", False),
+        ("/home/me/.cache/numba_kcache", True),
+        ("/home", True),
+        ("/homework/x", False),
+        ("/home2/x", False),
+        ("/home/me/local/cache", False),
+        ("/scratch/me", True),
+        ("/mnt/with space/x", True),
+        ("/mnt/with", False),
+    ],
+)
+def test_network_filesystem_is_known_by_its_type(path: str, expected: bool) -> None:
+    """By the mount that holds the path: the deepest one, not one whose name begins alike."""
+    assert directory.is_network_mount(MOUNTS, path) is expected
+
+
+def test_network_directory_gets_a_local_one_in_front(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hits come from the local copy; no lock and no sum is kept on the network."""
+    open_store(root).put(entry_of(1))
+    (root / "v1" / "usage").unlink()
+    monkeypatch.setattr(directory, "is_network", lambda path, status: path == str(root))
+    store = open_store(root)
+
+    assert store.get(key_of(1)) == entry_of(1)
+    with store.building(key_of(2)) as turn:
+        assert turn.is_alone
+        assert store.put(entry_of(2))
+    assert open_store(elsewhere).get(key_of(1)) == entry_of(1)
+    assert open_store(elsewhere).get(key_of(2)) == entry_of(2)
+    assert not (root / "v1" / "usage").exists()
+    assert not (root / "v1" / "locks").exists()
+    file_of(store, key_of(1)).unlink()
+    assert store.get(key_of(1)) == entry_of(1)
+
+
+def test_recency_on_the_network_is_renewed_once_a_day(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand ranks that hit one entry write its time once."""
+    clock = Clock()
+    open_store(root, clock=clock).put(entry_of(1))
+    stored = clock()
+    monkeypatch.setattr(directory, "is_network", lambda path, status: path == str(root))
+    clock.now_s += 23 * HOUR_S
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == stored
+    open_store(elsewhere).clear()
+    clock.now_s += 2 * HOUR_S
+
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == clock()
+
+
+def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS says ESTALE when another machine replaced the file between open and read."""
+    store = open_store(root)
+    store.put(entry_of(1))
+    read, calls = os.read, []
+
+    def stale_once(fd: int, size: int) -> bytes:
+        calls.append(fd)
+        if len(calls) == 1:
+            raise OSError(errno.ESTALE, "stale file handle")
+        return read(fd, size)
+
+    monkeypatch.setattr(os, "read", stale_once)
+
+    assert store.get(key_of(1)) == entry_of(1)
+
+
+def test_read_in_parts_is_put_together(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filesystem may hand over less than was asked for."""
+    store = open_store(root)
+    store.put(entry_of(1, 5000))
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: read(fd, min(size, 700)))
+
+    assert store.get(key_of(1)) == entry_of(1, 5000)
+
+
+def test_threads_unpack_at_once(root: Path) -> None:
+    """The contexts that unpack serve one thread at a time."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    store = open_store(root)
+    for number in range(8):
+        store.put(entry_of(number, 300_000))
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: store.get(key_of(number % 8)), range(200)))
+
+    assert all(entry == entry_of(number % 8, 300_000) for number, entry in enumerate(found))
+
+
+def test_importing_the_room_brings_in_no_heavy_module() -> None:
+    """Logging, inspect, dataclasses, pathlib, hashlib and tempfile wait until something is stored."""
+    code = (
+        "import sys; before = set(sys.modules); import numba_kcache.store.entry, numba_kcache.store.tree;"
+        "print(*sorted({'logging','inspect','dataclasses','pathlib','hashlib','tempfile','subprocess'}"
+        " & (set(sys.modules) - before)))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert out.split() == []

@@ -1,0 +1,275 @@
+"""The frame of a stored file: what goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import pytest
+import zstandard
+
+from numba_kcache.store import entry as frame
+from numba_kcache.store.entry import (
+    MANIFEST,
+    DamagedEntry,
+    StoredEntry,
+    check_payloads,
+    decode_entry,
+    encode_entry,
+    payload_records,
+)
+from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
+
+PREFIX = struct.Struct("<8sHBBIQ32s")
+RECORD = struct.Struct("<16sQQB7x32s")
+KEY = key_of(1)
+
+
+def forge(
+    header: bytes = b"{}",
+    payloads: list[tuple[bytes, bytes, int, int]] | None = None,
+    *,
+    magic: bytes = b"\x89NKC\r\n\x1a\n",
+    version: int = 1,
+    count: int | None = None,
+    header_bytes: int | None = None,
+    file_bytes: int | None = None,
+    stored_bytes: int | None = None,
+    tail: bytes = b"",
+) -> bytes:
+    """A file with a good digest and whatever else one likes; a payload is (name, stored, size, codec)."""
+    payloads = payloads or []
+    table = b"".join(
+        RECORD.pack(name, len(stored) if stored_bytes is None else stored_bytes, size, codec, bytes(32))
+        for name, stored, size, codec in payloads
+    )
+    body = table + header + b"".join(stored for _, stored, _, _ in payloads) + tail
+    prefix = PREFIX.pack(
+        magic,
+        version,
+        1,
+        len(payloads) if count is None else count,
+        len(header) if header_bytes is None else header_bytes,
+        PREFIX.size + len(body) + DIGEST_BYTES if file_bytes is None else file_bytes,
+        bytes.fromhex(KEY),
+    )
+    return sealed(prefix + body)
+
+
+def test_forged_file_without_faults_is_read() -> None:
+    """The forger of these tests writes good files, so that each refusal below has its one cause."""
+    assert decode_entry(forge(b'{"a":1}', [(b"cubin", b"abc", 3, 0)]), KEY) == StoredEntry(
+        KEY, {"a": 1}, {"cubin": b"abc"}
+    )
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 511, 512, 4096, 1 << 16, (1 << 16) + 1, 1 << 20])
+def test_entry_comes_back_as_it_was(size_bytes: int) -> None:
+    """Key, header and every payload, at sizes on both sides of each threshold."""
+    entry = entry_of(7, size_bytes)
+
+    read = decode_entry(encode_entry(entry), entry.key)
+
+    assert read == entry
+    assert list(read.payloads) == ["cubin", "ptx"]
+    check_payloads(read)
+
+
+def test_header_keeps_every_json_value() -> None:
+    """Unpaired surrogates, large integers, small floats, nesting, empty containers."""
+    header = {"s": "\ud800\U0001f600\x00", "i": 1 << 200, "f": 5e-324, "n": None, "l": [[], {}, True, -0.5]}
+
+    assert decode_entry(encode_entry(StoredEntry(KEY, header, {})), KEY).header == header
+
+
+def test_first_payload_up_to_64_kib_is_stored_as_it_is() -> None:
+    """The bytes a hit needs cost no unpacking where compression would not let the store hold more."""
+    records = payload_records(decode_entry(encode_entry(entry_of(1, 1 << 16)), KEY))
+
+    assert [(record.name, record.codec) for record in records] == [("cubin", 0), ("ptx", 1)]
+
+
+def test_large_first_payload_is_compressed() -> None:
+    """Above 64 KiB the bytes bind before the number of entries does."""
+    assert len(encode_entry(entry_of(1, 1 << 20))) < 1 << 16
+
+
+def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
+    """Less than a tenth is not worth unpacking."""
+    import random
+
+    noise = random.Random(1).randbytes(1 << 17)
+    records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, {"cubin": noise})), KEY))
+
+    assert records[0].codec == 0
+
+
+def test_other_payloads_are_not_unpacked_until_asked_for() -> None:
+    """A hit does not pay for the PTX: one that cannot be unpacked does not even show until it is wanted."""
+    data = forge(payloads=[(b"cubin", b"abc", 3, 0), (b"ptx", b"no zstd frame", 100, 1)])
+
+    entry = decode_entry(data, KEY)
+
+    assert entry.payloads["cubin"] == b"abc"
+    assert entry.payloads.get("ptx") is None
+    with pytest.raises(DamagedEntry):
+        check_payloads(entry)
+
+
+def test_sha256_of_each_payload_is_kept_for_signatures() -> None:
+    """Taken when it was stored, so that signing reads nothing twice."""
+    import hashlib
+
+    entry = entry_of(3, 100_000)
+    records = payload_records(decode_entry(encode_entry(entry), entry.key))
+
+    assert {r.name: r.sha256 for r in records} == {
+        name: hashlib.sha256(payload).digest() for name, payload in entry.payloads.items()
+    }
+
+
+def test_payload_with_another_sha256_fails_the_full_check() -> None:
+    """`verify` reads what hits do not."""
+    with pytest.raises(DamagedEntry):
+        check_payloads(decode_entry(forge(payloads=[(b"cubin", b"abc", 3, 0)]), KEY))
+
+
+@pytest.mark.parametrize("key", ["", "ab", "A" * 64, "../" + "a" * 61, "a" * 65, "a" * 64 + "\n", "é" * 64])
+def test_key_must_be_a_digest(key: str) -> None:
+    """A key names a file, so nothing else than hexadecimal digits may be in it."""
+    with pytest.raises(ValueError, match="as a key"):
+        encode_entry(StoredEntry(key, {}, {}))
+
+
+@pytest.mark.parametrize("header", [{"a": float("nan")}, {"a": float("inf")}])
+def test_not_a_number_cannot_be_stored(header: dict[str, float]) -> None:
+    """It is not JSON."""
+    with pytest.raises(ValueError):
+        encode_entry(StoredEntry(KEY, header, {}))
+
+
+@pytest.mark.parametrize("name", ["", "Cubin", "a" * 17, "a\0b", "../x", "1"])
+def test_payload_name_is_a_word(name: str) -> None:
+    """1 to 16 of a-z, 0-9 and _."""
+    with pytest.raises(ValueError, match="name a payload"):
+        encode_entry(StoredEntry(KEY, {}, {name: b""}))
+
+
+def test_too_many_payloads_cannot_be_stored() -> None:
+    """The table is bounded when written as when read."""
+    with pytest.raises(ValueError, match="payloads"):
+        encode_entry(StoredEntry(KEY, {}, {f"p{number}": b"" for number in range(17)}))
+
+
+def test_too_large_header_cannot_be_stored() -> None:
+    """What a reader would refuse is refused before it is written."""
+    with pytest.raises(ValueError, match="cannot hold"):
+        encode_entry(StoredEntry(KEY, {"log": "x" * frame.MAX_HEADER_BYTES}, {}))
+
+
+def test_entry_of_another_key_is_refused() -> None:
+    """A whole file under the wrong name is not a hit."""
+    with pytest.raises(DamagedEntry, match="another key"):
+        decode_entry(encode_entry(entry_of(1)), key_of(2))
+
+
+def test_manifest_is_no_entry() -> None:
+    """The kind is inside too."""
+    with pytest.raises(DamagedEntry, match="kind"):
+        decode_entry(encode_entry(entry_of(1), MANIFEST), KEY)
+
+
+@pytest.mark.parametrize("version", [0, 2, 65535])
+def test_old_and_future_formats_are_refused(version: int) -> None:
+    """Each format has its own directory; another number in this one is damage."""
+    with pytest.raises(DamagedEntry, match=f"format {version}"):
+        decode_entry(forge(version=version), KEY)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"11",
+        b"{ ",
+        b"{}x",
+        b" {}",
+        b'{"a":1,"a":1}',
+        b'{"b":{"a":1,"a":2}}',
+        b'{"a":NaN}',
+        b'{"a":Infinity}',
+        b'{"a":-Infinity}',
+        b'{"a":1e999}',
+        b'{"a":"\xc3\xbc"}',
+        b'{"a":"\x00"}',
+        b"{'a':1}",
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a":' + b"9" * 10_000 + b"}",
+    ],
+)
+def test_header_that_is_not_strict_json_is_refused(header: bytes) -> None:
+    """No duplicates, no NaN, nothing before or after, no depth or length that ends in another exception."""
+    with pytest.raises(DamagedEntry, match="header"):
+        decode_entry(forge(header), KEY)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        forge(magic=b"\x89NKC\n\x1a\n\0"),
+        forge(file_bytes=1 << 63),
+        forge(file_bytes=0),
+        forge(header_bytes=(1 << 32) - 1),
+        forge(header_bytes=3),
+        forge(header_bytes=0),
+        forge(count=255),
+        forge(count=1),
+        forge(tail=b"x"),
+        forge(payloads=[(b"cubin", b"abc", 3, 0)], stored_bytes=(1 << 63)),
+        forge(payloads=[(b"cubin", b"abc", 3, 0)], stored_bytes=4),
+        forge(payloads=[(b"cubin", b"abc", 3, 0)], stored_bytes=2),
+        forge(payloads=[(b"cubin", b"abc", 4, 0)]),
+        forge(payloads=[(b"cubin", b"abc", 3, 7)]),
+        forge(payloads=[(b"cubin", b"abc", 3, 1)]),
+        forge(payloads=[(b"cubin", b"abc", 3, 0)] * 2),
+        forge(payloads=[(b"", b"abc", 3, 0)]),
+        forge(payloads=[(b"cu\0bin", b"abc", 3, 0)]),
+        forge(payloads=[(b"\xff", b"abc", 3, 0)]),
+        forge(payloads=[(b"cubin", zstandard.compress(b"abc") + b"x", 3, 1)]),
+        forge(payloads=[(b"cubin", zstandard.compress(b"abc") * 2, 3, 1)]),
+        forge(payloads=[(b"cubin", zstandard.compress(b"abc")[:-1], 3, 1)]),
+        forge(payloads=[(b"cubin", zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), 3, 1)]),
+        b"",
+        b"x" * 16,
+        bytes(1000),
+    ],
+)
+def test_forged_sizes_and_tables_are_refused(data: bytes) -> None:
+    """A digest that fits proves nothing about lengths, names, codecs and frames."""
+    with pytest.raises(DamagedEntry):
+        decode_entry(data, KEY)
+
+
+@pytest.mark.parametrize("claimed", [1 << 20, 1 << 30, 1 << 62])
+def test_zip_bomb_is_refused_before_it_is_unpacked(claimed: int) -> None:
+    """Neither a frame larger than the table says, nor a table above the limit, costs memory."""
+    bomb = zstandard.compress(bytes(64 << 20))
+    data = forge(payloads=[(b"cubin", bomb, claimed, 1)])
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedEntry):
+            decode_entry(data, KEY)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 1 << 20
+
+
+def test_frame_that_claims_too_much_is_refused() -> None:
+    """2**62 bytes in frame and table alike: above the limit, whoever says so."""
+    lying = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 62) + zstandard.compress(b"a")[5:]
+
+    assert zstandard.frame_content_size(lying) == 1 << 62
+    with pytest.raises(DamagedEntry):
+        decode_entry(forge(payloads=[(b"cubin", lying, 1 << 62, 1)]), KEY)
