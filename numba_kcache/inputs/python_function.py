@@ -89,6 +89,7 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
         return Uncapturable(refusal.reason, refusal.name)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(function))
+    graph.alive.clear()
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph)
 
 
@@ -105,7 +106,7 @@ class _Graph:
         self._values: dict[tuple[int, str], int | str] = {}
         self._labels: dict[str, int] = {}
         self._registrations = user_registrations()
-        self._alive: list[Any] = []  # ids stay unique while these live
+        self.alive: list[Any] = []  # ids stay unique while these live
 
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
@@ -143,7 +144,7 @@ class _Graph:
         place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
         index = self._add(f"{word} {name}", form, place)
         self._functions[id(value)] = index
-        self._alive.append(value)
+        self.alive.append(value)
         if is_jitted:
             self.kept[index] = value
             self._add_options(index, value, options, name)
@@ -169,10 +170,8 @@ class _Graph:
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        digest = sha256(encode(form), usedforsecurity=False).hexdigest()
-        self.components.append(
-            Component(label if repeated == 1 else f"{label} ({repeated})", bytes.fromhex(digest), clear)
-        )
+        digest = sha256(encode(form), usedforsecurity=False).digest()
+        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
 
@@ -281,7 +280,7 @@ class _Graph:
             form = value_form(value, function_form)
         except Refused as refusal:
             raise _Cannot(str(refusal), label) from None
-        self._alive.append(value)
+        self.alive.append(value)
         return self._add(label, form, shown(value), edges)
 
     def _callable_form(self, value: Any, edges: list[tuple[str, int | str]], label: str) -> Plain | None:
