@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from .errors import UncacheableError
 from .inputs.code_environment import code_environment
-from .inputs.numba_signature import signature_form
+from .inputs.numba_signature import signature_component
 from .inputs.python_function import Fingerprint, Uncapturable, fingerprint
-from .inputs.python_value import Refused
 from .jobs import Job
 from .keys.components import component
 from .model.artifact import Artifact
@@ -79,10 +78,9 @@ def numba_job(
 
     if isinstance(found, Uncapturable):
         return job((), f"{found.name}: {found.reason} (depends= takes plain values and files)", ())
-    try:
-        signature = signature_form(types)
-    except Refused as refusal:
-        return job((), str(refusal), found.device_functions())
+    signature = signature_component(types)
+    if isinstance(signature, Uncapturable):
+        return job((), signature.reason, found.device_functions())
     if any(each.kind == "cu" and b"include" in each.data for each in found.links):
         return job((), "what it links includes files", found.device_functions())
     environment = code_environment()
@@ -90,7 +88,7 @@ def numba_job(
         (
             component("kind", "numba"),
             component("function", found.digest),
-            component("signature", signature),
+            signature,
             component("target", [target.name, through.name if through else None]),
             component("environment", dict(variables(NVRTC_VARIABLES))),
             *([environment] if environment else []),

@@ -1,9 +1,8 @@
-"""Argument types of a Numba kernel as plain values that say all of them, or a refusal.
+"""The argument types of a Numba kernel as a component of the key.
 
-Promise     Two signatures have the same form only if Numba makes the same code of both. A type that stands for an
-            object of this process, or that is not Numba's own, is `Refused`: its text does not say what it means.
-Ground      Numba's `repr` of a type names dtype, axes, layout, alignment, and the fields of a record with their
-            offsets; of a named tuple or an enum it names only the class.
+Promise     Two signatures have one digest only if Numba compiles the same code for both. Numba's own text of a
+            type does not say that: it leaves out the field names of a named tuple and the members of an enum.
+            A type that an extension defines is code of its own: `Uncapturable`.
 """
 
 from __future__ import annotations
@@ -11,31 +10,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..keys.components import Component, component
 from ..keys.encoding import Plain
-from .numba_objects import is_numba_type
+from .numba_objects import is_numba_type, loaded
+from .python_function import Uncapturable
 from .python_value import Refused, value_form
 
 
-def signature_form(types: Sequence[Any]) -> Plain:
-    """The types, in order.
-
-    Raises:
-        Refused: One cannot be told from another by what it says of itself.
-    """
-    return [_type_form(each) for each in types]
+def signature_component(types: Sequence[Any]) -> Component | Uncapturable:
+    """The types in order; the component's value is their text, for explanations."""
+    try:
+        form = [_type_form(each) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])
 
 
 def _type_form(kind: Any) -> Plain:
     if not is_numba_type(kind):
-        raise Refused(f"the argument type {kind} is not Numba's own: what it lowers to is not known here")
-    name, python_class = type(kind).__name__, getattr(kind, "instance_class", None)
-    if isinstance(python_class, type):  # a named tuple or an enum
-        known = value_form(python_class, lambda _value: None)
-        members = list(kind) if hasattr(kind, "__iter__") else [kind.dtype]
-        return name, known, [_type_form(each) for each in members]
-    if hasattr(kind, "__iter__"):  # a tuple
-        return name, [_type_form(each) for each in kind]
+        raise Refused(f"{kind} is a type of {type(kind).__module__}, not of Numba")
+    if _is(kind, "BaseNamedTuple"):
+        return "named tuple", _class_form(kind.instance_class), [_type_form(each) for each in kind]
+    if _is(kind, "BaseTuple"):
+        return "tuple", [_type_form(each) for each in kind]
+    if _is(kind, "EnumMember"):
+        return "enum member", type(kind).__name__, _class_form(kind.instance_class), _type_form(kind.dtype)
+    if _is(kind, "Array"):
+        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+        return "array", type(kind).__qualname__, _type_form(kind.dtype), flags
     text = repr(kind)
-    if " at 0x" in text or "<" in text:
-        raise Refused(f"the argument type {text} stands for an object of this process")
-    return name, text
+    if "<" in text or " at 0x" in text:
+        raise Refused(f"the type {text} stands for an object of this process")
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+
+
+def _is(kind: Any, name: str) -> bool:
+    known = loaded("numba.core.types", name)
+    return isinstance(known, type) and isinstance(kind, known)
+
+
+def _class_form(kind: type) -> Plain:
+    return value_form(kind, lambda value: None)
