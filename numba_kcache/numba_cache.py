@@ -10,6 +10,7 @@ Not here    How a launch is packed (launch.numba_arguments) and when this is att
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -134,6 +135,12 @@ class DispatcherCache:
             loaded.prefer_shared(int(carveout))
         return loaded
 
+    def shared_with(self, dispatcher: Any) -> DispatcherCache:
+        """The same resolutions for another dispatcher of the same function and options."""
+        other = copy.copy(self)
+        other._plan, other.forgotten = self._plan._replace(dispatcher=dispatcher), None
+        return other
+
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
         self.flush()
@@ -147,7 +154,7 @@ class DispatcherCache:
     def load_overload(self, sig: Any, _context: Any) -> Any:
         """The kernel of a signature, complete; None where Numba has to compile it."""
         types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
-        dispatcher = self._plan.dispatcher
+        dispatcher, known = self._plan.dispatcher, self.resolved_types()
         try:
             resolution = self.resolve_for_device(types, current_device().target)
         except (NoDeviceError, Uncached):
@@ -156,7 +163,7 @@ class DispatcherCache:
             if self._is_numbas:
                 return None
             raise
-        if resolution.source == "compiled":  # Numba counts what it gets here as a hit
+        if resolution.source == "compiled" and types not in known:  # Numba counts what it gets here as a hit
             dispatcher._cache_hits[sig] -= 1
             dispatcher._cache_misses[sig] += 1
         return make_overload(dispatcher, types, resolution.artifact, functools.partial(self.load, types))

@@ -57,7 +57,7 @@ def uninstall() -> None:
     """Give Numba's dispatchers back what `install` replaced. Kernels that are loaded stay so."""
     if not _replaced:
         return
-    from numba.cuda.dispatcher import CUDADispatcher
+    from numba.cuda.dispatcher import CUDADispatcher, NullCache
 
     for name, method in _replaced.items():
         setattr(CUDADispatcher, name, method)
@@ -65,8 +65,11 @@ def uninstall() -> None:
     for kernel, before in list(_attached.items()):
         if before is not None:
             kernel._cache = before
-        else:
+            continue
+        try:
             kernel.enable_caching()
+        except RuntimeError:  # Numba has no place for it: such a kernel could not have been decorated without us
+            kernel._cache = NullCache()
     _attached.clear()
 
 
@@ -123,7 +126,7 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
     def specialized(self: Any, *args: Any) -> Any:
         def attach(made: Any) -> None:
             if isinstance(self._cache, DispatcherCache):
-                made._cache = self._cache
+                made._cache = self._cache.shared_with(made)
 
         return specialize(self, args, attach)
 

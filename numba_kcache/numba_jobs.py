@@ -105,9 +105,13 @@ def _built(
 ) -> Artifact:
     from .toolchain.numba_nvvm import compile_numba
 
-    build = compile_numba(
-        plan.dispatcher, types, target, ptx_target=through, device_functions=functions, keep_ptx=plan.keep_ptx
-    )
+    try:
+        build = compile_numba(
+            plan.dispatcher, types, target, ptx_target=through, device_functions=functions, keep_ptx=plan.keep_ptx
+        )
+    except Exception as error:  # Numba's own, mostly: its words stay as they are
+        error.add_note(f"while compiling the Numba kernel {plan.label} for ({', '.join(map(str, types))})")
+        raise
     if build.uncacheable:
         raise UncacheableError(f"cannot cache {plan.label}", build.uncacheable)
     return build.artifact

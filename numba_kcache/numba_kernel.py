@@ -118,7 +118,7 @@ class NumbaKernel:
         return specialize(self._parts()[0], args, self._attach)
 
     def _attach(self, dispatcher: Any) -> None:
-        dispatcher._cache = self._parts()[1]
+        dispatcher._cache = self._parts()[1].shared_with(dispatcher)
 
     def _resolver(self) -> Resolver:
         return process_resolver() if self._cache_given is None else self._cache_given.resolver
