@@ -1,4 +1,4 @@
-"""Numba kernels through the cache on the fake driver: what reaches the driver, what a warm start brings in, bad input."""
+"""Numba kernels on the fake driver: what reaches the driver, what a warm start brings in, bad input."""
 
 from __future__ import annotations
 
