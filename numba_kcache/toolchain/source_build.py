@@ -92,17 +92,14 @@ def _compile(
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     program, outputs = _program_name(request), _outputs(request)
-    flags = _nvrtc_flags(request, toolkit_dirs) + ([trace.flag] if trace else [])
+    flags = _nvrtc_flags(request, toolkit_dirs)
     source = _with_lines(request)
     if wanted is not None:
-        if trace:
-            trace.clear()
-        result = run_nvrtc(source + PROBE_SOURCE, program, flags, outputs, (wanted, probe_expression(wanted)))
+        probes = (wanted, probe_expression(wanted))
+        result = _traced(trace, source + PROBE_SOURCE, program, flags, outputs, probes)
         if result.ok:
             return wanted, result
-    if trace:
-        trace.clear()
-    plain = run_nvrtc(source, program, flags, outputs)
+    plain = _traced(trace, source, program, flags, outputs)
     if not plain.ok:
         raise _refused(request, program, plain.log)
     if wanted is not None and "<" in wanted:
@@ -115,6 +112,32 @@ def _compile(
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
         return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
     return wanted, plain
+
+
+def _traced(
+    trace: TimeTrace | None,
+    source: str,
+    program: str,
+    flags: list[str],
+    outputs: Sequence[str],
+    expressions: Sequence[str] = (),
+) -> NvrtcResult:
+    """One run of NVRTC that writes its trace.
+
+    After a compile that failed, NVRTC's thread still traces: its next compile, whoever asks for it, would write
+    `.json` into the working directory, and abort the process where it cannot. An empty source with a trace ends that.
+    """
+    if trace is None:
+        return run_nvrtc(source, program, flags, outputs, expressions)
+    trace.clear()
+    ok = False
+    try:
+        result = run_nvrtc(source, program, [*flags, trace.flag], outputs, expressions)
+        ok = result.ok
+        return result
+    finally:
+        if not ok:
+            run_nvrtc("", program, [flags[0], trace.flag], ())
 
 
 def _program_name(request: SourceRequest) -> str:
