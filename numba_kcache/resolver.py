@@ -158,7 +158,11 @@ class Resolver:
     def store_artifact(self, key: str, components: Sequence[Component], artifact: Artifact) -> None:
         """Publish an artifact under its key, and name it in its family's manifest."""
         report = {"components": [each.record() for each in components], "created_s": time.time()}
-        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        payloads = {
+            "cubin": artifact.cubin,
+            **artifact.extras,
+            "report": json.dumps(report, default=bytes.hex).encode(),
+        }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             self.store.add_variant(family_of(components), {"key": key, "target": artifact.target.name})
 
