@@ -139,10 +139,13 @@ def test_wrong_entry_is_said_at_first_use(cache: KernelCache) -> None:
 def test_disassembly_where_the_tool_is_there(cache: KernelCache) -> None:
     """nvdisasm's text, or the error that names what to install."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
-    try:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    if find_nvidia_binary_utility("nvdisasm"):
         assert "saxpy" in kernel.inspect_sass()
-    except numba_kcache.ToolchainMissingError as error:
-        assert "nvdisasm is not installed" in str(error)
+    else:
+        with pytest.raises(numba_kcache.ToolchainMissingError, match="nvdisasm is not installed"):
+            kernel.inspect_sass()
 
 
 # -- decorator forms, names -----------------------------------------------------------------------------------
@@ -406,8 +409,8 @@ def test_depends_enter_the_key(cache: KernelCache, tmp_path: Path) -> None:
     assert key(file) != before
     assert len({key(), key(1), key("1"), key(b"1"), key(None), key([1]), key({"a": 1})}) == 7
     for wrong, says in (
-        ({1}, "has no canonical bytes"),
-        ([{1}], "no canonical bytes"),
+        ({1}, "encode a set"),
+        ([{1}], "encode a set"),
         (tmp_path / "gone", "cannot read"),
     ):
         with pytest.raises(OptionError, match=says):
