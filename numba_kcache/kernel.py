@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
@@ -229,7 +229,9 @@ class CachedKernel:
             job = self._job(target)
             if job.uncacheable:
                 self._resolver().key(job)  # raises, and says why
-            self._resolve(target, None)
+            found = self._resolve(target, None)
+            if found.uncacheable:
+                raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
 
     def key(self, arch: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.

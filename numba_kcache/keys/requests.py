@@ -48,7 +48,7 @@ def source_components(
     through: Target | None,
     *,
     link: Sequence[LinkInput],
-    lines: tuple[str, int, str] | None,
+    lines: tuple[str, int, str, str] | None,
     environment: Mapping[str, str],
 ) -> tuple[Component, ...]:
     """The components that are known when a kernel is first used for a target.
@@ -58,7 +58,7 @@ def source_components(
         target: What to build for.
         through: The virtual target to compile to first, where the user gave one.
         link: Further inputs, in order.
-        lines: File, line and base folder, where a line table will hold them.
+        lines: File, line, base folder and working directory, where a line table will hold them.
         environment: Variables that the compilers read themselves and that can change the code.
     """
     found = [

@@ -27,8 +27,9 @@ from .failures import RECOVERABLE, launch_error
 from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
 from .places import Place
 from .pointers import Call, Surroundings
-from .slots import slot_of, struct_format
+from .slots import Slot, slot_of, struct_format
 from .streams import same_order, stream_handle
+from .usual import usual_values
 
 Launch = Callable[..., None]
 """`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
@@ -71,13 +72,22 @@ class Launcher:
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
-        places = [Place(kernel, position, each, typed) for position, each in enumerate(self.parameters, 1)]
-        self.slots = [slot_of(place, around, strided=strided) for place in places]
-        self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
+        self._typed, self._strided = typed, strided
+        self._layout = struct.Struct(struct_format(self.parameters))
+        self.pack = self._layout.pack_into
+        self._slots: list[Slot] | None = None
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
         self._namespace: dict[str, Any] = {}
         self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
         self._interpreted = 0
+
+    @property
+    def slots(self) -> list[Slot]:
+        """One for each parameter; made when a launch needs more than the usual."""
+        if self._slots is None:
+            places = [Place(self.kernel, n, each, self._typed) for n, each in enumerate(self.parameters, 1)]
+            self._slots = [slot_of(place, self.around, strided=self._strided) for place in places]
+        return self._slots
 
     def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
         """The function that launches with this shape on this stream.
@@ -113,15 +123,14 @@ class Launcher:
 
     def upgrade(self, launch: FunctionType) -> None:
         """Give a function that was bound before the code was generated that code."""
-        launch.__defaults__ = (MISSING,) * len(self.slots)
+        launch.__defaults__ = (MISSING,) * len(self.parameters)
         launch.__code__ = inner_code(self._bind.__code__)
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        size = max((each.offset + each.size for each in self.parameters), default=0)
-        start = -(-size // 8) * 8
-        memory = ctypes.create_string_buffer(start + 8 * len(self.parameters) + 1)
-        base = ctypes.addressof(memory)
+        start = -(-self._layout.size // 8) * 8
+        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         pointers = [base + each.offset for each in self.parameters]
         struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
         return memory, base + start
@@ -198,18 +207,30 @@ class _Binding:
                 launcher.upgrade(function)
                 function(*arguments)
                 return
-        arguments = tuple(each for each in arguments if each is not MISSING)
+        else:
+            arguments = tuple(each for each in arguments if each is not MISSING)
         if reason > 0:
             self._recover(arguments, reason)
             return
         if not self._is_here():
             self._recover(arguments, 0)
             return
+        values = None
+        if reason == STUB and launcher.around.device_of is None:
+            values = usual_values(launcher.parameters, arguments, self._stream)
+        if values is not None:
+            try:
+                buffer = self._packed(values)
+            except (struct.error, OverflowError):  # refused, in words, below
+                pass
+            else:
+                self._queue(arguments, buffer)
+                return
         self._launch(arguments)
 
     def _launch(self, arguments: tuple[Any, ...]) -> None:
-        launcher = self._launcher
-        slots = launcher.slots
+        """Settle every argument, whatever it is, and launch."""
+        slots = self._launcher.slots
         if len(arguments) != len(slots):
             raise self._wrong_count(arguments)
         call = Call(self._stream, self._handle)
@@ -217,18 +238,27 @@ class _Binding:
         for prepare in call.before:
             prepare()
         values = [value for slot, each in zip(slots, settled, strict=True) for value in slot.spread(each)]
+        if self._queue(arguments, self._packed(values)):
+            for finish in call.after:
+                finish()
+
+    def _packed(self, values: list[Any]) -> tuple[Any, int]:
+        launcher = self._launcher
         try:
-            memory, address = buffer = launcher.idle.pop()
+            buffer = launcher.idle.pop()
         except IndexError:
-            memory, address = buffer = launcher.new_buffer()
-        launcher.pack(memory, 0, *values)
-        code = launcher.launch_kernel(self._shape, self._where, address)
+            buffer = launcher.new_buffer()
+        launcher.pack(buffer[0], 0, *values)
+        return buffer
+
+    def _queue(self, arguments: tuple[Any, ...], buffer: tuple[Any, int]) -> bool:
+        """Launch what is packed; False where it was launched elsewhere instead."""
+        launcher = self._launcher
+        code = launcher.launch_kernel(self._shape, self._where, buffer[1])
         launcher.idle.append(buffer)
         if code:
             self._recover(arguments, code)
-            return
-        for finish in call.after:
-            finish()
+        return not code
 
     def _is_here(self) -> bool:
         launcher = self._launcher

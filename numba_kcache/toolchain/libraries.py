@@ -90,6 +90,21 @@ class Toolchain:
                     self._save(self._name, self._remembered())
             return tuple(known)
 
+    def header_trees(self) -> tuple[tuple[str, str], ...]:
+        """(root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
+
+        The record holds while a root and the folders right in it are unchanged; a header edited in place inside a
+        toolkit is not seen before `clear()`.
+        """
+        with self._lock:
+            known = self._remembered().get("header_trees", [])
+            roots = _topmost(self.include_dirs())
+            if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
+                known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
+                self._remembered()["header_trees"] = known
+                self._save(self._name, self._remembered())
+            return tuple((root, identity) for root, identity, _ in known)
+
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
@@ -202,6 +217,42 @@ def installed_include_dirs() -> list[str]:
         bundled = os.path.join(found[1], "cccl")
         found[0] = bundled if os.path.isdir(bundled) else None
     return [os.path.realpath(path) for path in found if path]
+
+
+def _topmost(folders: Sequence[str]) -> list[str]:
+    """Those folders that lie in none of the others."""
+    return [
+        each
+        for each in dict.fromkeys(folders)
+        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
+    ]
+
+
+def _folder_stats(root: str) -> list[list[int]]:
+    """(mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
+    try:
+        with os.scandir(root) as entries:
+            folders = sorted(each.path for each in entries if each.is_dir())
+    except OSError:
+        return []
+    stats = (_stat(each) for each in (root, *folders))
+    return [[each[1], each[2]] for each in stats if each]
+
+
+def _tree_identity(root: str) -> str:
+    """A digest of every file's path and content."""
+    found = sha256(usedforsecurity=False)
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as file:
+                    content = sha256(file.read(), usedforsecurity=False).digest()
+            except OSError:
+                content = b""
+            found.update(encode([os.path.relpath(path, root), content]))
+    return found.hexdigest()
 
 
 def _version(distribution: str) -> str | None:
