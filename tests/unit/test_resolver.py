@@ -13,8 +13,10 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.model.artifact import artifact_header
 from numba_kcache.observe.info import bytes_text, seconds_text
 from numba_kcache.store import directory as directories
+from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import file_of
@@ -215,10 +217,8 @@ def test_verify_compares_what_is_stored(directory: Path) -> None:
     compiled(cache)
     assert cache.info("process").errors == 0
 
-    resolver = cache.resolver
-    job = kernel._job(kernel._targets("sm_90")[0])
-    artifact = kernel._at_hand().artifact
-    resolver.store_artifact(kernel.key(), resolver.components(job), artifact._replace(cubin=b"\x7fELF other"))
+    header = artifact_header(kernel._at_hand().artifact)
+    assert cache.resolver.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
     cache = open_cache(directory, mode="verify")
     with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
         compiled(cache)
@@ -314,8 +314,6 @@ def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
 )
 def test_entry_that_holds_no_artifact_is_compiled_again(directory: Path, header: dict[str, Any]) -> None:
     """Whole as a file, of another shape inside: as damaged as one with a flipped byte."""
-    from numba_kcache.store.entry import StoredEntry
-
     key = compiled(open_cache(directory)).key()
     assert open_cache(directory).resolver.store.put(StoredEntry(key, header, {"cubin": b"x"}))
     cache = open_cache(directory)
