@@ -8,6 +8,7 @@ from itertools import count
 import pytest
 
 from numba_kcache import resolver
+from numba_kcache.store import directory
 
 _number = count()
 
@@ -18,5 +19,8 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         monkeypatch.delenv(name)
     monkeypatch.setenv("NUMBA_KCACHE_DIR", str(tmp_path_factory.getbasetemp() / f"cache-{next(_number)}"))
     monkeypatch.setenv("NUMBA_KCACHE_DURABILITY", "none")
+    local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
+    local.mkdir()
+    monkeypatch.setattr(directory, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
     monkeypatch.setattr(resolver, "_process", None)
     monkeypatch.setattr(resolver, "_overrides", {})
