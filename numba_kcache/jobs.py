@@ -16,7 +16,7 @@ from .inputs.include_scanner import scan_includes
 from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
-from .keys.encoding import Plain
+from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
@@ -211,12 +211,10 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
                     found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
             except OSError as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
-        elif each is None or isinstance(each, (bool, int, float, str, bytes, tuple, list, dict)):
-            found.append(each)
         else:
-            raise OptionError(
-                f"cannot use depends={each!r}",
-                f"a {type(each).__name__} has no canonical bytes",
-                "give plain values or Paths",
-            )
+            try:
+                encode(each)
+            except TypeError as error:
+                raise OptionError(f"cannot use depends={each!r}", str(error), "give plain values or Paths") from None
+            found.append(each)
     return found

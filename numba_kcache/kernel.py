@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
-from .inputs.source import define_function, define_path, define_text, returns_source
+from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
 from .launch.config import check_launch, launch_shape
@@ -51,13 +51,13 @@ class CachedKernel:
     """
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        self._thing, self._plan, self._options = thing, plan, options
+        self._plan, self._options = plan, options
         self._arch = _read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
-        self.__module__ = getattr(thing, "__module__", None) or __name__
+        self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
         self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
         if callable(thing):
             self.__wrapped__ = thing
@@ -311,8 +311,9 @@ class CachedKernel:
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        options = {name: value for name, value in self._options.items() if name != "cache"}
-        return _rebuild, (self._thing, options)
+        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
+        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
+        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
 
 
 @overload
@@ -379,6 +380,10 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             f"a {type(thing).__name__} is not source",
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
+    return _kernel_of(thing, definition, options)
+
+
+def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     plan = source_plan(
         definition,
@@ -392,8 +397,8 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
     return CachedKernel(thing, plan, options)
 
 
-def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel:
-    return make_kernel(thing, options, depth=2)
+def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return _kernel_of(definition.text(), definition, options)
 
 
 def _checked(options: dict[str, Any], name: str, kind: type) -> Any:

@@ -167,7 +167,11 @@ class Resolver:
         """Publish an artifact under its key, and name it in its family's manifest."""
         records = [each.record() for each in (*components, *learned.components)]
         report = {"components": records, "created_s": time.time()}
-        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        payloads = {
+            "cubin": artifact.cubin,
+            **artifact.extras,
+            "report": json.dumps(report, default=bytes.hex).encode(),
+        }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
             self.store.add_variant(family_of(components), variant)

@@ -92,14 +92,13 @@ def _compile(
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     program, outputs = _program_name(request), _outputs(request)
-    flags = _nvrtc_flags(request, toolkit_dirs)
-    source = _with_lines(request)
+    flags, source = _nvrtc_flags(request, toolkit_dirs), _with_lines(request)
     if wanted is not None:
-        probes = (wanted, probe_expression(wanted))
-        result = _traced(trace, source + PROBE_SOURCE, program, flags, outputs, probes)
+        expressions = wanted, probe_expression(wanted)
+        result = _run_traced(trace, source + PROBE_SOURCE, program, flags, outputs, expressions)
         if result.ok:
             return wanted, result
-    plain = _traced(trace, source, program, flags, outputs)
+    plain = _run_traced(trace, source, program, flags, outputs)
     if not plain.ok:
         raise _refused(request, program, plain.log)
     if wanted is not None and "<" in wanted:
@@ -114,30 +113,30 @@ def _compile(
     return wanted, plain
 
 
-def _traced(
+def _run_traced(
     trace: TimeTrace | None,
     source: str,
     program: str,
-    flags: list[str],
+    flags: Sequence[str],
     outputs: Sequence[str],
     expressions: Sequence[str] = (),
 ) -> NvrtcResult:
-    """One run of NVRTC that writes its trace.
+    """Run NVRTC; where a trace is wanted, leave its tracer stopped.
 
-    After a compile that failed, NVRTC's thread still traces: its next compile, whoever asks for it, would write
-    `.json` into the working directory, and abort the process where it cannot. An empty source with a trace ends that.
+    After a traced compile that failed the tracer still runs, and the next compile of this thread, Numba's too, writes
+    ".json" into the working directory, or aborts the process where it cannot. A traced compile that succeeds stops it.
     """
     if trace is None:
         return run_nvrtc(source, program, flags, outputs, expressions)
     trace.clear()
-    ok = False
+    is_stopped = False
     try:
         result = run_nvrtc(source, program, [*flags, trace.flag], outputs, expressions)
-        ok = result.ok
+        is_stopped = result.ok
         return result
     finally:
-        if not ok:
-            run_nvrtc("", program, [flags[0], trace.flag], ())
+        if not is_stopped:
+            run_nvrtc("", program, [trace.flag], ())
 
 
 def _program_name(request: SourceRequest) -> str:
