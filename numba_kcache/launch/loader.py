@@ -24,7 +24,7 @@ from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from ..model.target import Target
-from .arguments import Launcher
+from .arguments import Launcher, Relaunch
 from .config import DeviceLimits
 from .pointers import Surroundings
 from .streams import StreamOrder
@@ -62,11 +62,12 @@ class LoadedKernel:
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    __slots__ = ("_limits", "device", "entry", "handle", "live", "module")
+    __slots__ = ("_limits", "_shared_allowed", "device", "entry", "handle", "live", "module")
 
     def __init__(self, entry: Entry, device: CurrentDevice, handle: int, module: Any, live: list[bool]) -> None:
         self.entry, self.device, self.handle, self.module, self.live = entry, device, handle, module, live
         self._limits: DeviceLimits | None = None
+        self._shared_allowed = _SHARED_BY_DEFAULT
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
@@ -93,12 +94,13 @@ class LoadedKernel:
         Source:
             CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
         """
-        if dynamic_bytes > _SHARED_BY_DEFAULT:
+        if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need what it has
             from cuda.bindings import driver
 
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, dynamic_bytes)
             _done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
+            self._shared_allowed = dynamic_bytes
 
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
@@ -229,8 +231,8 @@ def current_ordinal() -> int:
     return int(device) if status == 0 else -1
 
 
-def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher:
-    """What packs and launches the kernel on its device."""
+def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool, relaunch: Relaunch) -> Launcher:
+    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot."""
     from cuda.bindings import driver
     from cuda.core import Stream
 
@@ -250,6 +252,7 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher
         around=around,
         live=kernel.live,
         strided=strided,
+        relaunch=relaunch,
     )
 
 
