@@ -45,7 +45,6 @@ _LEVEL = 1
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 
-_is_key = re.compile(r"[0-9a-f]{64}\Z").match
 _is_name = re.compile(r"[a-z][a-z0-9_]{0,15}\Z").match
 
 Header = dict[str, Any]
@@ -142,7 +141,7 @@ def require_key(key: str) -> str:
     Raises:
         ValueError: It is not 64 lower-case hexadecimal digits.
     """
-    if _is_key(key) is None:
+    if len(key) != 64 or key.strip("0123456789abcdef"):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
 
@@ -276,7 +275,8 @@ def _unpack(record: tuple[Any, ...], stored: memoryview) -> bytes:
     return payload
 
 
-_names: dict[bytes, str] = {}  # those seen: a few words, checked once
+_names = {name.encode().ljust(16, b"\0"): name for name in ("cubin", "ptx", "log", "report")}
+"""Names that need no check: the usual ones, and those seen."""
 
 
 def _name(padded: bytes) -> str:
