@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .errors import OptionError
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
+from .keys.digests import sha256_hex
 from .keys.encoding import Plain
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
@@ -165,7 +165,7 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
             path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
             try:
                 with open(path, "rb") as file:
-                    found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
+                    found.append({"sha256": sha256_hex(file.read())})
             except OSError as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
         elif each is None or isinstance(each, (bool, int, float, str, bytes, tuple, list, dict)):

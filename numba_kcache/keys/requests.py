@@ -8,12 +8,12 @@ Not here    Compilers, versions and headers: the resolver adds what it learns fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 
 from ..model.options import CompileOptions
 from ..model.request import LinkInput
 from ..model.target import Target
 from .components import Component, component
+from .digests import sha256_hex
 from .encoding import Plain
 
 TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
@@ -66,7 +66,7 @@ def source_components(
         component("target", [target.name, through.name if through else None]),
     ]
     if link:
-        digests: list[Plain] = [[each.kind, sha256(each.data, usedforsecurity=False).hexdigest()] for each in link]
+        digests: list[Plain] = [[each.kind, sha256_hex(each.data)] for each in link]
         found.append(component("link", digests))
     if environment:
         found.append(component("environment", dict(environment)))

@@ -45,7 +45,7 @@ _LEVEL = 1
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 
-_is_name = re.compile(r"[a-z][a-z0-9_]{0,15}\Z").match
+_NAME = r"[a-z][a-z0-9_]{0,15}\Z"
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
@@ -160,7 +160,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if _is_name(name) is None:
+        if re.match(_NAME, name) is None:
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (_RAW, payload)
@@ -283,7 +283,7 @@ def _name(padded: bytes) -> str:
     name = _names.get(padded)
     if name is None:
         name = padded.rstrip(b"\0").decode("latin-1")
-        if _is_name(name) is None:
+        if re.match(_NAME, name) is None:
             raise DamagedEntry("a payload's name is malformed")
         if len(_names) < 64:
             _names[padded] = name

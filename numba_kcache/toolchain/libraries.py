@@ -17,10 +17,10 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
+from ..keys.digests import sha256_hex
 from ..keys.encoding import Plain, encode
 from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
 
@@ -120,7 +120,7 @@ def _name_of_surroundings() -> str:
     surroundings: tuple[Plain, ...] = (
         sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
     )  # fmt: skip
-    return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
+    return sha256_hex(encode(surroundings))
 
 
 def _watched() -> list[list[Any]]:
@@ -204,6 +204,8 @@ def _version(distribution: str) -> str | None:
 
 def _build_of(path: str) -> str:
     """The GNU build-id of an ELF library, or the digest of a file that has none."""
+    from hashlib import sha256
+
     with open(path, "rb") as file:
         note = _build_id(file)
         if note is not None:
