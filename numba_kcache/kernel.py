@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.source import define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import BindGrid, Launch, Launcher
@@ -59,8 +59,8 @@ class CachedKernel:
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._thing, self._plan, self._options = thing, plan, options
         self._arch = _read_arch(options.get("arch", "auto"))
-        self._strided = bool(options.get("strided", False))
-        self._cache = options.get("cache")
+        self._strided = bool(_checked(options, "strided", bool))
+        self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = getattr(thing, "__module__", None) or __name__
@@ -251,7 +251,9 @@ class CachedKernel:
             job = self._job(target)
             if job.uncacheable:
                 self._resolver().key(job)  # raises, and says why
-            self._resolve(target, None)
+            found = self._resolve(target, None)
+            if found.uncacheable:
+                raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
 
     def key(self, arch: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
@@ -404,10 +406,10 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
-        link=options.get("link") or (),
+        link=_listed(options, "link"),
         signature=_checked(options, "signature", str),
-        depends=options.get("depends") or (),
-        strict=bool(options.get("strict", False)),
+        depends=_listed(options, "depends"),
+        strict=bool(_checked(options, "strict", bool)),
     )
     return CachedKernel(thing, plan, options)
 
@@ -420,6 +422,22 @@ def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
     value = options.get(name)
     if value is not None and not isinstance(value, kind):
         raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
+    return value
+
+
+def _listed(options: dict[str, Any], name: str) -> tuple[Any, ...]:
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return tuple(value)
+
+
+def _cache_of(options: dict[str, Any]) -> Any:
+    value = options.get("cache")
+    if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
+        raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
     return value
 
 

@@ -81,7 +81,7 @@ def _size_bytes(value: Any) -> int:
 
 
 def _count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
+    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
     if type(number) is not int or number < 1:
         raise ValueError("it must be a whole number of at least 1")
     return number

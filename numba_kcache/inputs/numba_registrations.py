@@ -7,6 +7,7 @@ Not here    Lowering written by hand (`lower_builtin` and the like) for types of
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 from .numba_objects import loaded
@@ -57,5 +58,16 @@ def _gathered(registries: list[Any]) -> Registrations:
 
 def _definition(template: Any) -> Any:
     """The function under `@overload...`, if it is not one of a package that its version pins."""
-    function = getattr(template, "_overload_func", None)
-    return None if function is None or is_trusted(getattr(function, "__module__", None)) else function
+    function = getattr(template, "__dict__", {}).get("_overload_func")  # as a static method: cheaper than getattr
+    function = getattr(function, "__func__", function)
+    return None if function is None or _is_numbas(function) else function
+
+
+def _is_numbas(function: Any) -> bool:
+    """By its module, or by its file: functions that Numba generates have no module, and come with its first
+    compilation, which must change no key."""
+    if is_trusted(getattr(function, "__module__", None)):
+        return True
+    folders = (*(loaded("numba", "__path__") or ()), *(loaded("numba.cuda", "__path__") or ()))
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return file.startswith(tuple(f"{folder}{os.sep}" for folder in folders))

@@ -14,6 +14,7 @@ Ground      Python documentation, "dis": LOAD_GLOBAL holds its name's index shif
 from __future__ import annotations
 
 import dis
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -25,8 +26,8 @@ from ..keys.encoding import Plain
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
 _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", -1)
-_ATTRIBUTE = (_LOAD_ATTR, _LOAD_METHOD)
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
+_READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _LOAD_DEREF, _IMPORT_NAME))) + b"]", re.DOTALL)
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
 
@@ -103,32 +104,43 @@ def outer_reads(code: CodeType) -> tuple[Read, ...]:
 def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
     found: list[Read] = []
     words, names = code.co_code, code.co_names
-    extended, chaining = 0, False
-    for at in range(0, len(words), 2):
-        word, argument = words[at], words[at + 1] | extended
-        if word == _CACHE:
-            continue
-        if word == _EXTENDED_ARG:
-            extended = argument << 8
-            continue
-        extended = 0
-        if word == _LOAD_GLOBAL:
-            found.append(Read("global", names[argument >> 1]))
-            chaining = True
-        elif chaining and word in _ATTRIBUTE:
-            name = names[argument >> _ATTR_SHIFT if word == _LOAD_ATTR else argument]
-            found[-1] = found[-1]._replace(attributes=(*found[-1].attributes, name))
-        elif word == _LOAD_DEREF and (name := _local_name(code, argument)) in free:
-            found.append(Read("closure", name))
-            chaining = True
-        else:
-            chaining = False
-            if word == _IMPORT_NAME:
-                found.append(Read("import", names[argument]))
+    for match in _READING.finditer(words[::2]):
+        at = match.start()
+        word, argument = words[2 * at], _argument(words, at)
+        if word == _IMPORT_NAME:
+            found.append(Read("import", names[argument]))
+        elif word == _LOAD_GLOBAL:
+            found.append(Read("global", names[argument >> 1], _attributes(code, at + 1)))
+        elif (name := _local_name(code, argument)) in free:
+            found.append(Read("closure", name, _attributes(code, at + 1)))
     for constant in code.co_consts:
         if type(constant) is CodeType:
             found += _reads(constant, free & frozenset(constant.co_freevars))
     return found
+
+
+def _argument(words: bytes, at: int) -> int:
+    """The argument of instruction `at`, with the higher bytes that stand before it."""
+    argument, shift = words[2 * at + 1], 8
+    while at and words[2 * at - 2] == _EXTENDED_ARG:
+        at -= 1
+        argument |= words[2 * at + 1] << shift
+        shift += 8
+    return argument
+
+
+def _attributes(code: CodeType, at: int) -> tuple[str, ...]:
+    """The attributes taken, one after another, from what the instruction before `at` loaded."""
+    words, found = code.co_code, list[str]()
+    while 2 * at < len(words):
+        word = words[2 * at]
+        if word == _LOAD_ATTR or word == _LOAD_METHOD:  # noqa: SIM109  (in the innermost loop)
+            argument = _argument(words, at)
+            found.append(code.co_names[argument >> _ATTR_SHIFT if word == _LOAD_ATTR else argument])
+        elif word not in (_CACHE, _EXTENDED_ARG):
+            break
+        at += 1
+    return tuple(found)
 
 
 def _local_name(code: CodeType, index: int) -> str:

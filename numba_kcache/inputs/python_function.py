@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 from ..keys.components import Component
 from ..keys.encoding import Plain, encode
-from ..model.linkable import callbacks_of, kind_of_path, linkable_input
 from ..model.request import LinkInput
+from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
 from .python_code import Read, all_names, code_form, outer_reads
@@ -32,10 +32,6 @@ from .python_value import Refused, is_trusted, shown, trusted_name, value_form
 
 FORMAT = 1
 """Raised when the same function would get another digest."""
-
-_NUMBA_LINKS = ("reshape_funcs.cu", "nrt.cu")
-"""Files that Numba itself appends to the user's `link` list while it compiles; they are pinned with Numba."""
-
 
 _DATA = (bool, int, float, complex, str, bytes, tuple)
 
@@ -64,10 +60,9 @@ class Fingerprint(NamedTuple):
     graph: _Graph
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
-        """Every dispatcher that the kernel calls, with a digest of all that decides its code."""
-        return tuple(
-            (dispatcher, self.graph.digest(index)) for index, dispatcher in self.graph.dispatchers.items() if index
-        )
+        """What Numba compiles on the kernel's behalf and keeps, each with a digest of all that decides its code:
+        the dispatchers it calls, and functions under `@overload` or `@intrinsic`."""
+        return tuple((function, self.graph.digest(index)) for index, function in self.graph.kept.items() if index)
 
 
 class _Cannot(Exception):
@@ -92,6 +87,9 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
         graph.add_depends(function, depends)
     except _Cannot as refusal:
         return Uncapturable(refusal.reason, refusal.name)
+    except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
+        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(function))
+    graph.alive.clear()
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph)
 
 
@@ -103,12 +101,12 @@ class _Graph:
         self.components: list[Component] = []
         self.edges: list[list[tuple[str, int | str]]] = []
         self.links: list[LinkInput] = []
-        self.dispatchers: dict[int, Any] = {}
+        self.kept: dict[int, Any] = {}
         self._functions: dict[int, int] = {}
         self._values: dict[tuple[int, str], int | str] = {}
         self._labels: dict[str, int] = {}
         self._registrations = user_registrations()
-        self._alive: list[Any] = []  # ids stay unique while these live
+        self.alive: list[Any] = []  # ids stay unique while these live
 
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
@@ -132,7 +130,7 @@ class _Graph:
             return self._functions[id(value)]
         is_jitted = is_dispatcher(value)
         function = value.py_func if is_jitted else value
-        name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+        name = _name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
         options = dict(value.targetoptions) if is_jitted else {}
@@ -140,20 +138,20 @@ class _Graph:
         lines = self.with_lines or bool(options.get("debug") or options.get("lineinfo"))
         code = function.__code__
         try:
-            form = code_form(code, with_lines=lines)
+            form = repr(code_form(code, with_lines=lines))  # says all of text, bytes and numbers, and is quick
         except TypeError as error:
             raise _Cannot(str(error), name) from None
         place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
         index = self._add(f"{word} {name}", form, place)
         self._functions[id(value)] = index
-        self._alive.append(value)
+        self.alive.append(value)
         if is_jitted:
-            self.dispatchers[index] = value
+            self.kept[index] = value
             self._add_options(index, value, options, name)
         self._add_defaults(index, function, name)
         for read in outer_reads(code):
             self._add_read(index, function, read, name)
-        self._add_registered(index, code)
+        self._add_implied(index, code)
         return index
 
     def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
@@ -161,18 +159,19 @@ class _Graph:
         folder = os.path.dirname(code.co_filename) if isinstance(code, CodeType) else ""
         for position, each in enumerate(depends):
             label = f"depends[{position}]"
-            if isinstance(each, (str, os.PathLike)):
-                path = os.path.join(folder, os.fspath(each))
-                self._edge(0, label, self._add(f"{label} {os.fspath(each)}", _file_form(each, path, label), None))
-            else:
+            if not isinstance(each, (str, os.PathLike)):
                 self._edge(0, label, self._add_value(each, label))
+                continue
+            try:
+                form = dependency_form(each, folder)
+            except Refused as refusal:
+                raise _Cannot(str(refusal), label) from None
+            self._edge(0, label, self._add(f"{label} {os.fspath(each)}", form, None))
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        digest = sha256(encode(form), usedforsecurity=False).hexdigest()
-        self.components.append(
-            Component(label if repeated == 1 else f"{label} ({repeated})", bytes.fromhex(digest), clear)
-        )
+        digest = sha256(encode(form), usedforsecurity=False).digest()
+        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
 
@@ -192,9 +191,12 @@ class _Graph:
     def _add_links(self, index: int, links: Any, name: str) -> None:
         links = (links,) if isinstance(links, (str, os.PathLike)) else links
         for item in links:
-            if _is_numbas(item):
+            if is_numbas_own(item):
                 continue
-            each = _link_input(item, name)
+            try:
+                each = read_link(item)
+            except Refused as refusal:
+                raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data, usedforsecurity=False).hexdigest()
             node = self._add(f"link {each.name} of {name}", (each.kind, digest), digest)
             self._edge(index, "link", node)
@@ -241,22 +243,28 @@ class _Graph:
             return True
         return not is_trusted(getattr(value, "__module__", "builtins") or "builtins")
 
-    def _add_registered(self, index: int, code: CodeType) -> None:
+    def _add_registered(self, function: FunctionType) -> int:
+        """The node of a function under `@overload` or `@intrinsic`, which Numba calls itself."""
+        index = self.add_function(function)
+        self.kept[index] = function
+        return index
+
+    def _add_implied(self, index: int, code: CodeType) -> None:
         """Implementations that the program registered for attributes and operators that this code may use."""
         if index == 0:
             for each in self._registrations.of_operators:
-                self._edge(index, "operator", self.add_function(each))
+                self._edge(index, "operator", self._add_registered(each))
         if self._registrations.of_attribute:
             for attribute in sorted(self._registrations.of_attribute.keys() & set(all_names(code))):
                 for each in self._registrations.of_attribute[attribute]:
-                    self._edge(index, f".{attribute}", self.add_function(each))
+                    self._edge(index, f".{attribute}", self._add_registered(each))
 
     def _add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
         pinned = trusted_name(value)
         if id(value) in self._registrations.of_value:
             registered: list[tuple[str, int | str]] = [
-                ("overload", self.add_function(each)) for each in self._registrations.of_value[id(value)]
+                ("overload", self._add_registered(each)) for each in self._registrations.of_value[id(value)]
             ]
             return self._add(f"overload of {label}", pinned, None, registered)
         if pinned is not None:
@@ -272,7 +280,7 @@ class _Graph:
             form = value_form(value, function_form)
         except Refused as refusal:
             raise _Cannot(str(refusal), label) from None
-        self._alive.append(value)
+        self.alive.append(value)
         return self._add(label, form, shown(value), edges)
 
     def _callable_form(self, value: Any, edges: list[tuple[str, int | str]], label: str) -> Plain | None:
@@ -280,9 +288,12 @@ class _Graph:
         pinned = trusted_name(value)
         if pinned is not None:
             return "pinned", pinned
-        function = intrinsic_function(value) or value
+        definition = intrinsic_function(value)
+        function = definition or value
         if is_dispatcher(function) or type(function) is FunctionType:
-            edges.append((str(len(edges)), self.add_function(function)))
+            edges.append(
+                (str(len(edges)), self._add_registered(function) if definition else self.add_function(function))
+            )
             return "function", type(value).__qualname__, len(edges) - 1
         try:
             external = external_function(value)
@@ -294,6 +305,11 @@ class _Graph:
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
         return "declared", len(edges) - 1
+
+
+def _name_of(function: Any) -> str:
+    function = getattr(function, "py_func", function)
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
 def _cell(function: FunctionType, name: str) -> tuple[bool, Any]:
@@ -309,36 +325,3 @@ def _global(function: FunctionType, name: str) -> tuple[bool, Any]:
         return True, function.__globals__[name]
     builtins: dict[str, Any] = getattr(function, "__builtins__", {})
     return name in builtins, builtins.get(name)
-
-
-def _is_numbas(link: Any) -> bool:
-    path = os.fspath(link) if isinstance(link, (str, os.PathLike)) else str(getattr(link, "name", ""))
-    folder = getattr(sys.modules.get("numba.cuda"), "__path__", [""])[0]
-    return os.path.basename(path) in _NUMBA_LINKS and (not os.path.isabs(path) or path.startswith(str(folder)))
-
-
-def _link_input(item: Any, name: str) -> LinkInput:
-    """The bytes of a path, which is relative to the working directory as Numba has it, or of a `LinkableCode`."""
-    if not isinstance(item, (str, os.PathLike)):
-        found = linkable_input(item)
-        if found is None:
-            raise _Cannot(f"a {type(item).__name__} is neither a path nor numba.cuda LinkableCode", f"link of {name}")
-        if callbacks_of(item):
-            raise _Cannot("it has callbacks to run when it is loaded", f"link {found.name} of {name}")
-        return found
-    path = os.path.abspath(item)
-    try:
-        with open(path, "rb") as file:
-            return LinkInput(kind_of_path(path) or "", os.path.basename(path), file.read(), os.path.dirname(path))
-    except OSError as error:
-        raise _Cannot(error.strerror or str(error), f"link {os.fspath(item)} of {name}") from None
-
-
-def _file_form(given: Any, path: str, label: str) -> Plain:
-    try:
-        with open(path, "rb") as file:
-            return "file", sha256(file.read(), usedforsecurity=False).digest()
-    except OSError as error:
-        if isinstance(given, str):
-            return "value", given
-        raise _Cannot(str(error), label) from None

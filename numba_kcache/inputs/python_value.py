@@ -26,6 +26,9 @@ FunctionForm = Callable[[Any], "Plain | None"]
 
 _NAMED_BY_VERSION = frozenset({"numba", "numba_cuda", "numpy", "llvmlite"})
 _STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
+_standard_known: dict[str, tuple[Any, bool]] = {}
+"""Modules of the standard library's names, and whether they are really its."""
+
 _REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 
 
@@ -39,15 +42,18 @@ def is_trusted(module: object) -> bool:
     A user's own `random.py` or `types.py` that hides the standard library's is not.
     """
     top = module.partition(".")[0] if isinstance(module, str) else ""
-    return top in _NAMED_BY_VERSION or (top in sys.stdlib_module_names and _is_standard(top))
+    if top in _NAMED_BY_VERSION:
+        return True
+    if top not in _standard_known and top in sys.stdlib_module_names and top in sys.modules:
+        _standard_known[top] = sys.modules[top], _is_standard(top)
+    known = _standard_known.get(top)
+    return known is not None and known[1] and sys.modules.get(top) is known[0]
 
 
 def _is_standard(name: str) -> bool:
-    if name in sys.builtin_module_names:
-        return True
-    path = getattr(sys.modules.get(name), "__file__", None)
-    if path is None:  # frozen modules have none; neither do those that are not loaded, and have no values then
-        return name in sys.modules
+    path = getattr(sys.modules[name], "__file__", None)
+    if path is None:
+        return True  # built in or frozen
     return path.startswith(_STANDARD) and not path.startswith(tuple(each + "site-packages" for each in _STANDARD))
 
 
@@ -173,7 +179,7 @@ def shown(value: Any) -> Plain:
         return value if type(value) is not str or len(value) <= 200 else value[:200] + "..."
     numpy = sys.modules.get("numpy")
     if numpy is not None and type(value) is numpy.ndarray:
-        return f"{value.dtype} array of shape {value.shape}"
+        return f"{value.dtype.str} array of shape {value.shape}"  # str(dtype) imports a module
     if type(value) is dict:
         return {str(key): shown(each) for key, each in value.items()}
     text = repr(value)

@@ -154,8 +154,11 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
 
     def text() -> str:
-        with open(full, encoding="utf-8", newline="") as file:
-            return file.read()
+        try:
+            with open(full, encoding="utf-8", newline="") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
     return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
@@ -173,8 +176,10 @@ def _checked_text(returned: Any, label: str) -> str:
 
 
 def normalised_ptx(text: str) -> str:
-    """PTX without the counters that Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`)."""
-    return re.sub(_COUNTER, "Bv", text)
+    """PTX whose counters, which Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`), are
+    numbered by their first appearance: names that differ by them alone still differ."""
+    seen: dict[str, str] = {}
+    return re.sub(_COUNTER, lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:

@@ -9,7 +9,10 @@ Method      Up to 16 KiB by the interpreter's own sha256: importing hashlib load
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
 
 try:
     from _sha2 import sha256 as _own  # type: ignore[import-not-found]  # CPython 3.12 and later
@@ -22,9 +25,10 @@ except ImportError:
 _OWN_LIMIT_BYTES = 16 << 10
 
 
-def sha256_hex(data: bytes) -> str:
-    """sha256 of `data`, as 64 hexadecimal digits."""
+def sha256(data: bytes) -> HASH:
+    """The hash object of `data`, as hashlib's."""
     digest: Any = _own
     if digest is None or len(data) > _OWN_LIMIT_BYTES:
         from hashlib import sha256 as digest
-    return str(digest(data, usedforsecurity=False).hexdigest())
+    found: HASH = digest(data, usedforsecurity=False)
+    return found

@@ -49,6 +49,7 @@ class SourceRequest(NamedTuple):
         signature: C++ types of the parameters as the user wrote them; None for the compiler's word alone.
         ptx_target: The virtual target to compile for first, where the user gave one.
         origin: Where the source stands.
+        asks_files: Whether the source may include files.
     """
 
     kind: str
@@ -62,3 +63,4 @@ class SourceRequest(NamedTuple):
     signature: str | None = None
     ptx_target: Target | None = None
     origin: Origin = Origin()
+    asks_files: bool = False

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, NoReturn
 import zstandard
 from xxhash import xxh3_128_digest
 
+from ..keys.digests import sha256
+
 FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""
 
@@ -153,8 +155,6 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         ValueError: The entry cannot be held: a bad key or payload name, NaN, or a size beyond the limits.
         TypeError: The header holds something other than JSON values.
     """
-    from hashlib import sha256
-
     key = bytes.fromhex(require_key(entry.key))
     header = json.dumps(entry.header, separators=(",", ":"), allow_nan=False).encode("ascii")
     table: list[bytes] = []
@@ -164,7 +164,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (_RAW, payload)
-        digest = sha256(payload, usedforsecurity=False).digest()
+        digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
     size = _SMALLEST - len("{}") + len(table) * _RECORD.size + len(header) + sum(map(len, stored))
@@ -239,11 +239,9 @@ def check_payloads(entry: StoredEntry) -> None:
     Raises:
         DamagedEntry: One does not unpack, or to other bytes.
     """
-    from hashlib import sha256
-
     for record in payload_records(entry):
         payload = entry.payloads.get(record.name)
-        if payload is None or sha256(payload, usedforsecurity=False).digest() != record.sha256:
+        if payload is None or sha256(payload).digest() != record.sha256:
             raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
 
 

@@ -19,19 +19,20 @@ from .report import Usage
 
 _RECORD = Struct("<qqq")  # bytes, entries, and in records of a walk its time, in seconds
 MANY_RECORDS = 4096
-"""From so many records on, reading the sum is worth a walk."""
+"""From so many records on, the file is shortened by the next walk."""
 
-_MAX_BYTES = 4 * MANY_RECORDS * _RECORD.size
+_READ_BYTES = 1024 * _RECORD.size
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class UsageFile:
-    """The file at `path`."""
+    """The file at `path`; of a file that it has read before it reads only what is new."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_path", "_seen")
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._seen = 0, Usage(0, 0, 0, 0)  # inode, and the sum of the records that were read from it
 
     def add(self, size_bytes: int, entries: int) -> Usage:
         """Record a change and return the sum.
@@ -39,12 +40,16 @@ class UsageFile:
         Raises:
             OSError: It cannot be written or read.
         """
-        fd = os.open(self._path, _APPEND, 0o666)
-        try:
-            os.write(fd, _RECORD.pack(size_bytes, entries, 0))
-            return _sum(os.pread(fd, _MAX_BYTES, 0))
-        finally:
-            os.close(fd)
+        return self._append(_RECORD.pack(size_bytes, entries, 0))
+
+    def correct(self, before: Usage | None, size_bytes: int, entries: int, walked_s: int) -> Usage:
+        """Record what a walk has counted, as its difference to the sum that was read before the walk.
+
+        Raises:
+            OSError: It cannot be written or read.
+        """
+        then = before or Usage(0, 0, 0, 0)
+        return self._append(_RECORD.pack(size_bytes - then.size_bytes, entries - then.entries, walked_s))
 
     def read(self) -> Usage | None:
         """The sum; None where nothing was ever recorded.
@@ -57,7 +62,7 @@ class UsageFile:
         except FileNotFoundError:
             return None
         try:
-            return _sum(os.read(fd, _MAX_BYTES))
+            return self._sum(fd)
         finally:
             os.close(fd)
 
@@ -77,20 +82,6 @@ class UsageFile:
         finally:
             os.close(fd)
 
-    def correct(self, before: Usage | None, size_bytes: int, entries: int, walked_s: int) -> None:
-        """Record what a walk has counted, as its difference to the sum that was read before the walk.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        then = before or Usage(0, 0, 0, 0)
-        record = _RECORD.pack(size_bytes - then.size_bytes, entries - then.entries, walked_s)
-        fd = os.open(self._path, _APPEND, 0o666)
-        try:
-            os.write(fd, record)
-        finally:
-            os.close(fd)
-
     def shorten(self, private: str) -> None:
         """Replace many records by their sum. What others add in that moment is lost until the next walk.
 
@@ -102,12 +93,29 @@ class UsageFile:
             record = _RECORD.pack(*usage[:3])
             publish(record, self._path, private=private, durability="none", time_ns=usage.walked_s * 10**9)
 
+    def _append(self, record: bytes) -> Usage:
+        fd = os.open(self._path, _APPEND, 0o666)
+        try:
+            os.write(fd, record)
+            return self._sum(fd)
+        finally:
+            os.close(fd)
 
-def _sum(data: bytes) -> Usage:
-    size_bytes = entries = walked_s = 0
-    whole = len(data) - len(data) % _RECORD.size
-    for size, number, when in _RECORD.iter_unpack(data[:whole]):
-        size_bytes += size
-        entries += number
-        walked_s = when or walked_s
-    return Usage(size_bytes, entries, walked_s, whole // _RECORD.size)
+    def _sum(self, fd: int) -> Usage:
+        inode, (size_bytes, entries, walked_s, records) = self._seen
+        status = os.fstat(fd)
+        if status.st_ino != inode or status.st_size < records * _RECORD.size:
+            size_bytes = entries = walked_s = records = 0
+        while True:
+            data = os.pread(fd, _READ_BYTES, records * _RECORD.size)
+            whole = len(data) - len(data) % _RECORD.size
+            for size, number, when in _RECORD.iter_unpack(data[:whole]):
+                size_bytes += size
+                entries += number
+                walked_s = when or walked_s
+            records += whole // _RECORD.size
+            if whole < _READ_BYTES:
+                break
+        usage = Usage(size_bytes, entries, walked_s, records)
+        self._seen = status.st_ino, usage
+        return usage

@@ -24,6 +24,8 @@ _COMPILE_PARAMETERS = {
 _DEVICE_USERS = ("dispatcher", "compiler", "api")
 """Modules of `numba.cuda` that ask the current device for its compute capability while they compile."""
 
+_TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
+
 
 class Internals(NamedTuple):
     """Numba's own parts, under the names they have there."""
@@ -101,6 +103,17 @@ def _unsuitable(why: str) -> ToolchainMissingError:
     return ToolchainMissingError(
         "cannot compile a Numba kernel", why, "install numba-cuda>=0.30,<0.31 with numpy<2.5: numba-kcache[cu13]"
     )
+
+
+def forget_implementations(function: Any) -> None:
+    """Drop what Numba made of a function under `@overload` or `@intrinsic`: it makes each once in a process."""
+    from numba.cuda.typing.templates import builtin_registry as registry
+
+    templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
+    for template in (*templates, *registry.attributes, *registry.functions):
+        if function in (getattr(template, "_overload_func", None), getattr(template, "_definition_func", None)):
+            for name in _TEMPLATE_CACHES:
+                getattr(template, name, {}).clear()
 
 
 @contextmanager

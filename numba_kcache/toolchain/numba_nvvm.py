@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ from ..model.artifact import Artifact, Entry
 from ..model.cubin import read_cubin
 from ..model.parameter import Parameter
 from ..model.target import Target
-from .numba_internals import Internals, compiling_for, internals
+from .numba_internals import Internals, compiling_for, forget_implementations, internals
 from .numba_link import link_kernel
 from .numba_outcome import exception_table, why_uncacheable
 
@@ -34,8 +35,8 @@ KERNEL_OPTIONS = (
 """Options of `cuda.jit` that make a kernel; others are for device functions, or mean nothing here."""
 
 _Freshness = tuple[str, tuple[int, int], int]
-_overloads_of: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
-"""For each device function: the digest and target its overloads were compiled under, and how many there were."""
+_compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
+"""For each function on the device: the digest and target it was compiled under, and how many overloads it had."""
 
 _subroutines_of: list[Any] = [None]
 """Flags under which Numba's own subroutines in its cache were compiled, and how many there were."""
@@ -73,8 +74,8 @@ def compile_numba(
         target: A real target.
         options: `KERNEL_OPTIONS` that take precedence over the dispatcher's.
         ptx_target: The virtual target to generate PTX for, where the user asked for one (then without LTO).
-        device_functions: Dispatchers it calls, each with a digest of what decides its code
-            (`Fingerprint.device_functions`).
+        device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
+            digest of what decides its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact holds Numba's PTX, as it is before linking.
 
     Raises:
@@ -87,15 +88,15 @@ def compile_numba(
     chosen = {name: dispatcher.targetoptions.get(name) for name in KERNEL_OPTIONS} | dict(options or {})
     if ptx_target is not None:
         chosen["lto"] = False
-    with compiling_for(target.cc):
-        _forget_stale(parts, target.cc, chosen, device_functions := tuple(device_functions))
-        result = _lowered(parts, dispatcher.py_func, tuple(argument_types), target.cc, chosen)
+    generated = ptx_target or target
+    with compiling_for(generated.cc):
+        _forget_stale(parts, generated.cc, chosen, device_functions := tuple(device_functions))
+        result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
-        generated = ptx_target or target
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
         cubin, log = link_kernel(library, ptx, chosen, target, generated)
-        _remember(parts, target.cc, chosen, device_functions)
+        _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)
     extras = {"log": log.encode(), **({"ptx": ptx.encode()} if keep_ptx else {})}
@@ -138,9 +139,12 @@ def _forget_stale(
     parts: Internals, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
     """Drop what Numba compiled earlier in this process for another target, other globals or other flags."""
-    for dispatcher, digest in functions:
-        twin = _on_device(dispatcher)
-        if twin is not None and twin.overloads and _overloads_of.get(twin) != (digest, cc, len(twin.overloads)):
+    for function, digest in functions:
+        twin = _on_device(function)
+        if isinstance(twin, FunctionType):
+            if _compiled_as.get(twin) != (digest, cc, 0):
+                forget_implementations(twin)
+        elif twin is not None and twin.overloads and _compiled_as.get(twin) != (digest, cc, len(twin.overloads)):
             _compile_anew(twin)
     cached = parts.cuda_target.target_context.cached_internal_func
     if _subroutines_of[0] != (_flags(cc, chosen), len(cached)):
@@ -150,10 +154,10 @@ def _forget_stale(
 def _remember(
     parts: Internals, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
-    for dispatcher, digest in functions:
-        twin = _on_device(dispatcher)
+    for function, digest in functions:
+        twin = _on_device(function)
         if twin is not None:
-            _overloads_of[twin] = (digest, cc, len(twin.overloads))
+            _compiled_as[twin] = (digest, cc, len(getattr(twin, "overloads", ())))
     _subroutines_of[0] = (_flags(cc, chosen), len(parts.cuda_target.target_context.cached_internal_func))
 
 
@@ -162,8 +166,8 @@ def _flags(cc: tuple[int, int], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _on_device(dispatcher: Any) -> Any:
-    """The dispatcher that Numba compiles for the device: for a function under `njit`, one that it keeps there."""
-    if isinstance(dispatcher, internals().CUDADispatcher):
+    """What Numba compiles for the device: for a function under `njit`, a dispatcher that it keeps there."""
+    if isinstance(dispatcher, (internals().CUDADispatcher, FunctionType)):
         return dispatcher
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", None)
 

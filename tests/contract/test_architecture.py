@@ -19,14 +19,16 @@ RANKS = {
     "keys": 2, "settings": 2,
     "inputs": 3, "toolchain": 3, "store": 3, "observe": 3,
     "launch": 4, "tiers": 4,
-    "jobs": 5, "resolver": 5,
+    "jobs": 5, "closures": 5, "resolver": 5,
     "kernel": 6, "rehearsal": 6, "module": 6, "numba_hook": 6,
     "cache": 7,
     "cli": 8, "__init__": 8, "__main__": 8,
 }  # fmt: skip
 """Each room of the package; a module imports its own room and rooms of lower rank."""
 
-SAME_SUBJECT = {("resolver", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli")}
+SAME_SUBJECT = {
+    ("resolver", "jobs"), ("resolver", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli"),
+}  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
 
 FOREIGN_ROOMS = {"toolchain", "launch", "numba_hook"}

@@ -38,8 +38,8 @@ class Disk:
             pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
 
     def unmount(self) -> None:
-        """Unmount, if it is mounted."""
-        subprocess.run(["umount", str(self.point)], capture_output=True)
+        """Unmount, for which nobody may have a file open."""
+        subprocess.run(["umount", str(self.point)], check=True, capture_output=True)
 
     def cut(self) -> None:
         """Pull the plug and start again."""
@@ -70,7 +70,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     made = Disk(image, point)
     made.mount()
     yield made
-    made.unmount()
+    while os.path.ismount(point):
+        subprocess.run(["umount", "-l", str(point)], check=True)
 
 
 def read_after_cut(disk: Disk, durability: Durability) -> tuple[int, int]:

@@ -38,7 +38,7 @@ def request(
     link: tuple[LinkInput, ...] = (),
     signature: str | None = None,
     through: str | None = None,
-    origin: Origin = Origin(),
+    origin: Origin | None = None,
     label: str = "tests.kernel",
     **options: Any,
 ) -> SourceRequest:
@@ -54,7 +54,7 @@ def request(
         link,
         signature,
         parse_target(through) if through else None,
-        origin,
+        origin or Origin(),
     )
 
 

@@ -18,4 +18,4 @@ def test_digest_is_sha256_whoever_computes_it(monkeypatch: pytest.MonkeyPatch, s
     data = bytes(range(256)) * 65
     data = data[:size_bytes]
 
-    assert digests.sha256_hex(data) == hashlib.sha256(data).hexdigest()
+    assert digests.sha256(data).hexdigest() == hashlib.sha256(data).hexdigest()

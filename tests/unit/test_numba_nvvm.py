@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.toolchain.numba_internals import compiling_for
 from numba_kcache.toolchain.numba_nvvm import NumbaBuild, compile_numba
+from numba_kcache.toolchain.numba_outcome import why_uncacheable
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -375,3 +380,123 @@ def test_kernel_without_cuda_array_and_with_scalars_compiles() -> None:
     signature = (from_dtype(record)[::1], types.Tuple((int32, float64)), types.complex64, types.complex128[::1])
 
     assert built(kernel, signature).artifact.cubin
+
+
+def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
+    """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
+    space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
+    exec(
+        """
+from numba.cuda.extending import intrinsic, overload
+def gained(x):
+    return x
+@overload(gained)
+def implement_gained(x):
+    def implementation(x):
+        return x * GAIN
+    return implementation
+@intrinsic
+def constant(context):
+    from llvmlite import ir
+    from numba.cuda import types
+    value = GAIN
+    return types.float64(), lambda context, builder, signature, arguments: ir.Constant(ir.DoubleType(), value)
+@cuda.jit
+def kernel(x):
+    x[0] = gained(x[0])
+@cuda.jit
+def second(x):
+    x[0] = constant()
+""",
+        space,
+    )
+    found = {}
+    for gain in (3.0, 5.0):
+        space["GAIN"] = gain
+        for name in ("kernel", "second"):
+            ptx = ptx_of(built(space[name], (float64[::1],)))
+            found[name, gain] = re.findall(r"0d40\w{14}|46\d{17}", ptx)
+
+    assert all(found[name, 3.0] != found[name, 5.0] for name in ("kernel", "second")), found
+
+
+def test_compiling_keeps_digests() -> None:
+    """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
+    script = """
+import math, operator
+from numba import cuda, float32
+from numba_kcache.inputs.python_function import fingerprint
+from numba_kcache.inputs.code_environment import code_environment
+from numba_kcache.model.target import Target
+from numba_kcache.toolchain.numba_nvvm import compile_numba
+@cuda.jit(device=True)
+def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
+@cuda.jit
+def kernel(x, out):
+    shared = cuda.shared.array(4, float32)
+    for i in range(len(out)):
+        out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
+@cuda.jit
+def plain(x): x[0] = device(x[0])
+before = fingerprint(kernel, with_lines=False), code_environment()
+compile_numba(plain, (float32[::1],), Target(8, 0))
+after = fingerprint(kernel, with_lines=False), code_environment()
+assert before[0].components == after[0].components, (before, after)
+assert before[0].digest == after[0].digest and before[1] == after[1]
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+
+
+def test_function_under_njit_is_compiled_anew_for_other_globals() -> None:
+    """Numba keeps a device twin of it, out of sight, with what it compiled first."""
+    space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
+    exec(
+        """
+from numba import njit
+@njit
+def scaled(x):
+    return x * FACTOR
+@cuda.jit
+def kernel(x):
+    x[0] = scaled(x[0])
+""",
+        space,
+    )
+    found = []
+    for factor in (3.0, 5.0):
+        space["FACTOR"] = factor
+        found.append(re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],)))))
+
+    assert found == [["0d4008000000000000"], ["0d4014000000000000"]]
+
+
+def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays made in a kernel need it; statistics on its use need this process."""
+    from numba.cuda.core import config
+
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
+
+    @cuda.jit
+    def kernel(x):  # type: ignore[no-untyped-def]
+        made = np.empty(x.size, np.float32)
+        made[0] = x[0]
+        x[1] = made[0] + made.size
+
+    build = built(kernel, (ARRAY,))
+    monkeypatch.setattr(config, "CUDA_NRT_STATS", True)
+
+    assert build.uncacheable is None
+    assert "statistics" in str(built(kernel, (ARRAY,)).uncacheable)
+
+
+def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
+    """Its grid is in the code and not in the key."""
+    parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
+    library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
+    chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}
+    for metadata, reason in (({"launch_config_sensitive": True}, "launch configuration"), ({}, None)):
+        result = SimpleNamespace(library=library, metadata=metadata)
+        found = why_uncacheable(result, chosen, attributes, parts)  # type: ignore[arg-type]
+        assert (reason in str(found)) if reason else found is None

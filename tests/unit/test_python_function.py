@@ -569,3 +569,105 @@ def kernel(x):
     before = taken(tmp_path, {"kernels": source})
 
     assert taken(tmp_path, {"kernels": source.replace("* 2", "* 3")}).digest != before.digest
+
+
+def digest_of(function: object) -> str:
+    found = fingerprint(function, with_lines=False)
+    assert isinstance(found, Fingerprint), found
+    return found.digest
+
+
+def test_exception_table_counts() -> None:
+    """Which instructions a handler covers stands in no instruction (3.11 on)."""
+
+    def kernel(x):  # type: ignore[no-untyped-def]
+        try:
+            x[0] = 1
+        except ValueError:
+            x[1] = 2
+
+    before = digest_of(kernel)
+    table = bytearray(kernel.__code__.co_exceptiontable)
+    table[1] ^= 1
+    kernel.__code__ = kernel.__code__.replace(co_exceptiontable=bytes(table))
+
+    assert digest_of(kernel) != before
+
+
+def test_names_beyond_the_256th_are_read() -> None:
+    """Their index needs EXTENDED_ARG: read without it, another global would be captured in its place."""
+    names = [f"name{number}" for number in range(600)]
+    body = "".join(f"    x[0] += {name}\n" for name in names)
+    space = dict.fromkeys(names, 0)
+    exec(f"def kernel(x):\n{body}", space)
+    before = digest_of(space["kernel"])
+
+    for name in ("name0", "name255", "name256", "name511", "name599"):
+        space[name] = 1
+        assert digest_of(space["kernel"]) != before, name
+        space[name] = 0
+    assert digest_of(space["kernel"]) == before
+
+
+def test_borrowed_name_is_not_believed() -> None:
+    """`functools.wraps` gives a user's function the name of a pinned one; its code counts all the same."""
+    import math
+
+    def made(factor: int) -> object:
+        @functools.wraps(math.sqrt)
+        def wrapper(x):  # type: ignore[no-untyped-def]
+            return x * factor
+
+        space = {"wrapper": wrapper}
+        exec("def kernel(x):\n    x[0] = wrapper(x[0])\n", space)
+        return space["kernel"]
+
+    assert digest_of(made(2)) != digest_of(made(3))
+
+
+def test_pinned_function_under_another_name_counts() -> None:
+    """What a name stands for decides, also where it is a function of the standard library."""
+    digests = set()
+    for imported_name in ("sqrt", "sin"):
+        space: dict[str, object] = {}
+        exec(f"from math import {imported_name} as f\ndef kernel(x):\n    x[0] = f(x[0])\n", space)
+        digests.add(digest_of(space["kernel"]))
+
+    assert len(digests) == 2
+
+
+class _Hostile:
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("keep out")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("keep out")
+
+
+def test_objects_that_raise_when_looked_at_do_not_reach_the_caller() -> None:
+    """A launch runs uncached; the cache must not fail it."""
+    space = {"CULPRIT": _Hostile(), "__name__": "app"}
+    exec("def kernel(x):\n    x[0] = CULPRIT\n", space)
+
+    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+
+
+def test_kernel_that_calls_one_thousand_functions_deep_is_no_error() -> None:
+    """Python's recursion limit ends the walk; the kernel is refused, not the launch."""
+    space: dict[str, object] = {"f0": 1}
+    for number in range(1, 3000):
+        exec(f"def f{number}(x):\n    return f{number - 1}\n", space)
+    exec("def kernel(x):\n    return f2999\n", space)
+
+    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+
+
+def test_user_source_named_like_numbas_own_counts() -> None:
+    """Only the very object that Numba appends is skipped, not what bears its name."""
+
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    digests = {digest_of(cuda.jit(body, link=[cuda.CUSource(text, name="nrt.cu")])) for text in ("// a", "// b")}
+
+    assert len(digests) == 2

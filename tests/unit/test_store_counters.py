@@ -95,6 +95,27 @@ def test_fold_leaves_files_in_use(tmp_path: Path) -> None:
     assert CounterFile(str(tmp_path)).read() == {"hits": 3}
 
 
+def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has seen the old total and then misses the folded files looks again."""
+    for _ in range(3):
+        CounterFile(str(tmp_path)).add({"hits": 1})
+        os.utime(shards(tmp_path)[-1], (0, 0))
+    for shard in shards(tmp_path):
+        os.utime(shard, (0, 0))
+    reader = CounterFile(str(tmp_path))
+    read_total = reader._read_total
+
+    def interrupted() -> object:
+        seen = read_total()
+        CounterFile(str(tmp_path)).fold()
+        return seen
+
+    monkeypatch.setattr(reader, "_read_total", interrupted)
+
+    assert reader.read() == {"hits": 3}
+    assert shards(tmp_path) == []
+
+
 def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
     """Inodes are bounded without anybody asking for statistics."""
     for _ in range(140):
@@ -149,7 +170,7 @@ def test_walk_corrects_without_losing_what_was_added_meanwhile(tmp_path: Path) -
 def test_long_sum_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After many changes the file begins anew with their sum, and a store goes on as before."""
     monkeypatch.setattr(usage, "MANY_RECORDS", 10)
-    monkeypatch.setattr("numba_kcache.store.disk.MANY_RECORDS", 10)
+    monkeypatch.setattr("numba_kcache.store.limits.MANY_RECORDS", 10)
     store = open_store(tmp_path / "cache")
     for number in range(40):
         store.put(small_entry(number))

@@ -1,0 +1,373 @@
+"""Small trees of headers, what can happen to them, and how a cache would live through it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from numba_kcache.inputs.closure import Closure, closure_from_json, closure_to_json
+from numba_kcache.inputs.closure_check import Match, Mismatch, check_closure
+from numba_kcache.inputs.header_trace import TraceResult
+from numba_kcache.inputs.headers import Uncapturable, learn_closure, survey_headers
+from numba_kcache.inputs.include_search import Search, Tree
+
+from .nvrtc import Compiled, compile_source
+
+KERNEL = 'extern "C" __global__ void kernel(int *out) { *out = VALUE; }\n'
+
+
+def later_ns() -> int:
+    """A time at which all that was written until now is settled."""
+    return time.time_ns() + 10_000_000_000
+
+
+class Project:
+    """A folder with a source in it, include folders `first` and `second`, and what the tests do to them."""
+
+    def __init__(self, root: Path, source: str = "") -> None:
+        self.root, self.source = root, source
+        self.folders = ["source", "first", "second"]
+        self.trees: tuple[Tree, ...] = ()
+        self.more: dict[str, object] = {}
+
+    def write(self, name: str, text: str | bytes) -> Path:
+        """Write a file below the root, in place where it exists."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    def link(self, name: str, target: str) -> None:
+        """Make a symlink, or have it point elsewhere."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    def edit_and_restore_mtime(self, name: str, text: str) -> None:
+        """Edit in place, with the same size, and put mtime back."""
+        path = self.root / name
+        before = path.stat()
+        assert before.st_size == len(text)
+        path.write_text(text)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    @property
+    def search(self) -> Search:
+        """Where the compile looks for headers."""
+        folders = tuple(str(self.root / each) for each in self.folders)
+        return Search(folders, self.trees, **self.more)  # type: ignore[arg-type]
+
+    def compile(self, library: str = "") -> Compiled:
+        """What a fresh compiler makes of it."""
+        return compile_source(self.source, self.search, library=library)
+
+    def learn(self, trace: TraceResult | None, while_running: Callable[[], object] = lambda: None) -> Closure:
+        """The closure of a compile that gave this trace, after a stay in a store."""
+        outcome = self.try_learn(trace, while_running)
+        assert isinstance(outcome, Closure), outcome
+        stored = closure_from_json(json.loads(json.dumps(closure_to_json(outcome))))
+        assert stored == outcome
+        return stored
+
+    def try_learn(
+        self, trace: TraceResult | None, while_running: Callable[[], object] = lambda: None
+    ) -> Closure | Uncapturable:
+        """The same, where it may be refused."""
+        survey = survey_headers(self.source, self.search, now_ns=later_ns())
+        while_running()
+        return learn_closure(survey, trace)
+
+    def check(self, closure: Closure) -> Match | Mismatch:
+        """The warm check."""
+        return check_closure(closure, self.search, now_ns=later_ns())
+
+    def copy_to(self, root: Path) -> Project:
+        """The same project elsewhere, all files new."""
+        shutil.copytree(self.root, root, symlinks=True)
+        moved = Project(root, self.source)
+        moved.folders, moved.trees, moved.more = self.folders, self.trees, self.more
+        return moved
+
+
+class Scenario(NamedTuple):
+    """A change of the world after which the old code would be stale."""
+
+    name: str
+    prepare: Callable[[Project], object]
+    change: Callable[[Project], object]
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(prepare: Callable[[Project], object]) -> Callable[[Callable[[Project], object]], Scenario]:
+    """Register the decorated change under its name, on the project that `prepare` makes."""
+
+    def register(change: Callable[[Project], object]) -> Scenario:
+        made = Scenario(change.__name__, prepare, change)
+        SCENARIOS.append(made)
+        return made
+
+    return register
+
+
+def one_header(project: Project) -> None:
+    """A source that includes one header of the second folder."""
+    project.source = '#include "header.h"\n' + KERNEL
+    project.write("source/readme", "")
+    project.write("first/readme", "")
+    project.write("second/header.h", "#define VALUE 1\n")
+
+
+@scenario(one_header)
+def edit_header(project: Project) -> None:
+    project.write("second/header.h", "#define VALUE 200\n")
+
+
+@scenario(one_header)
+def edit_header_same_size_same_mtime(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")
+
+
+def mentions_date(project: Project) -> None:
+    one_header(project)
+    project.write("second/header.h", "// at __DATE__\n#define VALUE 1\n")
+
+
+@scenario(mentions_date)
+def edit_header_that_mentions_date_same_size(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "// at __DATE__\n#define VALUE 2\n")
+
+
+def mentions_timestamp(project: Project) -> None:
+    one_header(project)
+    project.write("second/header.h", "/* __TIMESTAMP__ */\n#define VALUE 1\n")
+
+
+@scenario(mentions_timestamp)
+def edit_header_that_mentions_timestamp_same_size(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "/* __TIMESTAMP__ */\n#define VALUE 2\n")
+
+
+@scenario(one_header)
+def new_header_in_existing_earlier_folder(project: Project) -> None:
+    project.write("first/header.h", "#define VALUE 2\n")
+
+
+def missing_folder(project: Project) -> None:
+    one_header(project)
+    shutil.rmtree(project.root / "first")
+
+
+@scenario(missing_folder)
+def new_header_in_new_earlier_folder(project: Project) -> None:
+    project.write("first/header.h", "#define VALUE 2\n")
+
+
+@scenario(one_header)
+def new_header_next_to_the_source(project: Project) -> None:
+    project.write("source/header.h", "#define VALUE 2\n")
+
+
+def asks_whether(project: Project) -> None:
+    project.source = '#if __has_include("extra.h")\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n' + KERNEL
+    project.write("source/readme", "")
+
+
+@scenario(asks_whether)
+def has_include_target_appears(project: Project) -> None:
+    project.write("second/extra.h", "")
+
+
+def linked_header(project: Project) -> None:
+    one_header(project)
+    project.write("second/one.h", "#define VALUE 1\n")
+    project.write("second/two.h", "#define VALUE 2\n")
+    project.link("second/header.h".replace("second", "first"), "../second/one.h")
+
+
+@scenario(linked_header)
+def symlink_retargeted_same_size(project: Project) -> None:
+    project.link("first/header.h", "../second/two.h")
+
+
+@scenario(one_header)
+def header_deleted(project: Project) -> None:
+    (project.root / "second/header.h").unlink()
+
+
+def two_headers(project: Project) -> None:
+    one_header(project)
+    project.write("first/header.h", "#define VALUE 2\n")
+
+
+@scenario(two_headers)
+def include_folder_moved_away(project: Project) -> None:
+    (project.root / "first").rename(project.root / "away")
+
+
+def computed(project: Project) -> None:
+    one_header(project)
+    project.source = '#define HEADER "header.h"\n#include HEADER\n' + KERNEL
+
+
+@scenario(computed)
+def computed_include_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")
+
+
+@scenario(one_header)
+def same_source_in_another_folder_with_another_header(project: Project) -> None:
+    project.write("elsewhere/header.h", "#define VALUE 2\n")
+    project.folders = ["source", "first", "elsewhere"]
+
+
+def linked_folder(project: Project) -> None:
+    one_header(project)
+    project.write("v1/header.h", "#define VALUE 1\n")
+    project.write("v2/header.h", "#define VALUE 2\n")
+    project.link("current", "v1")
+    project.folders = ["source", "first", "current"]
+
+
+@scenario(linked_folder)
+def folder_symlink_switched(project: Project) -> None:
+    project.link("current", "v2")
+
+
+def from_the_future(project: Project) -> None:
+    one_header(project)
+    os.utime(project.root / "second/header.h", (4e9, 4e9))
+
+
+@scenario(from_the_future)
+def header_from_the_future_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")
+
+
+def data_file(project: Project) -> None:
+    project.source = (
+        '__device__ int table[] = {\n#include "table.inc"\n};\n'
+        'extern "C" __global__ void kernel(int *out) { *out = table[threadIdx.x]; }\n'
+    )
+    project.write("second/table.inc", "1, 2, 3\n")
+
+
+@scenario(data_file)
+def data_file_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/table.inc", "1, 2, 4\n")
+
+
+# Beyond the 17 on which ccache and sccache were tried.
+
+
+def nested(project: Project) -> None:
+    project.source = '#include "sub/outer.h"\n' + KERNEL
+    project.write("second/sub/outer.h", '#include "inner.h"\n')
+    project.write("second/inner.h", "#define VALUE 1\n")
+
+
+@scenario(nested)
+def new_header_next_to_its_includer(project: Project) -> None:
+    project.write("second/sub/inner.h", "#define VALUE 2\n")
+
+
+def next_header(project: Project) -> None:
+    project.source = "#include <header.h>\n" + KERNEL
+    project.folders = ["first", "between", "second"]
+    project.write("first/header.h", "#include_next <header.h>\n")
+    project.write("second/header.h", "#define VALUE 1\n")
+
+
+@scenario(next_header)
+def include_next_target_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")
+
+
+@scenario(next_header)
+def include_next_target_shadowed(project: Project) -> None:
+    project.write("between/header.h", "#define VALUE 2\n")
+
+
+def once_by_two_paths(project: Project) -> None:
+    project.source = '#define VALUE 0 ADD\n#define ADD\n#include "one.h"\n#include "two.h"\n' + KERNEL
+    text = "#pragma once\n#ifdef SEEN\n#undef ADD\n#define ADD + 1\n#endif\n#define SEEN\n"
+    project.write("second/one.h", text)
+    project.link("second/two.h", "one.h")
+
+
+@scenario(once_by_two_paths)
+def one_file_by_two_paths_becomes_two_files(project: Project) -> None:
+    (project.root / "second/two.h").unlink()
+    shutil.copy2(project.root / "second/one.h", project.root / "second/two.h")
+
+
+def in_tree(project: Project) -> None:
+    project.source = "#include <kit/kit.h>\n" + KERNEL
+    project.write("source/readme", "")
+    project.write("tree/include/kit/kit.h", "#include <kit/value.h>\n")
+    project.write("tree/include/kit/value.h", "#define VALUE 1\n")
+    project.folders = ["source", "tree/include"]
+    project.trees = (Tree(str(project.root / "tree"), "kit 1.0"),)
+
+
+@scenario(in_tree)
+def toolkit_header_shadowed(project: Project) -> None:
+    project.write("source/kit/value.h", "#define VALUE 2\n")
+
+
+@scenario(in_tree)
+def toolkit_of_another_identity(project: Project) -> None:
+    project.write("tree/include/kit/value.h", "#define VALUE 2\n")
+    project.trees = (Tree(str(project.root / "tree"), "kit 2.0"),)
+
+
+@scenario(one_header)
+def include_folders_in_another_number(project: Project) -> None:
+    project.write("zeroth/header.h", "#define VALUE 2\n")
+    project.folders = ["zeroth", *project.folders]
+
+
+def forced(project: Project) -> None:
+    project.source = KERNEL
+    project.write("second/forced.h", "#define VALUE 1\n")
+    project.write("work/readme", "")
+    project.more = {"forced": ("forced.h",), "working_folder": str(project.root / "work")}
+
+
+@scenario(forced)
+def forced_include_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/forced.h", "#define VALUE 2\n")
+
+
+@scenario(forced)
+def forced_include_shadowed_in_working_folder(project: Project) -> None:
+    project.write("work/forced.h", "#define VALUE 2\n")
+
+
+def given_by_definition(project: Project) -> None:
+    one_header(project)
+    project.source = "#include HEADER\n" + KERNEL
+    project.more = {"definitions": (("HEADER", "<header.h>"),)}
+
+
+@scenario(given_by_definition)
+def include_computed_from_a_definition_shadowed(project: Project) -> None:
+    project.write("first/header.h", "#define VALUE 2\n")
+
+
+def from_memory(project: Project) -> None:
+    one_header(project)
+    project.source = '#include "given.h"\n' + KERNEL
+    project.more = {"memory": {"given.h": '#include "header.h"\n'}, "working_folder": str(project.root / "source")}
+
+
+@scenario(from_memory)
+def header_of_an_in_memory_header_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")

@@ -1,0 +1,119 @@
+"""Compile with a libnvrtc of one's choice, in a fresh process each time: a failed compile damages the traces of
+its process from then on, and a test must neither suffer from that nor depend on its order."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from numba_kcache.inputs.header_trace import TraceResult, read_trace
+from numba_kcache.inputs.include_search import Search
+
+T = TypeVar("T")
+PROGRAM_NAME = "/nowhere/kernel.cu"
+"""Its folder does not exist, so that nothing is found beside the source."""
+
+
+class Compiled(NamedTuple):
+    """What one compile left; `code` is None where it failed."""
+
+    code: bytes | None
+    log: str
+    trace: TraceResult | None
+
+
+@functools.cache
+def library_path() -> str:
+    """The libnvrtc that is installed beside the CUDA bindings."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return in_child(lambda: str(load_nvidia_dynamic_lib("nvrtc").abs_path))
+
+
+def in_child(call: Callable[[], T]) -> T:
+    """What `call` returns in a forked process."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(read_end)
+            with open(write_end, "wb") as pipe:
+                pickle.dump(call(), pipe)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write_end)
+    with open(read_end, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with {status}"
+    return pickle.loads(answer)
+
+
+def flags_of(search: Search) -> list[str]:
+    """The flags that make NVRTC search as `search` says."""
+    flags = [f"-I{folder}" for folder in search.folders]
+    flags += [f"--pre-include={name}" for name in search.forced]
+    flags += [f"-D{name}" if text is None else f"-D{name}={text}" for name, text in search.definitions]
+    return flags if search.has_siblings else [*flags, "--no-source-include"]
+
+
+def compile_source(
+    source: str, search: Search, *, library: str = "", traced: bool = True, options: Iterable[str] = ()
+) -> Compiled:
+    """Compile for sm_90 in a process of its own."""
+    path = library or library_path()
+    return in_child(lambda: compile_here(path, source, search, traced=traced, options=options))
+
+
+def compile_here(
+    library: str, source: str, search: Search, *, traced: bool = True, options: Iterable[str] = ()
+) -> Compiled:
+    """Compile for sm_90 in this process."""
+    if search.working_folder:
+        os.chdir(search.working_folder)
+    for builtins in Path(library).parent.glob("libnvrtc-builtins.so*"):
+        ctypes.CDLL(str(builtins))  # found by its name later, without LD_LIBRARY_PATH
+    nvrtc = ctypes.CDLL(library)
+    words = [*flags_of(search), *options, "-arch=sm_90"]
+    with tempfile.TemporaryDirectory() as folder:
+        if traced:
+            words.append(f"--fdevice-time-trace={folder}/trace")
+        code, log = _run(nvrtc, source, search, words)
+        try:
+            trace = read_trace(Path(folder, "trace.json").read_bytes()) if traced else None
+        except OSError:
+            trace = None
+    return Compiled(code, log, trace)
+
+
+def _run(nvrtc: ctypes.CDLL, source: str, search: Search, words: list[str]) -> tuple[bytes | None, str]:
+    program = ctypes.c_void_p()
+    names = [os.fsencode(name) for name in search.memory]
+    texts = [text.encode() for text in search.memory.values()]
+    strings = ctypes.c_char_p * len(names)
+    status = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), PROGRAM_NAME.encode(), len(names), strings(*texts), strings(*names)
+    )
+    assert status == 0
+    flags = (ctypes.c_char_p * len(words))(*map(os.fsencode, words))
+    status = nvrtc.nvrtcCompileProgram(program, len(words), flags)
+    log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program).rstrip(b"\0")
+    code = _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program) if status == 0 else None
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return code, log.decode("utf-8", "replace")
+
+
+def _fetch(size_of: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    assert size_of(program, ctypes.byref(size)) == 0
+    buffer = ctypes.create_string_buffer(size.value + 1)
+    assert get(program, buffer) == 0
+    return buffer.raw[: size.value]

@@ -1,0 +1,327 @@
+"""Header tracking: what must invalidate a closure, what must not, and what must never be learned."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.inputs.closure import Closure, closure_digest
+from numba_kcache.inputs.closure_check import Change, Match, Mismatch
+from numba_kcache.inputs.header_trace import TraceResult
+from numba_kcache.inputs.headers import Doubt, Uncapturable, find_embedded_paths
+from tests.support.header_projects import KERNEL, SCENARIOS, Project, Scenario, in_tree, one_header
+from tests.support.nvrtc import compile_here, in_child, library_path
+
+NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
+"""Path of a libnvrtc 12.9, whose traces name no headers."""
+
+
+@pytest.fixture(params=["trace", "scan", pytest.param("nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="no"))])
+def how(request: pytest.FixtureRequest) -> str:
+    """What tells the headers: the trace of NVRTC 13, a scanner alone, or NVRTC 12.9 and thus the scanner."""
+    return str(request.param)
+
+
+def compiled(project: Project, how: str) -> tuple[bytes | None, TraceResult | None]:
+    """What the compiler makes of the project, and the trace as far as there is one."""
+    code, log, trace = project.compile(NVRTC_12 if how == "nvrtc12" else "")
+    assert code or "cannot open source file" in log, log
+    return code, None if how == "scan" else trace
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
+def test_closure_breaks_when(tmp_path: Path, how: str, scenario: Scenario) -> None:
+    """The closure holds until the change, which does change what NVRTC makes, and not after it."""
+    project = Project(tmp_path)
+    scenario.prepare(project)
+    code, trace = compiled(project, how)
+    assert code
+    closure = project.learn(trace)
+    assert closure.is_traced == (how == "trace")
+    assert project.check(closure) == Match()
+
+    scenario.change(project)
+
+    assert isinstance(project.check(closure), Mismatch)
+    assert compiled(project, how)[0] != code, "the scenario shows nothing"
+
+
+def test_closure_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> None:
+    """An include folder moved away and back: another closure while it is away, the first one afterwards."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.write("first/header.h", "#define VALUE 2\n")
+    closure = project.learn(compiled(project, how)[1])
+
+    (tmp_path / "first").rename(tmp_path / "away")
+    while_away = project.learn(compiled(project, how)[1])
+    assert isinstance(project.check(closure), Mismatch)
+    (tmp_path / "away").rename(tmp_path / "first")
+
+    assert project.check(closure) == Match()
+    assert isinstance(project.check(while_away), Mismatch)
+    assert closure_digest(while_away) != closure_digest(closure)
+
+
+def test_search_path_variables_of_host_compilers_change_nothing(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVRTC does not read CPATH and its like, and neither does the closure."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.write("elsewhere/header.h", "#define VALUE 2\n")
+    code, trace = compiled(project, how)
+    closure = project.learn(trace)
+
+    for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "INCLUDE", "CUDA_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
+
+    assert compiled(project, how)[0] == code
+    assert project.check(closure) == Match()
+
+
+def test_branch_not_taken_is_no_dependency_of_a_trace(tmp_path: Path) -> None:
+    """NVRTC 13 says which headers it read: an edit of another one costs nothing."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.source = '#if 0\n#include "other.h"\n#endif\n' + project.source
+    project.write("second/other.h", "1")
+    closure = project.learn(compiled(project, "trace")[1])
+
+    project.write("second/other.h", "2")
+
+    assert project.check(closure) == Match()
+
+
+@pytest.mark.parametrize("happening", ["touched", "checked_out", "moved", "copied"])
+def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> None:
+    """Contents count: new times, new inodes and another place change neither the check nor the key."""
+    project = Project(tmp_path / "checkout")
+    one_header(project)
+    project.write("second/header.h", '#pragma once\n#include "sub/more.h"\n')
+    project.write("second/sub/more.h", "#define VALUE 1\n")
+    code, trace = compiled(project, how)
+    closure = project.learn(trace)
+
+    if happening == "touched":
+        for path in project.root.rglob("*.h"):
+            path.touch()
+    elif happening == "checked_out":
+        for path in project.root.rglob("*.h"):
+            text = path.read_text()
+            path.unlink()
+            path.write_text(text)
+    elif happening == "copied":
+        project = project.copy_to(tmp_path / "copy")
+    else:
+        project.root.rename(tmp_path / "moved")
+        project.root = tmp_path / "moved"
+
+    outcome = project.check(closure)
+    assert isinstance(outcome, Match)
+    assert (outcome.refreshed is None) == (happening == "moved")
+    assert project.check(outcome.refreshed or closure) == Match()
+    again = project.learn(compiled(project, how)[1])
+    assert closure_digest(again) == closure_digest(closure)
+    assert compiled(project, how)[0] == code
+
+
+def test_closure_survives_renamed_environment(tmp_path: Path, how: str) -> None:
+    """A toolkit tree of the same identity under another path is the same tree."""
+    project = Project(tmp_path)
+    in_tree(project)
+    closure = project.learn(compiled(project, how)[1])
+    assert closure.files == ()
+
+    (tmp_path / "tree").rename(tmp_path / "venv")
+    project.folders = ["source", "venv/include"]
+    project.trees = (project.trees[0]._replace(root=str(tmp_path / "venv")),)
+
+    assert project.check(closure) == Match()
+
+
+def test_unused_toolkit_is_no_dependency(tmp_path: Path, how: str) -> None:
+    """A source that takes nothing from a tree does not depend on which one it is."""
+    project = Project(tmp_path)
+    in_tree(project)
+    project.source = '#include "own.h"\n' + KERNEL
+    project.write("source/own.h", "#define VALUE 1\n")
+    closure = project.learn(compiled(project, how)[1])
+
+    project.trees = (project.trees[0]._replace(identity="kit 2.0"),)
+
+    assert project.check(closure) == Match()
+
+
+def edit(project: Project) -> None:
+    project.write("second/header.h", "#define VALUE 2\n")
+
+
+def edit_and_put_back(project: Project) -> None:
+    edit(project)
+    project.write("second/header.h", "#define VALUE 1\n")
+
+
+def replace(project: Project) -> None:
+    (project.root / "second/header.h").unlink()
+    edit(project)
+
+
+def shadow(project: Project) -> None:
+    project.write("first/header.h", "#define VALUE 2\n")
+
+
+def switch_folder(project: Project) -> None:
+    project.write("other/header.h", "#define VALUE 2\n")
+    (project.root / "second").rename(project.root / "old")
+    (project.root / "other").rename(project.root / "second")
+
+
+def delete(project: Project) -> None:
+    (project.root / "second/header.h").unlink()
+
+
+@pytest.mark.parametrize("meanwhile", [edit, edit_and_put_back, replace, shadow, switch_folder, delete])
+def test_header_changed_while_compiler_ran_is_not_learned(tmp_path: Path, how: str, meanwhile: object) -> None:
+    """Whether the compiler read the header before or after the change cannot be told."""
+    project = Project(tmp_path)
+    one_header(project)
+    _, trace = compiled(project, how)
+
+    outcome = project.try_learn(trace, lambda: meanwhile(project))  # type: ignore[operator]
+
+    assert isinstance(outcome, Uncapturable)
+    assert outcome.doubt in (Doubt.MODIFIED, Doubt.UNEXPLAINED)
+
+
+def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: str) -> None:
+    """A generated header, written right before the compile: learned, but its stat is not trusted yet."""
+    project = Project(tmp_path)
+    one_header(project)
+    from numba_kcache.inputs.headers import learn_closure, survey_headers
+
+    _, trace = compiled(project, how)
+    now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
+    closure = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
+
+    assert isinstance(closure, Closure)
+    assert [file.stat for file in closure.files] == [None]
+    outcome = project.check(closure)
+    assert isinstance(outcome, Match)
+    assert outcome.refreshed
+    assert outcome.refreshed.files[0].stat
+
+
+def test_damaged_trace_is_not_believed() -> None:
+    """After a compile died in a nested header, traces of that process lack headers, and their first one."""
+
+    def traces(root: str) -> tuple[TraceResult | None, TraceResult | None]:
+        project = Project(Path(root))
+        project.source = '#include "a.h"\n' + KERNEL
+        project.write("second/a.h", '#include "b.h"\n')
+        project.write("second/b.h", "#define VALUE 1\n")
+        project.write("first/dies.h", '#include "nowhere.h"\n')
+        before = compile_here(library_path(), project.source, project.search)
+        died = compile_here(library_path(), '#include "dies.h"\n' + KERNEL, project.search)
+        assert died.code is None
+        after = compile_here(library_path(), project.source, project.search)
+        assert after.code == before.code
+        return before.trace, after.trace
+
+    library_path()
+    root = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"kcache-{os.getpid()}")
+    try:
+        before, after = in_child(lambda: traces(root))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+    assert before
+    assert before.is_whole
+    assert after
+    assert not after.is_whole
+
+
+def test_damaged_trace_falls_back_to_scanner(tmp_path: Path) -> None:
+    """What is left is the scanner's closure: more headers, none missing."""
+    project = Project(tmp_path)
+    one_header(project)
+
+    closure = project.learn(TraceResult((str(tmp_path / "second/header.h"),), is_whole=False))
+
+    assert closure == project.learn(None)
+
+
+def test_trace_that_lacks_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
+    """The second line of defence, should a damaged trace ever have its sentinel."""
+    project = Project(tmp_path)
+    one_header(project)
+
+    closure = project.learn(TraceResult((), is_whole=True))
+
+    assert closure == project.learn(None)
+
+
+def test_trace_with_a_header_from_nowhere_is_refused(tmp_path: Path) -> None:
+    """A header that no include leads to says that the search is not understood."""
+    project = Project(tmp_path)
+    one_header(project)
+    stranger = project.write("second/stranger.h", "")
+
+    outcome = project.try_learn(TraceResult((str(tmp_path / "second/header.h"), str(stranger)), is_whole=True))
+
+    assert outcome == Uncapturable(Doubt.UNEXPLAINED, str(stranger))
+
+
+PASTED = "#define STRING(x) #x\n#include STRING(header.h)\n" + KERNEL
+
+
+def test_include_computed_by_a_function_needs_the_trace(tmp_path: Path) -> None:
+    """The scanner cannot run macros; the trace says what came of it, and what could shadow it is kept."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.source = PASTED
+    _, trace = compiled(project, "trace")
+
+    assert project.try_learn(None) == Uncapturable(Doubt.COMPUTED)
+    closure = project.learn(trace)
+
+    project.write("first/header.h", "#define VALUE 2\n")
+    outcome = project.check(closure)
+    assert isinstance(outcome, Mismatch)
+    assert outcome.change is Change.SHADOWED
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("__device__ const char *when = __DATE__;", Doubt.CLOCK),
+        ("__device__ const char *when = __TIME__;", Doubt.CLOCK),
+        ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", Doubt.CLOCK),
+        ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
+        ("#define ASK(x) __has_include(x)\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
+        ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", Doubt.OPAQUE),
+    ],
+)
+def test_header_that_cannot_be_captured_is_refused(tmp_path: Path, how: str, text: str, doubt: Doubt) -> None:
+    """What the text does not tell is not guessed, wherever in the closure it stands."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.write("second/header.h", f"#define VALUE 1\n{text}\n")
+    code, trace = compiled(project, how)
+    assert code
+
+    assert project.try_learn(trace) == Uncapturable(doubt, str(tmp_path / "second/header.h"))
+
+
+def test_path_in_the_code_is_found(tmp_path: Path) -> None:
+    """A header that uses __FILE__ puts its own path into the cubin, which then is for this place only."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.write("second/header.h", "#define VALUE 1\n__device__ const char *where = __FILE__;\n")
+    code, _ = compiled(project, "trace")
+    assert code
+
+    assert find_embedded_paths(code, project.search.folders) == (str(tmp_path / "second"),)
