@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .errors import OptionError
@@ -16,6 +15,7 @@ from .inputs.include_scanner import scan_includes
 from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
+from .keys.digests import sha256
 from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
@@ -208,7 +208,7 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
             path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
             try:
                 with open(path, "rb") as file:
-                    found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
+                    found.append({"sha256": sha256(file.read()).hexdigest()})
             except OSError as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
         else:

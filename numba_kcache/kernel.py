@@ -12,14 +12,15 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
-from .launch.arguments import Launch, Launcher
-from .launch.config import check_launch, launch_shape
+from .launch.arguments import BindGrid, Launch, Launcher
+from .launch.config import Dim3, check_launch, launch_shape, usual_grid
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
 from .model.options import compile_options
@@ -30,6 +31,11 @@ from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+
+_NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
@@ -65,16 +71,18 @@ class CachedKernel:
         self._text: str | None = None
         self._resolved: dict[Target, Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-        self._bound: dict[Any, Launch] = {}
+        self._bound: dict[Any, Launch | None] = {}
+        self._rows: dict[Any, _Row] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
 
     def __getitem__(self, config: Any) -> Launch:
         try:
-            return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
-            return self._bind(config)
+            bound = self._bound.get(config)
+        except TypeError:  # a list in it, which Numba takes too
+            bound = None
+        return bound or self._bind(config)
 
     def __call__(self, *args: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
@@ -102,6 +110,20 @@ class CachedKernel:
         return self[-(-ntasks // block), block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
+        """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
+        try:
+            live, most, bind = self._rows.get(config[1:], _NO_ROW)
+            seen = config in self._bound
+        except TypeError:  # a list in it, or no tuple at all: bound anew each time
+            return self._bind_anew(config)
+        grid = usual_grid(config[0], most) if live[0] else None
+        launch = self._bind_anew(config) if grid is None else bind(*grid)
+        if len(self._bound) >= BOUND_LIMIT:
+            self._bound.clear()
+        self._bound[config] = launch if seen else None
+        return launch
+
+    def _bind_anew(self, config: Any) -> Launch:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
@@ -110,22 +132,19 @@ class CachedKernel:
         grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
         shape = launch_shape(grid, block, sharedmem)
         launcher, loaded = self._loaded()
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=self.__name__)
         loaded.allow_shared(shape.shared_bytes)
-
-        def relaunch(args: tuple[Any, ...], status: int) -> bool:
-            return self._relaunch(config, loaded, args, status)
-
-        launch = launcher.bind(shape, stream, relaunch)
-        try:
-            if len(self._bound) >= BOUND_LIMIT:
-                self._bound.clear()
-            self._bound[config] = launch
-        except TypeError:  # a list in it: bound anew each time
-            pass
+        launch = launcher.bind(shape, stream)
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
+        if over_grids is not None:
+            if len(self._rows) >= BOUND_LIMIT:
+                self._rows.clear()
+            with suppress(TypeError):  # a list in it
+                self._rows[config[1:]] = loaded.live, limits.grid, over_grids
         return launch
 
-    def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
+    def _relaunch(self, loaded: LoadedKernel, config: Any, args: tuple[Any, ...], status: int) -> bool:
         """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
 
         A thread that has no context yet gets one by asking for the kernel.
@@ -134,6 +153,7 @@ class CachedKernel:
         now = self._loaded()[1]
         if now is loaded and before == loaded.device.ordinal:
             return False
+        self._bound.clear()  # what is in it may be for the module or device that was
         self._bind(config)(*args)
         return True
 
@@ -152,7 +172,8 @@ class CachedKernel:
             stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
-            found = make_launcher(loaded, self.__name__, strided=self._strided), loaded
+            relaunch = functools.partial(self._relaunch, loaded)
+            found = make_launcher(loaded, self.__name__, strided=self._strided, relaunch=relaunch), loaded
             self._launchers[device.ordinal] = found
             return found
 
@@ -212,6 +233,7 @@ class CachedKernel:
             self._resolved.clear()
             self._launchers.clear()
             self._bound.clear()
+            self._rows.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
