@@ -7,12 +7,13 @@ Method      A compile that succeeded found each of its includes; which file it f
             candidates before it were absent. By induction over the includes, the same answers lead to the same
             files, and the same contents to the same next includes. Whatever else was recorded (branches not
             taken) can only cost a needless compile.
-Not here    How one is learned (headers) and compared (closure_check).
+Not here    How one is learned (headers, headers_read) and compared (closure_check).
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ..keys.encoding import Plain, encode
@@ -57,6 +58,34 @@ class Closure(NamedTuple):
     trees: tuple[tuple[int, str], ...] = ()
     is_traced: bool = False
     has_location: bool = False
+
+
+class Doubt(StrEnum):
+    """Why the headers of a compile cannot be captured.
+
+    CLOCK           A text expands __DATE__ or __TIME__.
+    COMPUTED        An include names a macro whose values cannot be listed, and there is no whole trace.
+    OPAQUE          A `__has_include` hides behind a macro.
+    UNEXPLAINED     The trace and the survey contradict each other.
+    MODIFIED        A header changed while the compiler ran.
+    UNREADABLE      A header that the compiler may have read cannot be read here.
+    TOO_MANY        There are more headers than are followed.
+    """
+
+    CLOCK = "clock"
+    COMPUTED = "computed"
+    OPAQUE = "opaque"
+    UNEXPLAINED = "unexplained"
+    MODIFIED = "modified"
+    UNREADABLE = "unreadable"
+    TOO_MANY = "too_many"
+
+
+class Uncapturable(NamedTuple):
+    """The compile must not be stored: why, and which file shows it ("" for the source)."""
+
+    doubt: Doubt
+    path: str = ""
 
 
 def closure_value(closure: Closure) -> Plain:
