@@ -328,6 +328,12 @@ def toolkit_of_another_identity(project: Project) -> None:
     project.trees = (Tree(str(project.root / "tree"), "kit 2.0"),)
 
 
+@scenario(in_tree)
+def another_folder_of_the_same_toolkit(project: Project) -> None:
+    project.write("tree/other/kit/kit.h", "#define VALUE 2\n")
+    project.folders = ["source", "tree/other"]
+
+
 @scenario(one_header)
 def include_folders_in_another_number(project: Project) -> None:
     project.write("zeroth/header.h", "#define VALUE 2\n")
