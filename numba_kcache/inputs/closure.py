@@ -40,8 +40,9 @@ class Closure(NamedTuple):
     Args:
         layout: For each folder of the search the index of its tree and the path within, or (-1, "").
         files: The headers read, but for those in trees; sorted by place.
-        absent: Paths at which a file would be taken instead of one of `files`; a directory there is passed over.
-        clear: Paths at which there is nothing, so that all that would be below is absent too.
+        absent: Names, by the folder below which they start, at which a file would be taken instead of one of
+            `files`. Where the folder does not exist there is no need to look at its names.
+        clear: Places at which there must be nothing at all.
         answers: What `__has_include` was told: a place, and whether a file is there.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` tells).
         trees: Index and identity of each toolkit tree that was looked into.
@@ -51,7 +52,7 @@ class Closure(NamedTuple):
 
     layout: tuple[tuple[int, str], ...]
     files: tuple[HeaderFile, ...] = ()
-    absent: tuple[Place, ...] = ()
+    absent: tuple[tuple[Place, tuple[str, ...]], ...] = ()
     clear: tuple[Place, ...] = ()
     answers: tuple[tuple[Place, bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
@@ -109,7 +110,7 @@ def closure_to_json(closure: Closure) -> dict[str, Any]:
         "format": _FORMAT,
         "layout": [list(each) for each in closure.layout],
         "files": [[*each.place, each.sha256, *(each.stat or ())] for each in closure.files],
-        "absent": [list(each) for each in closure.absent],
+        "absent": [[*folder, *names] for folder, names in closure.absent],
         "clear": [list(each) for each in closure.clear],
         "answers": [[*place, answer] for place, answer in closure.answers],
         "same": [list(each) for each in closure.same],
@@ -134,7 +135,7 @@ def closure_from_json(value: Any) -> Closure:
         return Closure(
             layout,
             files,
-            tuple(_place(base, rest, folders) for base, rest in value["absent"]),
+            tuple((_place(base, rest, folders), tuple(map(_text, names))) for base, rest, *names in value["absent"]),
             tuple(_place(base, rest, folders) for base, rest in value["clear"]),
             tuple((_place(base, rest, folders), _bool(answer)) for base, rest, answer in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),

@@ -76,10 +76,13 @@ def check_closure(closure: Closure, search: Search, *, now_ns: int) -> Match | M
         path = os.path.join(roots[base], rest)
         if is_there(path):
             return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for base, rest in closure.absent:
-        path = os.path.join(roots[base], rest)
-        if is_file(path):
-            return Mismatch(Change.SHADOWED, path, "absent", "present")
+    for (base, rest), names in closure.absent:
+        folder = os.path.join(roots[base], rest)
+        if is_there(folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                if is_file(path):
+                    return Mismatch(Change.SHADOWED, path, "absent", "present")
     for (base, rest), answer in closure.answers:
         path = os.path.join(roots[base], rest)
         if is_file(path) != answer:

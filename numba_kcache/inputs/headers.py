@@ -59,7 +59,7 @@ def learn_closure(survey: Survey, trace: TraceResult | None) -> Closure | Uncapt
         shadows, occupied = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are not
         if occupied:
             return Uncapturable(Doubt.COMPUTED, occupied)
-        closure = closure._replace(clear=tuple(sorted({*closure.clear, *shadows})))
+        closure = closure._replace(clear=tuple(sorted(shadows)))
     return _compared(closure._replace(is_traced=is_traced), survey)
 
 
@@ -137,15 +137,14 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
             answers.update(dict.fromkeys(lookup.found, True))
             answers.update(dict.fromkeys(lookup.absent, False))
     touched |= missing.keys() | answers.keys()
-    clear, absent = _topmost(survey, (place for place in missing if not survey.in_tree(place)))
     own = sorted(place for place in places if place.base > SOURCE and not survey.in_tree(place))
     files = tuple(HeaderFile(place, survey.headers[place].sha256, survey.headers[place].stat) for place in own)
     trees = {layout[place.base][0] for place in touched if survey.in_tree(place)}
     return Closure(
         layout,
         files,
-        tuple(sorted(absent)),
-        tuple(sorted(clear)),
+        _by_folder(survey, (place for place in missing if not survey.in_tree(place))),
+        (),
         tuple(
             sorted(
                 (place, answer)
@@ -159,27 +158,26 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
     )
 
 
-def _topmost(survey: Survey, places: Iterable[Place]) -> tuple[set[Place], set[Place]]:
-    """The same absent paths in fewer: for those below a folder that does not exist, the folder.
+def _by_folder(survey: Survey, places: Iterable[Place]) -> tuple[tuple[Place, tuple[str, ...]], ...]:
+    """These places by the topmost folder on the way to them that does not exist, or else by the one they are in.
 
-    Returns:
-        Places where there is nothing, and places where there is no file.
+    Most lie in folders that the user's own tree does not have (`cub`, `cuda/std`): one look answers for all.
     """
-    clear, absent, known = set(), set(), {}
-    for place in places:
-        at = ""
-        parts = place.rest.split("/")[:-1] if place.base != ABSOLUTE else []
-        for part in ["", *parts]:
-            at = os.path.join(at, part)
-            folder = Place(place.base, at)
+    known: dict[Place, bool] = {}
+    groups: dict[Place, list[str]] = {}
+    for place in sorted(places):
+        parts = place.rest.split("/")
+        depth = len(parts) - 1 if place.base == ABSOLUTE else 0
+        folder = Place(place.base, "/".join(parts[:depth]))
+        while depth < len(parts) - 1:
             if folder not in known:
-                known[folder] = place.base != ABSOLUTE and not is_there(path_of(folder, survey.search))
-            if known[folder]:
-                clear.add(folder)
+                known[folder] = is_there(path_of(folder, survey.search))
+            if not known[folder]:
                 break
-        else:
-            absent.add(place)
-    return clear, absent
+            depth += 1
+            folder = Place(place.base, "/".join(parts[:depth]))
+        groups.setdefault(folder, []).append("/".join(parts[depth:]))
+    return tuple((folder, tuple(names)) for folder, names in sorted(groups.items()))
 
 
 def _all_shadows(survey: Survey) -> tuple[set[Place], str]:
