@@ -43,7 +43,7 @@ class Closure(NamedTuple):
         absent: Names, by the folder below which they start, at which a file would be taken instead of one of
             `files`. Where the folder does not exist there is no need to look at its names.
         clear: Places at which there must be nothing at all.
-        answers: What `__has_include` was told: a place, and whether a file is there.
+        answers: What `__has_include` was told: the places asked about, and whether at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` tells).
         trees: Index and identity of each toolkit tree that was looked into.
         is_traced: Whether NVRTC's own trace told the files; otherwise a scanner did, and they are too many.
@@ -54,7 +54,7 @@ class Closure(NamedTuple):
     files: tuple[HeaderFile, ...] = ()
     absent: tuple[tuple[Place, tuple[str, ...]], ...] = ()
     clear: tuple[Place, ...] = ()
-    answers: tuple[tuple[Place, bool], ...] = ()
+    answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
     is_traced: bool = False
@@ -93,7 +93,7 @@ def closure_value(closure: Closure) -> Plain:
     """The closure as a component of a key: contents, by names that mean the same in a moved checkout."""
     return {
         "files": [(*file.place, file.sha256) for file in closure.files],
-        "answers": [(*place, answer) for place, answer in closure.answers],
+        "answers": [(answer, [list(place) for place in places]) for places, answer in closure.answers],
         "same": [list(group) for group in closure.same],
         "trees": [list(tree) for tree in closure.trees],
     }
@@ -112,7 +112,7 @@ def closure_to_json(closure: Closure) -> dict[str, Any]:
         "files": [[*each.place, each.sha256, *(each.stat or ())] for each in closure.files],
         "absent": [[*folder, *names] for folder, names in closure.absent],
         "clear": [list(each) for each in closure.clear],
-        "answers": [[*place, answer] for place, answer in closure.answers],
+        "answers": [[answer, [list(place) for place in places]] for places, answer in closure.answers],
         "same": [list(each) for each in closure.same],
         "trees": [list(each) for each in closure.trees],
         "is_traced": closure.is_traced,
@@ -137,7 +137,7 @@ def closure_from_json(value: Any) -> Closure:
             files,
             tuple((_place(base, rest, folders), tuple(map(_text, names))) for base, rest, *names in value["absent"]),
             tuple(_place(base, rest, folders) for base, rest in value["clear"]),
-            tuple((_place(base, rest, folders), _bool(answer)) for base, rest, answer in value["answers"]),
+            tuple((_places(places, folders), _bool(answer)) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
             tuple((_index(index, MAX_PLACES), _text(identity)) for index, identity in value["trees"]),
             _bool(value["is_traced"]),
@@ -160,6 +160,12 @@ def _place(base: Any, rest: Any, folders: int) -> Place:
     if type(base) is not int or not WORKING <= base < folders:
         raise ValueError("not a header closure: a path starts nowhere")
     return Place(base, _text(rest))
+
+
+def _places(value: Any, folders: int) -> tuple[Place, ...]:
+    if not value:
+        raise ValueError("not a header closure: a question asks for nothing")
+    return tuple(_place(base, rest, folders) for base, rest in value)
 
 
 def _tree(fields: Any) -> tuple[int, str]:

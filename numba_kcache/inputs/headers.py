@@ -18,10 +18,11 @@ from collections.abc import Iterable
 from .closure import Closure, Doubt, HeaderFile, Uncapturable
 from .closure_check import Match, check_closure, is_there, same_files
 from .file_identity import is_older, is_settled
-from .header_survey import Header, Survey, TooManyHeadersError
+from .header_survey import Header, Lookup, Survey, TooManyHeadersError
 from .header_trace import TraceResult
 from .headers_read import scanned_headers, traced_headers
-from .include_search import ABSOLUTE, SOURCE, Place, Search, path_of
+from .include_scanner import Form
+from .include_search import ABSOLUTE, MEMORY, SOURCE, Place, Search, path_of
 
 
 def survey_headers(source: str, search: Search, *, now_ns: int) -> Survey:
@@ -127,16 +128,14 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
     """What the lookups of these files rest on, with the stat of every file, settled or not."""
     layout = survey.search.layout()
     missing: dict[Place, None] = {}
-    answers: dict[Place, bool] = {}
+    questions: dict[Lookup, None] = {}
     touched = set(places)
     for place in places:
         for lookup in survey.includes[place]:
             if lookup.found:  # one that leads nowhere was not carried out: the compile succeeded
                 missing.update(dict.fromkeys(lookup.absent))
-        for lookup in survey.questions[place]:
-            answers.update(dict.fromkeys(lookup.found, True))
-            answers.update(dict.fromkeys(lookup.absent, False))
-    touched |= missing.keys() | answers.keys()
+        questions.update(dict.fromkeys(survey.questions[place]))
+    touched.update(missing, *(place for lookup in questions for place in (lookup.found, lookup.absent)))
     own = sorted(place for place in places if place.base > SOURCE and not survey.in_tree(place))
     files = tuple(HeaderFile(place, survey.headers[place].sha256, survey.headers[place].stat) for place in own)
     trees = {layout[place.base][0] for place in touched if survey.in_tree(place)}
@@ -145,17 +144,22 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
         files,
         _by_folder(survey, (place for place in missing if not survey.in_tree(place))),
         (),
-        tuple(
-            sorted(
-                (place, answer)
-                for place, answer in answers.items()
-                if place.base > SOURCE and not survey.in_tree(place)
-            )
-        ),
+        tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files(files, [file.stat for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
         has_location=any(survey.headers[place].scan.has_location for place in own),
     )
+
+
+def _answers(survey: Survey, question: Lookup) -> list[tuple[tuple[Place, ...], bool]]:
+    """What a `__has_include` was told, as far as it was not a toolkit that answered: of its identity, all is known."""
+    found, absent = ({place for place in each if not survey.in_tree(place)} for each in question[1:])
+    if any(place.base == MEMORY or survey.in_tree(place) for place in question.found):
+        return []
+    if question.include.form is Form.NEXT:  # which of the places count is not known
+        return [*(((place,), True) for place in found), *(((place,), False) for place in absent)]
+    places = tuple(sorted(found | absent))
+    return [(places, bool(found))] if places else []
 
 
 def _by_folder(survey: Survey, places: Iterable[Place]) -> tuple[tuple[Place, tuple[str, ...]], ...]:

@@ -15,9 +15,10 @@ import random
 import shutil
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 
-from tests.support.header_corpus import MAZE_STEPS, READING, SLOTS, Step, maze, run
+from tests.support.header_corpus import MACROS, MAZE_STEPS, READING, Step, maze, run
 from tests.support.header_projects import Project
 
 KERNELS = {
@@ -46,14 +47,14 @@ def real(root: Path, name: str) -> Project:
     return project
 
 
-def _define(slot: int, chance: random.Random) -> bytes:
-    return b"#undef V%d\n#define V%d %03d\n" % (slot, slot, chance.randrange(1000))
+def _define(macro: str, chance: random.Random) -> bytes:
+    return f"#undef {macro}\n#define {macro} {chance.randrange(100, 1000)}\n".encode()
 
 
 def _marked(text: bytes, chance: random.Random, path: Path) -> bytes | None:
     """The text with a definition in place of some of its first comment, as long as before."""
-    define = _define(sum(path.name.encode()) % SLOTS, chance)
-    if text.startswith(b"#undef V"):
+    define = _define(MACROS[zlib.crc32(path.name.encode()) % len(MACROS)], chance)
+    if text.startswith(b"#undef "):
         return define + text[len(define) :] if text[: len(define)].count(b"\n") == 2 else None
     if text.startswith(b"/*") and text.find(b"*/") > len(define) + 2:
         return define + b"/*" + text[len(define) + 2 :]
@@ -104,7 +105,7 @@ def answer(project: Project, chance: random.Random) -> object:
     if target.exists():
         target.unlink()
     else:
-        project.write(str(target.relative_to(project.root)), _define(chance.randrange(SLOTS), chance))
+        project.write(str(target.relative_to(project.root)), _define(chance.choice(MACROS), chance))
     return target
 
 

@@ -25,7 +25,7 @@ COMPARISONS = {
     "nothing there": ("if is_there(path):", "if False:"),
     "folder there": ("if is_there(folder):", "if False:"),
     "no file there": ("if is_file(path):", "if False:"),
-    "answer of __has_include": ("if is_file(path) != answer:", "if False:"),
+    "answer of __has_include": ("if any(map(is_file, paths)) != answer:", "if False:"),
     "stat": ("if now != file.stat:", "if False:"),
     "content": ("if found != file.sha256:", "if False:"),
     "readable": ("return Mismatch(Change.GONE,", "continue; Mismatch(Change.GONE,"),
@@ -174,3 +174,5 @@ def test_damaged_closure_is_refused_and_never_raises_anything_else(tmp_path: Pat
     assert kept > 0
     with pytest.raises(ValueError, match="closure"):
         closure_from_json({**stored, "files": [[0, "h", "0" * 63]]})
+    with pytest.raises(ValueError, match="closure"):
+        closure_from_json({**stored, "answers": [[True, []]]})
