@@ -23,6 +23,7 @@ from .model.options import CompileOptions
 from .model.request import LinkInput, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
+from .toolchain.diagnostics import first_line
 from .toolchain.libraries import Toolchain
 from .toolchain.time_trace import TimeTrace
 
@@ -142,7 +143,7 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         target,
         through,
         link=link,
-        lines=(definition.origin.path, definition.origin.line, options.base_dir, os.getcwd()) if has_lines else None,
+        lines=_lines(definition, text, options) if has_lines else None,
         environment=variables(NVRTC_VARIABLES),
     )
     if plan.depends:
@@ -171,6 +172,12 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         strict=plan.strict,
         headers=_question(text, options) if asks_files else None,
     )
+
+
+def _lines(definition: SourceDefinition, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
+    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+    start = first_line(text, definition.origin)
+    return definition.origin.path, start or definition.origin.line, options.base_dir, os.getcwd()
 
 
 def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> tuple[str, bool]:

@@ -23,9 +23,10 @@ from .launch.arguments import BindGrid, Launch, Launcher
 from .launch.config import Dim3, check_launch, launch_shape, usual_grid
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
+from .model.event import Event, EventKind
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, parse_target
+from .model.target import Target, UnknownTargetError, parse_target
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
@@ -69,7 +70,7 @@ class CachedKernel:
             self.__wrapped__ = thing
         self._lock = threading.RLock()
         self._text: str | None = None
-        self._resolved: dict[Target, Resolution] = {}
+        self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch | None] = {}
         self._rows: dict[Any, _Row] = {}
@@ -190,7 +191,7 @@ class CachedKernel:
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
-            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+            return self._resolve_newest(target)
         virtual = [each for each in self._arch if each.virtual]
         real = [each for each in self._arch if each.runs_on(target.cc)]
         if real:
@@ -200,14 +201,26 @@ class CachedKernel:
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
+    def _resolve_newest(self, target: Target) -> Resolution:
+        """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
+        try:
+            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+        except UnknownTargetError as error:
+            if error.newest >= target.plain:
+                raise
+            newest = error.newest.as_virtual
+            reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
+            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            return self._resolve(newest, None)
+
     def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
         with self._lock:
-            found = self._resolved.get(target)
+            found = self._resolved.get((target, through))
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
                 as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:

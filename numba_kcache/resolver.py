@@ -27,7 +27,7 @@ from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
 from .model.event import Event, EventKind
-from .observe.events import Events
+from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
 from .store.disk import DiskStore
@@ -334,6 +334,7 @@ def process_resolver() -> Resolver:
         with _process_lock:
             if _process is None:
                 settings = read_settings(_overrides)
+                set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
     return _process
 
@@ -350,6 +351,7 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
         settings = read_settings(merged)
         _overrides.update(overrides)
         before, _process = _process, None
+        set_log_level(settings.log_level)
     if before is not None:
         before.forget()
     return settings

@@ -20,7 +20,7 @@ from ..model.artifact import Artifact
 from ..model.cubin import read_cubin
 from ..model.options import CompileOptions
 from ..model.request import LinkInput, SourceRequest
-from ..model.target import Target
+from ..model.target import Target, UnknownTargetError
 from .diagnostics import excerpt, first_line, remap, summary
 from .entries import choose_kernel, describe_kernel, kernels_in
 from .nvjitlink import link
@@ -72,14 +72,15 @@ def check_target(target: Target) -> None:
     """Refuse a target that the installed NVRTC does not compile for.
 
     Raises:
-        OptionError: It is not among NVRTC's.
+        UnknownTargetError: It is not among NVRTC's.
     """
     known = supported_targets()
     if target.major * 10 + target.minor not in known:
-        raise OptionError(
+        raise UnknownTargetError(
             f"cannot compile for {target}",
             f"the installed NVRTC compiles for {', '.join(f'sm_{each}' for each in known)}",
             "an older one needs the cu12 extra, a newer one a newer NVRTC",
+            Target(*divmod(max(known), 10)),
         )
 
 

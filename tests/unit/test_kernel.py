@@ -15,12 +15,14 @@ from numba_kcache import CachedKernel, KernelCache, cached_kernel
 from numba_kcache.errors import (
     CompileError,
     EntryError,
+    KCacheWarning,
     LaunchConfigError,
     NoDeviceError,
     OptionError,
     UncacheableError,
 )
 from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.target import Target
 from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, in_python
 
@@ -423,3 +425,22 @@ def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
     kernel.compile()
 
     assert cache.info().entries == 1
+
+
+def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> None:
+    """A device that NVRTC does not know yet: PTX for the driver to finish, and one warning."""
+    kernel = cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))
+
+    with pytest.warns(KCacheWarning, match="sm_990a") as said:
+        found = kernel._resolve_for_device(Target(99, 0, "a"))
+
+    assert len(said) == 1
+    assert found.artifact.target.virtual
+    assert not found.artifact.cubin
+    assert b".entry saxpy" in found.artifact.ptx
+
+
+def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:
+    """An older device is an error that lists what there is."""
+    with pytest.raises(OptionError, match="sm_75"):
+        cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolve_for_device(Target(7, 0))
