@@ -16,6 +16,7 @@ Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -69,13 +70,14 @@ PLAIN = Scan()
 
 _WORDS = ("include", "__DATE__", "__TIME", "__LINE__", "_FILE__", "assert", "source_location", "__builtin_")
 _CONTINUED = re.compile(rb"(?:\\|\?\?/)\r?\n")
-_LOCATION = re.compile(rb"\bassert\b|__LINE__|_FILE__|source_location|__builtin_(?:LINE|FILE|COLUMN|FUNCTION)\b")
+_lazily = functools.partial(functools.partial, re.compile)  # re remembers what it compiled; most processes need none
+_LOCATION = _lazily(rb"\bassert\b|__LINE__|_FILE__|source_location|__builtin_(?:LINE|FILE|COLUMN|FUNCTION)\b")
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
-_INCLUDE = re.compile(
+_INCLUDE = _lazily(
     rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
 )
-_HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
-_TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
+_HARMLESS = _lazily(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
+_TOKENS = _lazily(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
 
 def _halves(word: str) -> str:
@@ -84,8 +86,8 @@ def _halves(word: str) -> str:
     return "|".join(sorted(parts))
 
 
-_PASTED_CLOCK = re.compile(rf"\b(?:{_halves('__DATE__')}|{_halves('__TIME__')})\b".encode())
-_PASTED_ASK = re.compile(rf"\b(?:{_halves('__has_include')})\b".encode())
+_PASTED_CLOCK = _lazily(rf"\b(?:{_halves('__DATE__')}|{_halves('__TIME__')})\b".encode())
+_PASTED_ASK = _lazily(rf"\b(?:{_halves('__has_include')})\b".encode())
 
 
 def scan_includes(text: str | bytes) -> Scan:
@@ -109,13 +111,13 @@ def _scan(data: bytes, pasted: bool) -> Scan:
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
-    opaque = pasted and _PASTED_ASK.search(data) is not None
+    opaque = pasted and _PASTED_ASK().search(data) is not None
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         if quoted is None and angled is None:
             if not is_question:
                 computed[operand.decode("utf-8", "replace").strip()] = None
-            elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
+            elif not _HARMLESS().search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
                 opaque = True
         else:
             form = Form.NEXT if following else Form.ANGLE if quoted is None else Form.QUOTE
@@ -129,14 +131,14 @@ def _scan(data: bytes, pasted: bool) -> Scan:
         tuple(has_includes),
         tuple(computed),
         opaque,
-        b"__DATE__" in data or b"__TIME" in data or (pasted and _PASTED_CLOCK.search(data) is not None),
-        _LOCATION.search(data) is not None,
+        b"__DATE__" in data or b"__TIME" in data or (pasted and _PASTED_CLOCK().search(data) is not None),
+        _LOCATION().search(data) is not None,
     )
 
 
 def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
     """Each `include` that is a directive or part of `__has_include`, and whether it is the latter."""
-    for match in _INCLUDE.finditer(data):
+    for match in _INCLUDE().finditer(data):
         at = match.start()
         if data.endswith(b"__has_", 0, at):
             yield match, True
@@ -155,10 +157,10 @@ def _without_comments(data: bytes, pasted: bool, scan: Scan) -> Scan:
     """
     if b'R"' in data:
         return scan
-    bare = _TOKENS.sub(_blank, data)
+    bare = _TOKENS().sub(_blank, data)
     if _leftover(bare):
         return scan
-    stripped = _scan(_TOKENS.sub(_keep_strings, data), pasted)
+    stripped = _scan(_TOKENS().sub(_keep_strings, data), pasted)
     return scan._replace(
         computed=stripped.computed, is_opaque=stripped.is_opaque, has_clock=_scan(bare, pasted).has_clock
     )
@@ -183,11 +185,11 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
     None at all where comments and strings cannot be taken out with certainty.
     """
     data = _CONTINUED.sub(b"", source.encode("utf-8", "surrogatepass"))
-    if b"include" not in data or b'R"' in data or _leftover(_TOKENS.sub(_blank, data)):
+    if b"include" not in data or b'R"' in data or _leftover(_TOKENS().sub(_blank, data)):
         return ()
     depth = 0
     found: list[Include] = []
-    for line in _TOKENS.sub(_keep_strings, data).split(b"\n"):
+    for line in _TOKENS().sub(_keep_strings, data).split(b"\n"):
         words = line.strip().removeprefix(b"%:").removeprefix(b"#").split()
         if not words or not line.strip().startswith((b"#", b"%:")):
             continue
