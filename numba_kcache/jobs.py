@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import OptionError
 from .inputs.include_scanner import scan_includes
-from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
 from .keys.digests import sha256
@@ -25,7 +24,10 @@ from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.diagnostics import first_line
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import TimeTrace
+
+if TYPE_CHECKING:
+    from .inputs.include_search import Search
+    from .toolchain.time_trace import TimeTrace
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
@@ -76,6 +78,8 @@ class HeaderQuestion(NamedTuple):
 
     def search(self, toolchain: Toolchain) -> Search:
         """Where NVRTC looks: in the user's folders, then in the toolkit's."""
+        from .inputs.include_search import Search, Tree
+
         return Search(
             folders=(*self.folders, *toolchain.include_dirs()),
             trees=tuple(Tree(*each) for each in toolchain.header_trees()),
