@@ -145,7 +145,7 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
         _by_folder(survey, (place for place in missing if not survey.in_tree(place))),
         (),
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
-        same_files(files, [file.stat for file in files if file.stat]),
+        same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
         has_location=any(survey.headers[place].scan.has_location for place in own),
     )
