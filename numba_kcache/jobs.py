@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from .errors import OptionError
+from .inputs.include_scanner import scan_includes
+from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
-from .keys.encoding import Plain
+from .keys.digests import sha256
+from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
@@ -22,6 +24,7 @@ from .model.request import LinkInput, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
+from .toolchain.time_trace import TimeTrace
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
@@ -40,9 +43,10 @@ class Job(NamedTuple):
         components: What is asked for, without compilers and versions.
         libraries: The compiler libraries that would make it.
         distributions: Python distributions whose version can change it.
-        build: Compiles it; called at most once.
+        build: Compiles it; called at most once. The trace is where NVRTC shall tell which headers it read.
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
+        headers: What the source may include; None where it asks for no file.
     """
 
     label: str
@@ -50,9 +54,33 @@ class Job(NamedTuple):
     components: tuple[Component, ...]
     libraries: tuple[str, ...]
     distributions: tuple[str, ...]
-    build: Callable[[Toolchain], Artifact]
+    build: Callable[[Toolchain, TimeTrace | None], Artifact]
     uncacheable: str = ""
     strict: bool = False
+    headers: HeaderQuestion | None = None
+
+
+class HeaderQuestion(NamedTuple):
+    """A source that asks for files, and where they are looked for.
+
+    Args:
+        text: The source.
+        folders: The user's folders in order, the source's own first.
+        definitions: Macros given by options; None stands for no value.
+    """
+
+    text: str
+    folders: tuple[str, ...]
+    definitions: tuple[tuple[str, str | None], ...]
+
+    def search(self, toolchain: Toolchain) -> Search:
+        """Where NVRTC looks: in the user's folders, then in the toolkit's."""
+        return Search(
+            folders=(*self.folders, *toolchain.include_dirs()),
+            trees=tuple(Tree(*each) for each in toolchain.header_trees()),
+            definitions=self.definitions,
+            working_folder=os.getcwd(),
+        )
 
 
 class SourcePlan(NamedTuple):
@@ -114,7 +142,7 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         target,
         through,
         link=link,
-        lines=(definition.origin.path, definition.origin.line, options.base_dir) if has_lines else None,
+        lines=(definition.origin.path, definition.origin.line, options.base_dir, os.getcwd()) if has_lines else None,
         environment=variables(NVRTC_VARIABLES),
     )
     if plan.depends:
@@ -122,15 +150,16 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
     has_source = kind == "cuda" or plan.signature is not None or any(each.kind == "cu" for each in link)
     links = kind == "ptx" or options.lto or link or through or target.virtual
 
-    def build(toolchain: Toolchain) -> Artifact:
+    def build(toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
         from .toolchain.source_build import build_source
 
         request = SourceRequest(
             kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
-            definition.origin,
+            definition.origin, asks_files,
         )  # fmt: skip
-        return build_source(request, toolchain.include_dirs() if has_source else ())
+        return build_source(request, toolchain.include_dirs() if has_source else (), trace)
 
+    uncacheable, asks_files = _read_off(kind, text, link, options)
     return Job(
         label=definition.label,
         target=target,
@@ -138,23 +167,37 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if links else ()),
         distributions=_DISTRIBUTIONS,
         build=build,
-        uncacheable=_uncapturable(kind, text, link, options),
+        uncacheable=uncacheable,
         strict=plan.strict,
+        headers=_question(text, options) if asks_files else None,
     )
 
 
-def _uncapturable(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> str:
-    """Why the request cannot be keyed; "" where it can."""
-    texts = [text] if kind == "cuda" else []
-    texts += [each.data.decode("utf-8", "replace") for each in link if each.kind == "cu"]
-    for each in texts:
-        if "include" in each:
-            return "it includes files"
-        if "__DATE__" in each or "__TIME__" in each:
-            return "it uses __DATE__ or __TIME__"
+def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> tuple[str, bool]:
+    """Why the request cannot be keyed, "" where it can; and whether its source asks for files."""
     if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
-        return "it includes files"
-    return ""
+        return "its options include a file", False
+    macros = [text for _, text in options.defines if text] + list(options.flags)
+    if any("__DATE__" in each or "__TIME__" in each for each in macros):
+        return "its macros use __DATE__ or __TIME__", False
+    for each in link:
+        if each.kind == "cu":
+            scan = scan_includes(each.data)
+            if scan.asks_files or scan.has_clock:
+                return f"the link input {each.name} includes files, or uses __DATE__ or __TIME__", False
+    if kind != "cuda":
+        return "", False
+    scan = scan_includes(text)
+    if scan.has_clock and not scan.asks_files:
+        return "it uses __DATE__ or __TIME__", False
+    return "", scan.asks_files
+
+
+def _question(text: str, options: CompileOptions) -> HeaderQuestion:
+    folders = (options.base_dir, *options.include_dirs) if options.base_dir else options.include_dirs
+    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
+    raw = tuple((name.strip(), value if equals else None) for name, equals, value in given)
+    return HeaderQuestion(text, folders, options.defines + raw)
 
 
 def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
@@ -165,15 +208,13 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
             path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
             try:
                 with open(path, "rb") as file:
-                    found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
+                    found.append({"sha256": sha256(file.read()).hexdigest()})
             except OSError as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
-        elif each is None or isinstance(each, (bool, int, float, str, bytes, tuple, list, dict)):
-            found.append(each)
         else:
-            raise OptionError(
-                f"cannot use depends={each!r}",
-                f"a {type(each).__name__} has no canonical bytes",
-                "give plain values or Paths",
-            )
+            try:
+                encode(each)
+            except TypeError as error:
+                raise OptionError(f"cannot use depends={each!r}", str(error), "give plain values or Paths") from None
+            found.append(each)
     return found

@@ -9,16 +9,18 @@ Not here    What a job holds (jobs), finding and building artifacts (resolver), 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError
-from .inputs.source import define_function, define_path, define_text, returns_source
+from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
+from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
-from .launch.arguments import Launch, Launcher
-from .launch.config import check_launch, launch_shape
+from .launch.arguments import BindGrid, Launch, Launcher
+from .launch.config import Dim3, check_launch, launch_shape, usual_grid
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
 from .model.options import compile_options
@@ -29,6 +31,14 @@ from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+
+_NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
+
+_UNCACHED = itertools.count()
+"""Names for what has no key; never an id, which another object may get."""
 
 _KINDS = ("cuda", "ptx", "numba")
 
@@ -47,13 +57,13 @@ class CachedKernel:
     """
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        self._thing, self._plan, self._options = thing, plan, options
+        self._plan, self._options = plan, options
         self._arch = _read_arch(options.get("arch", "auto"))
-        self._strided = bool(options.get("strided", False))
-        self._cache = options.get("cache")
+        self._strided = bool(_checked(options, "strided", bool))
+        self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
-        self.__module__ = getattr(thing, "__module__", None) or __name__
+        self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
         self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
         if callable(thing):
             self.__wrapped__ = thing
@@ -61,16 +71,18 @@ class CachedKernel:
         self._text: str | None = None
         self._resolved: dict[Target, Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-        self._bound: dict[Any, Launch] = {}
+        self._bound: dict[Any, Launch | None] = {}
+        self._rows: dict[Any, _Row] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
 
     def __getitem__(self, config: Any) -> Launch:
         try:
-            return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
-            return self._bind(config)
+            bound = self._bound.get(config)
+        except TypeError:  # a list in it, which Numba takes too
+            bound = None
+        return bound or self._bind(config)
 
     def __call__(self, *args: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
@@ -98,6 +110,20 @@ class CachedKernel:
         return self[-(-ntasks // block), block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
+        """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
+        try:
+            live, most, bind = self._rows.get(config[1:], _NO_ROW)
+            seen = config in self._bound
+        except TypeError:  # a list in it, or no tuple at all: bound anew each time
+            return self._bind_anew(config)
+        grid = usual_grid(config[0], most) if live[0] else None
+        launch = self._bind_anew(config) if grid is None else bind(*grid)
+        if len(self._bound) >= BOUND_LIMIT:
+            self._bound.clear()
+        self._bound[config] = launch if seen else None
+        return launch
+
+    def _bind_anew(self, config: Any) -> Launch:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
@@ -106,28 +132,28 @@ class CachedKernel:
         grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
         shape = launch_shape(grid, block, sharedmem)
         launcher, loaded = self._loaded()
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=self.__name__)
         loaded.allow_shared(shape.shared_bytes)
-
-        def relaunch(args: tuple[Any, ...], status: int) -> bool:
-            return self._relaunch(config, loaded, args, status)
-
-        launch = launcher.bind(shape, stream, relaunch)
-        try:
-            if len(self._bound) >= BOUND_LIMIT:
-                self._bound.clear()
-            self._bound[config] = launch
-        except TypeError:  # a list in it: bound anew each time
-            pass
+        launch = launcher.bind(shape, stream)
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
+        if over_grids is not None:
+            if len(self._rows) >= BOUND_LIMIT:
+                self._rows.clear()
+            with suppress(TypeError):  # a list in it
+                self._rows[config[1:]] = loaded.live, limits.grid, over_grids
         return launch
 
-    def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing."""
-        if status != 0 and loaded.live[0]:
-            return False
+    def _relaunch(self, loaded: LoadedKernel, config: Any, args: tuple[Any, ...], status: int) -> bool:
+        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
+
+        A thread that has no context yet gets one by asking for the kernel.
+        """
+        before = current_ordinal()
         now = self._loaded()[1]
-        if now is loaded and current_ordinal() == loaded.device.ordinal:
+        if now is loaded and before == loaded.device.ordinal:
             return False
+        self._bound.clear()  # what is in it may be for the module or device that was
         self._bind(config)(*args)
         return True
 
@@ -142,11 +168,12 @@ class CachedKernel:
             if found is not None and found[1].live[0]:
                 return found
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {id(self)}"
+            key = resolution.key or f"uncached {next(_UNCACHED)}"
             stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
-            found = make_launcher(loaded, self.__name__, strided=self._strided), loaded
+            relaunch = functools.partial(self._relaunch, loaded)
+            found = make_launcher(loaded, self.__name__, strided=self._strided, relaunch=relaunch), loaded
             self._launchers[device.ordinal] = found
             return found
 
@@ -206,6 +233,7 @@ class CachedKernel:
             self._resolved.clear()
             self._launchers.clear()
             self._bound.clear()
+            self._rows.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -223,7 +251,9 @@ class CachedKernel:
             job = self._job(target)
             if job.uncacheable:
                 self._resolver().key(job)  # raises, and says why
-            self._resolve(target, None)
+            found = self._resolve(target, None)
+            if found.uncacheable:
+                raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
 
     def key(self, arch: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
@@ -303,8 +333,9 @@ class CachedKernel:
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        options = {name: value for name, value in self._options.items() if name != "cache"}
-        return _rebuild, (self._thing, options)
+        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
+        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
+        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
 
 
 @overload
@@ -371,27 +402,47 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             f"a {type(thing).__name__} is not source",
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
+    return _kernel_of(thing, definition, options)
+
+
+def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     plan = source_plan(
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
-        link=options.get("link") or (),
+        link=_listed(options, "link"),
         signature=_checked(options, "signature", str),
-        depends=options.get("depends") or (),
-        strict=bool(options.get("strict", False)),
+        depends=_listed(options, "depends"),
+        strict=bool(_checked(options, "strict", bool)),
     )
     return CachedKernel(thing, plan, options)
 
 
-def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel:
-    return make_kernel(thing, options, depth=2)
+def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return _kernel_of(definition.text(), definition, options)
 
 
 def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
     value = options.get(name)
     if value is not None and not isinstance(value, kind):
         raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
+    return value
+
+
+def _listed(options: dict[str, Any], name: str) -> tuple[Any, ...]:
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return tuple(value)
+
+
+def _cache_of(options: dict[str, Any]) -> Any:
+    value = options.get("cache")
+    if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
+        raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
     return value
 
 

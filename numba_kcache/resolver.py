@@ -10,6 +10,7 @@ Not here    Kernels, launches and devices (kernel, launch); what users call (cac
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -18,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .closures import Learned, compile_and_learn, find_key
 from .errors import FrozenCacheError, KCacheError, UncacheableError
-from .jobs import CUDA_SOURCE, Job
+from .jobs import CUDA_SOURCE, HeaderQuestion, Job
 from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
@@ -41,11 +43,19 @@ _NO_KEY = "0" * 64
 
 
 class Resolution(NamedTuple):
-    """An artifact, its key, and where it came from: "memory", "disk", "waited" or "compiled"."""
+    """An artifact and how it was found.
+
+    Args:
+        artifact: What was wanted.
+        key: Its key; "" for what cannot be cached.
+        source: `"memory"`, `"disk"`, `"waited"` or `"compiled"`.
+        uncacheable: Why it cannot be cached; "" where it is.
+    """
 
     artifact: Artifact
     key: str
     source: str
+    uncacheable: str = ""
 
 
 class Resolver:
@@ -117,7 +127,7 @@ class Resolver:
             UncacheableError: It cannot be keyed.
         """
         if job.uncacheable:
-            raise _uncacheable(job)
+            raise _uncacheable(job, job.uncacheable)
         return derive(self.components(job))
 
     # -- resolution ---------------------------------------------------------------------------------
@@ -132,50 +142,68 @@ class Resolver:
         if job.uncacheable:
             return self._uncached(job)
         components = self.components(job)
-        key = derive(components)
         looks = self.settings.mode not in ("off", "refresh", "verify")
         if looks:
-            found = self._look_up(job, key, components)
+            found = self._look_up(job, components)
             if found is not None:
                 return found
             for make in others:
                 other = make()
-                theirs = self.components(other)
-                found = self._look_up(other, derive(theirs), theirs)
+                found = self._look_up(other, self.components(other))
                 if found is not None:
                     return found
         if self.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"
             )
-        with self.store.building(key) as turn:
-            if looks and turn.found is not None:
-                artifact = self._artifact(turn.found)
-                if artifact is not None:
-                    return self._hit(job, key, artifact, "waited", turn.waited_s)
-            return self._compile(job, key, components)
+        with self.store.building(derive(components)) as turn:
+            if looks and (turn.found is not None or turn.waited_s > 0):
+                found = self._look_up(job, components, "waited")
+                if found is not None:
+                    return found
+            return self._compile(job, components)
 
-    def store_artifact(self, key: str, components: Sequence[Component], artifact: Artifact) -> None:
+    def store_artifact(self, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str) -> None:
         """Publish an artifact under its key, and name it in its family's manifest."""
-        report = {"components": [each.record() for each in components], "created_s": time.time()}
-        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        records = [each.record() for each in (*components, *learned.components)]
+        report = {"components": records, "created_s": time.time()}
+        payloads = {
+            "cubin": artifact.cubin,
+            **artifact.extras,
+            "report": json.dumps(report, default=bytes.hex).encode(),
+        }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
-            self.store.add_variant(family_of(components), {"key": key, "target": artifact.target.name})
+            variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
+            self.store.add_variant(family_of(components), variant)
 
-    def _look_up(self, job: Job, key: str, components: Sequence[Component]) -> Resolution | None:
-        artifact = self._memory.get(key)
-        if artifact is not None:
-            return self._hit(job, key, artifact, "memory", 0.0)
+    def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
         start = time.perf_counter()
-        artifact = self._read(key)
-        if artifact is None and self._any_compiler(components):
+        key = derive(components) if job.headers is None else self._key_by_headers(job.headers, components)
+        if key is not None:
+            artifact = self._memory.get(key)
+            if artifact is not None:
+                return self._hit(job, key, artifact, "memory", 0.0)
+            artifact = self._read(key)
+            if artifact is not None:
+                return self._hit(job, key, artifact, source, time.perf_counter() - start)
+        if job.headers is None and self._any_compiler(components):
             for variant in self.store.get_manifest(family_of(components)):
-                artifact = self._read(str(variant.get("key")))
+                key = str(variant.get("key"))
+                artifact = self._read(key)
                 if artifact is not None:
-                    break
-        if artifact is None:
+                    return self._hit(job, key, artifact, source, time.perf_counter() - start)
+        return None
+
+    def _key_by_headers(self, question: HeaderQuestion, components: Sequence[Component]) -> str | None:
+        family = family_of(components)
+        variants = self.store.get_manifest(family)
+        if not variants:
             return None
-        return self._hit(job, key, artifact, "disk", time.perf_counter() - start)
+        any_compiler = self._any_compiler(components)
+        found = find_key(variants, components, question.search(self.toolchain), any_compiler=any_compiler)
+        if found.renewed is not None and self.settings.mode == "readwrite":
+            self.store.add_variant(family, found.renewed)
+        return found.key
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
@@ -202,18 +230,23 @@ class Resolver:
             self.events.emit(Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"}))
             return None
 
-    def _compile(self, job: Job, key: str, components: Sequence[Component]) -> Resolution:
+    def _compile(self, job: Job, components: Sequence[Component]) -> Resolution:
+        key = derive(components)
         self._emit(EventKind.MISS, job, key, reason="not stored")
-        artifact = self._build(job, key)
+        artifact, learned = self._build(job, key)
+        if learned.doubt:
+            if job.strict:
+                raise _uncacheable(job, learned.doubt)
+            self._emit(EventKind.UNCACHEABLE, job, "", reason=learned.doubt)
+            return Resolution(artifact, "", "compiled", learned.doubt)
         self._made_by.clear()
         actual = self.components(job)  # the libraries are loaded now: these made the code
-        if derive(actual) != key:
-            key, components = derive(actual), actual
+        key = derive((*actual, *learned.components))
         self._remember(key, artifact)
         if self.settings.mode == "verify":
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
-            self.store_artifact(key, components, artifact)
+            self.store_artifact(actual, learned, artifact, key)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
@@ -223,22 +256,26 @@ class Resolver:
             difference = f"the stored code of {job.label} is not what the compilers make now ({key})"
             self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
-    def _build(self, job: Job, key: str) -> Artifact:
+    def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
-            artifact = job.build(self.toolchain)
+            if job.headers is None:
+                artifact, learned = job.build(self.toolchain, None), Learned()
+            else:
+                build = functools.partial(job.build, self.toolchain)
+                artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
         except KCacheError as error:
             self._emit(EventKind.COMPILE_FAILED, job, key, error=str(error))
             raise
         self._emit(EventKind.COMPILE_END, job, key, compile_time_s=artifact.compile_time_s)
-        return artifact
+        return artifact, learned
 
     def _uncached(self, job: Job) -> Resolution:
         if job.strict or self.settings.mode == "frozen":
-            raise _uncacheable(job)
+            raise _uncacheable(job, job.uncacheable)
         self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
         self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
-        return Resolution(self._build(job, ""), "", "compiled")
+        return Resolution(self._build(job, "")[0], "", "compiled", job.uncacheable)
 
     # -- memory and records -------------------------------------------------------------------------
 
@@ -329,8 +366,8 @@ def family_of(components: Sequence[Component]) -> str:
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
 
 
-def _uncacheable(job: Job) -> UncacheableError:
-    return UncacheableError(f"cannot cache {job.label}", job.uncacheable)
+def _uncacheable(job: Job, why: str) -> UncacheableError:
+    return UncacheableError(f"cannot cache {job.label}", why)
 
 
 def _size(artifact: Artifact) -> int:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import os
 import stat as modes
-from hashlib import sha256
 from typing import NamedTuple
+
+from ..keys.digests import sha256
 
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
@@ -71,7 +72,7 @@ def read_steady(path: str) -> tuple[FileStat, bytes]:
 
 def digest(data: bytes) -> str:
     """The name of a content: 64 hexadecimal digits."""
-    return sha256(data, usedforsecurity=False).hexdigest()
+    return sha256(data).hexdigest()
 
 
 def is_settled(stat: FileStat, path: str, now_ns: int) -> bool:

@@ -15,15 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import KCacheError, OptionError
-from ..model.request import LINK_KINDS, LinkInput, Origin
+from ..model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
+from ..model.request import LinkInput, Origin
 
-_PTX = re.compile(r"^\s*\.version\s+\d+\.\d+", re.MULTILINE)
-_COUNTER = re.compile(r"B\d+v\d+")
+_PTX = r"^\s*\.version\s+\d+\.\d+"
+_COUNTER = r"B\d+v\d+"
 _PATH_KINDS = {".cu": "cuda", ".ptx": "ptx"}
-_LINK_KINDS = {
-    ".cu": "cu", ".ptx": "ptx", ".ltoir": "ltoir", ".o": "object", ".a": "library", ".lib": "library",
-    ".fatbin": "fatbin", ".cubin": "cubin",
-}  # fmt: skip
 
 
 class SourceDefinition(NamedTuple):
@@ -132,7 +129,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
     module = frame.f_globals.get("__name__", "?")
     source = text
     return SourceDefinition(
-        kind or ("ptx" if _PTX.search(text) else "cuda"),
+        kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda"),
         f"{module}:{line}",
         None,
         Origin(path, 1),
@@ -157,8 +154,11 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
 
     def text() -> str:
-        with open(full, encoding="utf-8", newline="") as file:
-            return file.read()
+        try:
+            with open(full, encoding="utf-8", newline="") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
     return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
@@ -176,8 +176,10 @@ def _checked_text(returned: Any, label: str) -> str:
 
 
 def normalised_ptx(text: str) -> str:
-    """PTX without the counters that Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`)."""
-    return _COUNTER.sub("Bv", text)
+    """PTX whose counters, which Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`), are
+    numbered by their first appearance: names that differ by them alone still differ."""
+    seen: dict[str, str] = {}
+    return re.sub(_COUNTER, lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
@@ -198,22 +200,17 @@ def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
 def _link_input(item: Any, base_dir: str) -> LinkInput:
     if isinstance(item, (str, os.PathLike)):
         path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
-        kind = _LINK_KINDS.get(os.path.splitext(path)[1])
+        kind = kind_of_path(path)
         if kind is None:
-            raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(_LINK_KINDS)}")
+            raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
         try:
             with open(path, "rb") as file:
                 return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(path))
         except OSError as error:
             raise OptionError(f"cannot link {item!r}", str(error)) from None
-    kind = str(getattr(item, "kind", ""))
-    kind = "library" if kind == "a" else kind  # Numba's Archive
-    data = getattr(item, "data", None)
-    if kind not in LINK_KINDS or data is None:
+    found = linkable_input(item)
+    if found is None:
         raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
-    if getattr(item, "setup_callback", None) or getattr(item, "teardown_callback", None):
-        raise OptionError(f"cannot link {item.name}", "its setup and teardown callbacks would not run here")
-    data = data.read() if hasattr(data, "read") else data
-    return LinkInput(
-        kind, str(getattr(item, "name", kind)), data.encode() if isinstance(data, str) else bytes(data), base_dir
-    )
+    if callbacks_of(item):
+        raise OptionError(f"cannot link {found.name}", "its setup and teardown callbacks would not run here")
+    return found._replace(folder=base_dir)

@@ -8,12 +8,12 @@ Not here    Compilers, versions and headers: the resolver adds what it learns fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 
 from ..model.options import CompileOptions
 from ..model.request import LinkInput
 from ..model.target import Target
 from .components import Component, component
+from .digests import sha256
 from .encoding import Plain
 
 TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
@@ -48,17 +48,17 @@ def source_components(
     through: Target | None,
     *,
     link: Sequence[LinkInput],
-    lines: tuple[str, int, str] | None,
+    lines: tuple[str, int, str, str] | None,
     environment: Mapping[str, str],
 ) -> tuple[Component, ...]:
     """The components that are known when a kernel is first used for a target.
 
     Args:
-        text: The source, as the key shall see it (PTX without Numba's counters).
+        text: The source, as the key shall see it (PTX with Numba's counters renumbered).
         target: What to build for.
         through: The virtual target to compile to first, where the user gave one.
         link: Further inputs, in order.
-        lines: File, line and base folder, where a line table will hold them.
+        lines: File, line, base folder and working directory, where a line table will hold them.
         environment: Variables that the compilers read themselves and that can change the code.
     """
     found = [
@@ -66,13 +66,17 @@ def source_components(
         component("target", [target.name, through.name if through else None]),
     ]
     if link:
-        digests: list[Plain] = [[each.kind, sha256(each.data, usedforsecurity=False).hexdigest()] for each in link]
-        found.append(component("link", digests))
+        found.append(component("link", [_link_input(each) for each in link]))
     if environment:
         found.append(component("environment", dict(environment)))
     if lines is not None:
         found.append(component("lines", lines))
     return tuple(found)
+
+
+def _link_input(item: LinkInput) -> Plain:
+    """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
+    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
 def _options(options: CompileOptions) -> dict[str, Plain]:
@@ -83,7 +87,9 @@ def _options(options: CompileOptions) -> dict[str, Plain]:
         if getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
-        chosen["defines"] = [[name, text] for name, text in sorted(options.defines, key=lambda pair: pair[0])]
+        # F and F(x) are one macro: of those the order counts, and sorting by the bare name keeps it
+        in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
+        chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
         chosen["flags"] = list(options.flags)
     return chosen

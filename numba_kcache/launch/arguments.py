@@ -5,7 +5,7 @@ Promise     Nothing is queued before every argument fits its parameter; then the
 Method      After a few launches a kernel gets one straight-line function (`generated`): it recognises the
             common exact types, packs with one `struct` call into a buffer from a free list, and passes the
             driver the address of a pointer array made beforehand. Until then, and for whatever that function
-            does not recognise, `_Binding.launch` does the same argument by argument.
+            does not recognise, `Launcher._launch` does the same argument by argument.
 Not here    Loading, contexts and devices (launch.loader); shape and limits (launch.config).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
             costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
@@ -17,28 +17,40 @@ import ctypes
 import struct
 import weakref
 from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
-from .config import LaunchShape
+from .config import Dim3, LaunchShape
 from .failures import RECOVERABLE, launch_error
-from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
+from .generated import MISSING, STUB, fill, generate, inner_code, over_grids_stub
 from .places import Place
 from .pointers import Call, Surroundings
-from .slots import slot_of, struct_format
+from .slots import Slot, slot_of, struct_format
 from .streams import same_order, stream_handle
+from .usual import usual_values
 
 Launch = Callable[..., None]
 """`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
 
-Relaunch = Callable[[tuple[Any, ...], int], bool]
-"""Called with the arguments and the driver's code where a launch cannot be made here (0: the module is gone,
-or its device is not the current one). True: it was made elsewhere. False: there is no way."""
+BindGrid = Callable[[int, int, int], Launch]
+"""Makes the launch of each grid, where block, shared memory and stream are fixed."""
+
+Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
+"""Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
+is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
 
 GENERATE_AFTER = 8
 """Interpreted launches of a kernel after which its function is generated."""
+
+
+class _Site(NamedTuple):
+    """Where a launch goes: its shape, what the driver takes for it, and the stream as the user gave it."""
+
+    shape: LaunchShape
+    where: Any
+    stream: Any
 
 
 class Launcher:
@@ -54,6 +66,7 @@ class Launcher:
         live: One element, true while `function` may be used; whoever unloads it flips it.
         strided: Whether arrays that do not lie in one piece are taken.
         attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
+        relaunch: What to try where this module, or this device, is not the one to launch on.
     """
 
     def __init__(
@@ -68,60 +81,84 @@ class Launcher:
         live: list[bool],
         strided: bool = False,
         attributes: Sequence[Any] = (),
+        relaunch: Relaunch | None = None,
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
-        places = [Place(kernel, position, each, typed) for position, each in enumerate(self.parameters, 1)]
-        self.slots = [slot_of(place, around, strided=strided) for place in places]
-        self.pack = struct.Struct(struct_format(self.parameters, self.slots)).pack_into
+        self._typed, self._strided = typed, strided
+        self._layout = struct.Struct(struct_format(self.parameters))
+        self.pack = self._layout.pack_into
+        self._slots: list[Slot] | None = None
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self._namespace: dict[str, Any] = {}
-        self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
+        self._relaunch = relaunch
+        self._namespace: dict[str, Any] = {"slow": self._slow}
+        self._over_grids = FunctionType(over_grids_stub.__code__, self._namespace)
+        self._code: CodeType | None = None
+        self._stubs: list[weakref.ref[FunctionType]] = []
         self._interpreted = 0
 
-    def bind(self, shape: LaunchShape, stream: Any = 0, relaunch: Relaunch | None = None) -> Launch:
+    @property
+    def slots(self) -> list[Slot]:
+        """One for each parameter; made when a launch needs more than the usual."""
+        if self._slots is None:
+            places = [Place(self.kernel, n, each, self._typed) for n, each in enumerate(self.parameters, 1)]
+            self._slots = [slot_of(place, self.around, strided=self._strided) for place in places]
+        return self._slots
+
+    def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
         """The function that launches with this shape on this stream.
 
         Args:
             shape: Grid, block and shared memory, checked against the device.
             stream: Whatever `stream_handle` takes.
-            relaunch: What to try where this module, or this device, is not the one to launch on.
 
         Raises:
             LaunchConfigError: `stream` is no stream.
         """
+        grid, block, shared = shape
         handle = stream_handle(stream)
         where = self.driver.CUstream(handle)
         if self.attributes:
             where = self._configuration(shape, where)
-        (gx, gy, gz), (bx, by, bz), shared = shape
-        binding = _Binding(self, shape, where, stream, handle, relaunch)
-        bind = self._bind  # read once: another thread may be generating
-        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, binding.launch)
-        if bind is self._stub:
-            binding.stub = weakref.ref(launch)
+        launch: FunctionType = self._over_grids(*block, shared, where, same_order(handle), stream)(*grid)
+        if launch.__code__ is not self._code:
+            self._stubs.append(weakref.ref(launch))
+            self._upgrade()  # another thread may have generated meanwhile
         return launch
+
+    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid | None:
+        """What binds any grid that fits at once; None while, or where, a grid takes more than that."""
+        if self._code is None or self.attributes or self.around.device_of is not None:
+            return None
+        handle = stream_handle(stream)
+        bind: BindGrid = self._over_grids(
+            *block, shared_bytes, self.driver.CUstream(handle), same_order(handle), stream
+        )
+        return bind
 
     def generated(self) -> bool:
         """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
         self._interpreted += 1
         if self._interpreted <= GENERATE_AFTER:
             return False
-        if self._bind is self._stub:
+        if self._code is None:
             self._generate()
+            self._upgrade()
         return True
 
-    def upgrade(self, launch: FunctionType) -> None:
-        """Give a function that was bound before the code was generated that code."""
-        launch.__defaults__ = (MISSING,) * len(self.slots)
-        launch.__code__ = inner_code(self._bind.__code__)
+    def _upgrade(self) -> None:
+        """Give the functions that were bound before the code was generated that code."""
+        while self._code is not None and self._stubs:
+            launch = self._stubs.pop()()
+            if launch is not None:
+                launch.__defaults__ = (MISSING,) * len(self.parameters)
+                launch.__code__ = self._code
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        size = max((each.offset + each.size for each in self.parameters), default=0)
-        start = -(-size // 8) * 8
-        memory = ctypes.create_string_buffer(start + 8 * len(self.parameters) + 1)
-        base = ctypes.addressof(memory)
+        start = -(-self._layout.size // 8) * 8
+        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         pointers = [base + each.offset for each in self.parameters]
         struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
         return memory, base + start
@@ -162,97 +199,100 @@ class Launcher:
             pack=self.pack,
         )
         code = generate(inlines, elsewhere=around.device_of is not None, configured=bool(self.attributes))
-        self._bind = FunctionType(code, self._namespace)
+        self._over_grids = FunctionType(code, self._namespace)
+        self._code = inner_code(inner_code(code))
 
+    # -- the path that any launch can take -----------------------------------------------------------
 
-class _Binding:
-    """A shape and a stream of a launcher: the path that any launch can take."""
-
-    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "_where", "stub")
-
-    stub: Callable[[], FunctionType | None]
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        shape: LaunchShape,
-        where: Any,
-        stream: Any,
-        handle: int,
-        relaunch: Relaunch | None,
+    def _slow(
+        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
     ) -> None:
-        self._launcher, self._shape, self._where = launcher, shape, where
-        self._stream, self._handle, self._relaunch = stream, handle, relaunch
-
-    def launch(self, arguments: tuple[Any, ...], reason: int) -> None:
         """Launch with every check, or raise.
 
         Args:
             arguments: Of the launch.
             reason: `STUB`, 0 where the generated function met something unusual, or the driver's code.
+            extents: Grid, block and shared memory.
+            where: What the driver takes: a stream, or the whole configuration.
+            stream: The stream as the user gave it.
         """
-        launcher = self._launcher
+        site = _Site(LaunchShape(*extents), where, stream)
         if reason == STUB:
-            function = self.stub() if launcher.generated() else None
-            if function is not None:
-                launcher.upgrade(function)
-                function(*arguments)
-                return
-        arguments = tuple(each for each in arguments if each is not MISSING)
+            self.generated()
+        else:
+            arguments = tuple(each for each in arguments if each is not MISSING)
         if reason > 0:
-            self._recover(arguments, reason)
+            self._recover(site, arguments, reason)
             return
         if not self._is_here():
-            self._recover(arguments, 0)
+            self._recover(site, arguments, 0)
             return
-        self._launch(arguments)
+        values = None
+        if reason == STUB and self.around.device_of is None:
+            values = usual_values(self.parameters, arguments, stream)
+        if values is not None:
+            try:
+                buffer = self._packed(values)
+            except (struct.error, OverflowError):  # refused, in words, below
+                pass
+            else:
+                self._queue(site, arguments, buffer)
+                return
+        self._launch(site, arguments)
 
-    def _launch(self, arguments: tuple[Any, ...]) -> None:
-        launcher = self._launcher
-        slots = launcher.slots
+    def _launch(self, site: _Site, arguments: tuple[Any, ...]) -> None:
+        """Settle every argument, whatever it is, and launch."""
+        slots = self.slots
         if len(arguments) != len(slots):
             raise self._wrong_count(arguments)
-        call = Call(self._stream, self._handle)
+        call = Call(site.stream, stream_handle(site.stream))
         settled = [slot.settle(each, call) for slot, each in zip(slots, arguments, strict=True)]
         for prepare in call.before:
             prepare()
         values = [value for slot, each in zip(slots, settled, strict=True) for value in slot.spread(each)]
+        if self._queue(site, arguments, self._packed(values)):
+            for finish in call.after:
+                finish()
+
+    def _packed(self, values: list[Any]) -> tuple[Any, int]:
         try:
-            memory, address = buffer = launcher.idle.pop()
+            buffer = self.idle.pop()
         except IndexError:
-            memory, address = buffer = launcher.new_buffer()
-        launcher.pack(memory, 0, *values)
-        code = launcher.launch_kernel(self._shape, self._where, address)
-        launcher.idle.append(buffer)
+            buffer = self.new_buffer()
+        self.pack(buffer[0], 0, *values)
+        return buffer
+
+    def _queue(self, site: _Site, arguments: tuple[Any, ...], buffer: tuple[Any, int]) -> bool:
+        """Launch what is packed; False where it was launched elsewhere instead."""
+        code = self.launch_kernel(site.shape, site.where, buffer[1])
+        self.idle.append(buffer)
         if code:
-            self._recover(arguments, code)
-            return
-        for finish in call.after:
-            finish()
+            self._recover(site, arguments, code)
+        return not code
 
     def _is_here(self) -> bool:
-        launcher = self._launcher
-        if not launcher.live[0]:
+        if not self.live[0]:
             return False
-        code, device = launcher.driver.cuCtxGetDevice()
-        return not code and int(device) == launcher.around.device
+        code, device = self.driver.cuCtxGetDevice()
+        return not code and int(device) == self.around.device
 
-    def _recover(self, arguments: tuple[Any, ...], code: int) -> None:
-        if (code == 0 or code in RECOVERABLE) and self._relaunch is not None and self._relaunch(arguments, code):
-            return
+    def _recover(self, site: _Site, arguments: tuple[Any, ...], code: int) -> None:
+        if self._relaunch is not None and (code == 0 or code in RECOVERABLE):
+            grid, block, shared = site.shape
+            if self._relaunch((grid, block, site.stream, shared), arguments, code):
+                return
         if code:
-            raise launch_error(self._launcher.kernel, self._shape, code)
+            raise launch_error(self.kernel, site.shape, code)
         raise LaunchError(
-            f"cannot launch {self._launcher.kernel}",
-            f"it is not loaded on the current device, or no more on device {self._launcher.around.device}",
+            f"cannot launch {self.kernel}",
+            f"it is not loaded on the current device, or no more on device {self.around.device}",
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
 
     def _wrong_count(self, arguments: tuple[Any, ...]) -> ArgumentError:
-        launcher = self._launcher
-        wanted = ", ".join(map(str, launcher.parameters)) or "none"
+        wanted = ", ".join(map(str, self.parameters)) or "none"
         return ArgumentError(
-            f"cannot launch {launcher.kernel} with {len(arguments)} arguments",
-            f"it takes {len(launcher.parameters)}: {wanted}",
+            f"cannot launch {self.kernel} with {len(arguments)} arguments",
+            f"it takes {len(self.parameters)}: {wanted}",
             "pass one argument for each parameter",
         )

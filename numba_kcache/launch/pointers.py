@@ -31,6 +31,7 @@ class Surroundings(NamedTuple):
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
+        numba_stream: From a handle to the stream that Numba's copying wrappers take.
         context: What Numba's arrays of this device have as the context of their memory, to know them by.
     """
 
@@ -38,6 +39,7 @@ class Surroundings(NamedTuple):
     order_after: Callable[[int, int], None]
     device_of: Callable[[int], int | None] | None = None
     context: Any = None
+    numba_stream: Callable[[int], Any] = int
 
 
 class Call:
@@ -50,16 +52,14 @@ class Call:
     Attributes:
         before: To be done before the launch, in order.
         after: To be done after it: copies back to the host.
-        keep: What must live until the launch is queued.
     """
 
-    __slots__ = ("after", "before", "handle", "keep", "stream")
+    __slots__ = ("after", "before", "handle", "stream")
 
     def __init__(self, stream: Any, handle: int) -> None:
         self.stream, self.handle = stream, handle
         self.before: list[Callable[[], object]] = []
         self.after: list[Callable[[], object]] = []
-        self.keep: list[object] = []
 
 
 class PointerReader:
@@ -96,7 +96,7 @@ class PointerReader:
         return memory.address if self._producer(memory, order) is None else None
 
     def resolve(self, value: Any, call: Call) -> Callable[[], int]:
-        """What gives the address once `call.before` is done; the argument is fully checked before.
+        """What gives the address once `call.before` is done, and keeps what it points to; all checks are made now.
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -109,7 +109,6 @@ class PointerReader:
                 raise self._refusal(value)
             memory = self._borrow(value, call)
         self._check(value, memory)
-        call.keep.append(memory.owner)
         producer = self._producer(memory, same_order(call.handle))
         if producer is not None:
             call.before.append(lambda: self._around.order_after(producer, call.handle))
@@ -155,7 +154,7 @@ class PointerReader:
         self._check(held, memory)
 
         def copy() -> None:
-            array = value.to_device(call.after, call.stream or 0)
+            array = value.to_device(call.after, self._around.numba_stream(call.handle))
             copied.append(array)
 
         def address() -> int:
@@ -164,7 +163,6 @@ class PointerReader:
 
         copied: list[Any] = []
         call.before.append(copy)
-        call.keep.append(copied)
         return address
 
     def _check(self, value: Any, memory: Memory) -> None:

@@ -3,7 +3,8 @@
 Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is no integer and a complex number no real one.
             Values whose bytes cannot be told (a bare int where only a size is known) are refused.
-Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size.
+Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size. The
+            compiler's word does not tell an enum from a struct, so what a struct takes includes NumPy scalars.
 Not here    The common exact types, which the generated launcher passes to `struct` itself.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
@@ -44,6 +45,9 @@ _TOO_LARGE = {
 }
 """The smallest magnitude that would round beyond the largest finite value of each format."""
 
+_CTYPES_NUMBERS = "?bBhHiIlLqQfdg"
+"""The codes of ctypes' numbers; its characters and pointers are none."""
+
 _TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
@@ -76,7 +80,7 @@ def bytes_converter(place: Place) -> Convert:
     def convert(value: Any) -> bytes:
         if components is not None and _is_sequence(value):
             return components(value)
-        raw = _raw_bytes(value, size, scalars=code == "?")
+        raw = _raw_bytes(value, size, scalars=code[0] != "v")
         if raw is None:
             raise place.refuse(value, *_why_no_bytes(value, place))
         if len(raw) != size:
@@ -192,7 +196,8 @@ def _number(value: Any) -> Any:
     if isinstance(value, numbers.Complex):
         return complex(value)
     if isinstance(value, ctypes._SimpleCData):
-        return _number(value.value)
+        letter = value._type_  # type: ignore[attr-defined]
+        return _number(value.value) if letter in _CTYPES_NUMBERS else _NO_NUMBER
     if _is_numpy(value) and value.shape == ():
         if value.dtype.kind in "biufc":  # bool_, 0-d arrays
             return _number(value.item())
@@ -219,7 +224,7 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
         return bytes(value)
     if _is_numpy(value) and value.shape == () and value.dtype.kind not in "OSU":
         return value.tobytes() if scalars or value.dtype.kind in "Vc" else None
-    if scalars and isinstance(value, bool) and size == 1:
+    if scalars and isinstance(value, bool):
         return bytes([value])
     if type(value).__name__ == "CUtensorMap":
         return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""
@@ -246,5 +251,5 @@ def _why_no_bytes(value: Any, place: Place) -> tuple[str, str]:
         return f"the parameter is a vector of {count} x {component}", f"pass a tuple of {count} numbers"
     return (
         f"the parameter is {size} bytes passed by value",
-        "pass bytes, a NumPy record or a ctypes struct of that size",
+        "pass bytes, a NumPy record or scalar, or a ctypes struct of that size",
     )

@@ -2,8 +2,8 @@
 
 Promise     `Slot.settle` is the whole check of one argument; the lines of `Slot.inline` accept only what
             `settle` accepts and give the same values, faster. They are put together from fixed text alone.
-Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, and what else it
-            needs stands under names in {k} in the namespace of the generated function (`names`).
+Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, {slow} hands over; what
+            else it needs stands under names in {k} in the namespace of the generated function (`names`).
 Not here    How slots become a function (`generated`).
 Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes; its gpu_data knows the
             address as a ctypes value. torch.dtype and NumPy's own dtypes are singletons, so `is` decides the
@@ -41,15 +41,15 @@ _POINTER_LINES = """\
                 v{k} = a{k}.data_ptr()
                 torch = True
             elif (v{k} := pointer{k}(a{k}, order)) is None:
-                return slow({given}, 0)
+                {slow}
 """
 _ALIGNED_LINES = """\
             if v{k} & {mask}:
-                return slow({given}, 0)
+                {slow}
 """
 _ADDRESS_LINES = """\
             if (v{k} := pointer{k}(a{k}, order)) is None:
-                return slow({given}, 0)
+                {slow}
 """
 _USUAL = {
     "i": "(t := type(a{k})) is int or t in integers",
@@ -78,14 +78,12 @@ class Slot(NamedTuple):
     """One parameter's part in a launch.
 
     Args:
-        letters: What `struct` packs for it: one word for each parameter of the driver that it fills.
         settle: Checks one argument. What it returns is a value, or for pointers a function that gives the
             address once the things to do on the `Call` are done.
-        spread: From the settled value to what `letters` take.
+        spread: From the settled value to what `struct` packs (`struct_format`).
         inline: Makes what the generated function does; most kernels of a process are never asked.
     """
 
-    letters: tuple[str, ...]
     settle: Callable[[Any, Call], Any]
     spread: Callable[[Any], tuple[Any, ...]]
     inline: Callable[[], Inline]
@@ -106,27 +104,25 @@ def slot_of(place: Place, around: Surroundings, *, strided: bool) -> Slot:
         return _word_slot(place, around, strided=strided)
     if parameter.code in STRUCT_LETTERS:
         return _number_slot(place, parameter.code)
-    return _converted_slot(f"{parameter.size}s", bytes_converter(place), _CONVERTED_LINES)
+    return _converted_slot(bytes_converter(place), _CONVERTED_LINES)
 
 
 def _number_slot(place: Place, code: str) -> Slot:
-    letters, convert = STRUCT_LETTERS[code], scalar_converter(code, place)
+    convert = scalar_converter(code, place)
     if code in CARRIERS:
-        return _converted_slot(letters, convert, _CONVERTED_LINES)
+        return _converted_slot(convert, _CONVERTED_LINES)
     lines = _NUMBER_LINES.replace("{usual}", _USUAL[code[0]])
     if code[0] != "c":
-        return _converted_slot(letters, convert, lines)
+        return _converted_slot(convert, lines)
     return Slot(
-        (letters,),
         lambda value, call: convert(value),
         lambda value: (value.real, value.imag),
         lambda: Inline(lines, {"number{k}": convert}, "v{k}.real, v{k}.imag"),
     )
 
 
-def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> Slot:
+def _converted_slot(convert: Callable[[Any], Any], lines: str) -> Slot:
     return Slot(
-        (letters,),
         lambda value, call: convert(value),
         lambda value: (value,),
         lambda: Inline(lines, {"number{k}": convert}),
@@ -135,7 +131,7 @@ def _converted_slot(letters: str, convert: Callable[[Any], Any], lines: str) -> 
 
 def _pointer_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
     reader = PointerReader(place, around, strided=strided)
-    return Slot(("Q",), reader.resolve, _address, lambda: _inline_pointer(reader, around))
+    return Slot(reader.resolve, _address, lambda: _inline_pointer(reader, around))
 
 
 def _inline_pointer(reader: PointerReader, around: Surroundings) -> Inline:
@@ -190,18 +186,19 @@ def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
         word = number(value)
         return reader.resolve(value, call) if word is None else lambda: word
 
-    return Slot(("Q",), settle, _address, lambda: Inline(_ADDRESS_LINES, {"pointer{k}": address}))
+    return Slot(settle, _address, lambda: Inline(_ADDRESS_LINES, {"pointer{k}": address}))
 
 
 def _address(settled: Callable[[], int]) -> tuple[int]:
     return (settled(),)
 
 
-def struct_format(parameters: tuple[Parameter, ...], slots: list[Slot]) -> str:
+def struct_format(parameters: tuple[Parameter, ...]) -> str:
     """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
     text, end = "=", 0
-    letters = [each for slot in slots for each in slot.letters]
-    for parameter, each in zip(parameters, letters, strict=True):
-        text += "x" * (parameter.offset - end) + each
-        end = parameter.offset + parameter.size
+    for parameter in parameters:
+        offset, size, code, _c_type, _name = parameter
+        letters = "Q" if code[0] == "*" or (code == "?" and size == 8) else STRUCT_LETTERS.get(code) or f"{size}s"
+        text += "x" * (offset - end) + letters
+        end = offset + size
     return text

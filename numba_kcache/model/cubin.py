@@ -113,6 +113,8 @@ def _file_header(data: bytes) -> tuple[int, int, int, int, int]:
     """e_flags, e_shoff, e_shentsize, e_shnum, e_shstrndx."""
     offset, flags = struct.unpack_from("<QI", data, 40)
     width, count, names_at = struct.unpack_from("<HHH", data, 58)
+    if offset > len(data):
+        raise ValueError("section headers outside the file")
     if count == 0 and offset:  # more than 65,279 sections: the counts are in section 0
         first = _SECTION.unpack_from(data, offset)
         count, names_at = first[5], first[6]

@@ -9,6 +9,7 @@ Not here    How an option is spelt for NVRTC or nvJitLink (toolchain) and which 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,6 +40,9 @@ _REFUSED_FLAGS = {
     "-modify-stack-limit": "it would change the stack limit of the whole process",
     "--modify-stack-limit": "it would change the stack limit of the whole process",
 }
+
+
+_MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
 
 class CompileOptions(NamedTuple):
@@ -110,7 +114,7 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
         raise _refuse(name, value, "it is not a mapping", "write defines={'TILE': 32, 'FAST': None}")
     pairs = []
     for macro, text in value.items():
-        if not (isinstance(macro, str) and macro.replace("(", "").strip()):
+        if not (isinstance(macro, str) and re.match(_MACRO, macro, re.ASCII)):
             raise _refuse(name, value, f"{macro!r} is not the name of a macro")
         if not (text is None or isinstance(text, str) or type(text) is int):
             raise _refuse(name, value, f"{macro} is a {type(text).__name__}", "give str, int or None")
@@ -121,7 +125,13 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
 def _include_dirs(name: str, value: Any, base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise _refuse(name, value, "it is not a list of folders", "write include_dirs=['include']")
-    return tuple(os.path.normpath(os.path.join(base, os.path.expanduser(os.fspath(path)))) for path in value)
+    folders = []
+    for path in value:
+        text = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(text, str):
+            raise _refuse(name, value, f"{path!r} is not a path", "write include_dirs=['include']")
+        folders.append(os.path.normpath(os.path.join(base, os.path.expanduser(text))))
+    return tuple(folders)
 
 
 def _max_registers(name: str, value: Any, _base: str) -> int:

@@ -7,11 +7,9 @@ from typing import NamedTuple
 from .options import CompileOptions
 from .target import Target
 
-LINK_KINDS = ("cu", "ptx", "ltoir", "object", "library", "fatbin", "cubin")
-
 
 class LinkInput(NamedTuple):
-    """One input of the linker beside the kernel: `kind` of `LINK_KINDS`, a name for messages, its bytes.
+    """One input of the linker beside the kernel: `kind` as in `model.linkable`, a name for messages, its bytes.
 
     `folder` is where a `cu` input's own quoted includes start.
     """
@@ -51,6 +49,7 @@ class SourceRequest(NamedTuple):
         signature: C++ types of the parameters as the user wrote them; None for the compiler's word alone.
         ptx_target: The virtual target to compile for first, where the user gave one.
         origin: Where the source stands.
+        asks_files: Whether the source may include files.
     """
 
     kind: str
@@ -64,3 +63,4 @@ class SourceRequest(NamedTuple):
     signature: str | None = None
     ptx_target: Target | None = None
     origin: Origin = Origin()
+    asks_files: bool = False

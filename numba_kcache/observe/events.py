@@ -60,7 +60,7 @@ class Events:
             self._said.add(subject)
         try:
             warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
-        except Warning:  # the user turned warnings into errors; a launch must not fail by it
+        except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
             _logger().warning(text)
 
 

@@ -110,18 +110,17 @@ def is_network(path: str, status: os.stat_result) -> bool:
 
 def is_network_mount(mountinfo: str, path: str) -> bool:
     """Whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
-    longest, found = -1, False
+    found = False
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")[0]
         if len(fields) < 5:
             continue
-        point = (
-            fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape") if "\\" in fields[4] else fields[4]
-        )
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:  # of two mounts on one point the later hides the earlier
-            longest, found = len(point), kind in _NETWORK or kind.startswith("fuse.")
+        point = fields[4]
+        if "\\" in point:  # a space is written as \040
+            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            found = kind in _NETWORK or kind.startswith("fuse.")  # the later mount lies over the earlier
     return found
 
 

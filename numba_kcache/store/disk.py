@@ -8,7 +8,7 @@ Method      store.tree reads and publishes; here is what happens when that fails
             directory that is not ours, or not writable, is replaced by a private temporary one, or by memory;
             a directory on a network filesystem gets a private local one in front of it, and no lock and no
             walk goes over the network.
-Not here    Kernels, keys, statistics. Eviction is store.eviction's; it runs in a thread that a put starts.
+Not here    Kernels, keys. What goes when there is too much is store.limits' and store.eviction's.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ from .entry import (
     payload_sizes,
     require_key,
 )
-from .eviction import LOW_WATER, evict
+from .limits import Limits
 from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
 from .memory import MemoryCounters, MemoryStore
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
 from .tree import RECENCY_NS, Found, Tree, remove
-from .usage import MANY_RECORDS, UsageFile
 
 _PAUSE_S = 60.0
 """How long nothing is written after the disk was found full."""
 
-_WALK_EVERY_S = 24 * 3600
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -90,7 +88,9 @@ class DiskStore:
         self._durability: Durability = durability
         self._shared, self._emit, self._clock, self._max_wait_s = shared, emit, clock, max_wait_s
         self._tree = Tree(directory, shared=shared)
-        self._usage = UsageFile(f"{self._tree.base}/usage")
+        self._limits = Limits(
+            self._tree, max_size_bytes=max_size_bytes, max_entries=max_entries, emit=emit, clock=clock
+        )
         self._is_checked = self._is_refused = self._is_settled = False
         self._refresh_ns = RECENCY_NS
         self._front: DiskStore | MemoryStore | None = None
@@ -98,7 +98,6 @@ class DiskStore:
         self._locks: KeyLocks | None = None
         self._paused_until_s = 0.0
         self._opening = threading.RLock()
-        self._evictor: threading.Thread | None = None
         self._counters = CounterFile(self._tree.statistics, emit=emit, readonly=readonly)
         _all.add(self)
 
@@ -130,9 +129,7 @@ class DiskStore:
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        if not self._is_checked:
-            self._check()
-        variants = [] if self._is_refused else self._read_variants(family)
+        variants = self._read_variants(family) if self._is_usable() else []
         return variants or (self._spare.get_manifest(family) if self._spare is not None else [])
 
     def _read_variants(self, family: str) -> list[Variant]:
@@ -223,7 +220,7 @@ class DiskStore:
             return self._write_failed(kind, key, path, data, error)
         if kind == ENTRY:
             self._emit(Event(EventKind.STORED, {"key": key, "size_bytes": len(data)}))
-        self._account(len(data) - (before or 0), int(kind == ENTRY and before is None))
+        self._limits.account(len(data) - (before or 0), int(kind == ENTRY and before is None))
         return True
 
     def _write_failed(self, kind: int, key: str, path: str, data: bytes, error: OSError) -> bool:
@@ -234,61 +231,14 @@ class DiskStore:
             self._spare = self._private_store()
         if error.errno in _FULL:
             self._paused_until_s = self._clock() + _PAUSE_S
-            self._start_eviction()
+            self._limits.start()
         return False
-
-    def _account(self, size_bytes: int, entries: int) -> None:
-        if self._front is not None:
-            return  # on a network filesystem appends are not atomic and nobody walks
-        try:
-            usage = self._usage.add(size_bytes, entries)
-        except OSError as error:
-            self._trouble("usage", error)
-            return
-        too_much = usage.size_bytes > self.max_size_bytes or usage.entries > self.max_entries
-        if too_much or usage.records > MANY_RECORDS or abs(self._clock() - usage.walked_s) > _WALK_EVERY_S:
-            self._start_eviction()
 
     # Limits
 
-    def _start_eviction(self) -> None:
-        with self._opening:
-            if self._evictor is not None and self._evictor.is_alive():
-                return
-            self._evictor = threading.Thread(target=self._evict, name="numba_kcache evictor", daemon=True)
-        try:
-            self._evictor.start()
-        except RuntimeError as error:  # the interpreter is going down, or there are no more threads
-            self._evictor = None
-            self._trouble("evict", error)
-
-    def _evict(self, older_than_s: float | None = None, max_size_bytes: int | None = None) -> Removed:
-        try:
-            removed = evict(
-                self._tree,
-                self._usage,
-                max_size_bytes=self.max_size_bytes if max_size_bytes is None else max_size_bytes,
-                max_entries=self.max_entries,
-                now_s=self._clock(),
-                older_than_s=older_than_s,
-                low_water=LOW_WATER if max_size_bytes is None else 1.0,
-            )
-        except OSError as error:
-            if error.errno not in _ABSENT:
-                self._trouble("evict", error)
-            removed = None
-        if removed is None:
-            return Removed(0, 0)
-        if removed.size_bytes:
-            fields = {"entries": removed.entries, "size_bytes": removed.size_bytes}
-            self._emit(Event(EventKind.EVICTED, fields))
-        return removed
-
     def wait_for_eviction(self) -> None:
         """Return when the pass that a put has started is over."""
-        thread = self._evictor
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._limits.wait()
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit.
@@ -299,40 +249,42 @@ class DiskStore:
         """
         if self.readonly:
             return Removed(0, 0)
-        self.wait_for_eviction()
-        return self._evict(older_than, max_size_bytes)
+        removed = [layer.prune(max_size_bytes, older_than) for layer in self._others()]
+        if self._is_usable():
+            self._limits.wait()
+            removed.append(self._limits.run(older_than, max_size_bytes))
+        return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))
 
     def clear(self) -> Removed:
         """Remove every entry, manifest and damaged file; statistics stay."""
         if self.readonly:
             return Removed(0, 0)
-        self.wait_for_eviction()
+        self._limits.wait()
         entries = size_bytes = 0
         for file in self._walk(MANIFEST, ENTRY):
             if remove(file.path):
                 entries += file.kind == ENTRY
                 size_bytes += file.size_bytes
-        for path, _ in self._tree.quarantined():
-            remove(path)
+        if self._is_usable():
+            for path, _ in self._tree.quarantined():
+                remove(path)
         if entries or size_bytes:
-            self._evict()  # counts what is left, which is little
-        for layer in (self._front, self._spare):
-            if layer is not None:
-                layer.clear()
-        return Removed(entries, size_bytes)
+            self._limits.run()  # counts what is left, which is little
+        others = [layer.clear() for layer in self._others()]
+        entries += sum(each.entries for each in others)
+        return Removed(entries, size_bytes + sum(each.size_bytes for each in others))
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
         path = self._tree.path(ENTRY, require_key(key))
         gone = False
-        if not self.readonly:
+        if not self.readonly and self._is_usable():
             size = self._tree.size_of(path)
             if size is not None and remove(path):
-                self._account(-size, -1)
+                self._limits.account(-size, -1)
                 gone = True
-        for layer in (self._front, self._spare):
-            if layer is not None:
-                gone = layer.remove(key) or gone
+        for layer in self._others():
+            gone = layer.remove(key) or gone
         return gone
 
     # Looking
@@ -367,28 +319,32 @@ class DiskStore:
 
     def size(self, *, exact: bool = False) -> Usage:
         """How much there is: from the sum that puts keep, or counted file by file."""
-        if not exact:
-            try:
-                usage = self._usage.read()
-            except OSError as error:
-                self._trouble("size", error)
-                usage = None
-            if usage is not None:
-                return usage
-        size_bytes = entries = 0
-        for file in self._walk(ENTRY, MANIFEST):
-            size_bytes += file.size_bytes
-            entries += file.kind == ENTRY
-        return Usage(size_bytes, entries, int(self._clock()), 0)
+        usage = self._limits.sum() if not exact and self._is_usable() else None
+        if usage is None:
+            sizes = [(file.size_bytes, file.kind == ENTRY) for file in self._walk(ENTRY, MANIFEST)]
+            size_bytes, entries = sum(size for size, _ in sizes), sum(is_entry for _, is_entry in sizes)
+            usage = Usage(size_bytes, entries, int(self._clock()), 0)
+        if self._spare is not None:
+            more = self._spare.size(exact=exact)
+            usage = usage._replace(size_bytes=usage.size_bytes + more.size_bytes, entries=usage.entries + more.entries)
+        return usage
 
     def _walk(self, *kinds: int) -> Iterator[Found]:
-        if not self._is_checked:
-            self._check()
-        if not self._is_refused:
+        if self._is_usable():
             for kind in kinds:
                 yield from self._tree.walk(kind)
 
+    def _others(self) -> list[DiskStore | MemoryStore]:
+        """The stores in front and in place of this tree."""
+        return [layer for layer in (self._front, self._spare) if layer is not None]
+
     # Where to go
+
+    def _is_usable(self) -> bool:
+        """Whether this tree may be read and written to, as far as is known."""
+        if not self._is_checked:
+            self._check()
+        return not self._is_refused
 
     def _check(self) -> None:
         """Look at the directory once, as soon as it is there."""
@@ -407,6 +363,7 @@ class DiskStore:
             elif directories.is_network(self.directory, status):
                 self._refresh_ns = 24 * RECENCY_NS
                 self._front = self._private_store()
+                self._limits.is_kept = False
             self._is_checked = True
 
     def _refuse(self, reason: str) -> None:
@@ -428,7 +385,7 @@ class DiskStore:
             if self._spare is None:
                 try:
                     if self._tree.make(self._tree.private):
-                        self._usage.begin(int(self._clock()))
+                        self._limits.begin()
                     if not os.access(self.directory, os.W_OK | os.X_OK):
                         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.directory)
                 except OSError as error:
@@ -490,7 +447,7 @@ class DiskStore:
         if not self.readonly:
             size = self._tree.size_of(path)
             if size is not None and self._tree.set_aside(path):
-                self._account(-size, -int(path.startswith(self._tree.entries)))
+                self._limits.account(-size, -int(path.startswith(self._tree.entries)))
 
 
 _all: weakref.WeakSet[DiskStore] = weakref.WeakSet()

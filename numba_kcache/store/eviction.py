@@ -27,6 +27,12 @@ FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed", "evi
 LOW_WATER = 0.85
 """Share of a limit down to which a pass removes."""
 
+WALK_EVERY_S = 24 * 3600
+"""How often everything is counted one by one."""
+
+WALK_AGAIN_S = 60
+"""How soon it is counted again where others added or removed during the walk."""
+
 STALE_S = 3600
 """Age from which a private file or a lock file that nobody holds is one of the dead."""
 
@@ -80,17 +86,14 @@ def evict(
                 reached("eviction.removed")
         kept = [file for file in files if file.path not in gone]
         after = usage.read()
-        # What others added during the walk may have been seen or not: counted twice, the next pass comes
-        # too early; not counted, it would come too late.
-        meanwhile = (0, 0)
-        if before and after:
-            meanwhile = (after.size_bytes - before.size_bytes, after.entries - before.entries)
-        usage.replace(
-            sum(file.size_bytes for file in kept) + max(0, meanwhile[0]),
-            sum(file.kind == ENTRY for file in kept) + max(0, meanwhile[1]),
-            int(now_s),
-            private=tree.private,
+        is_quiet = after == before
+        usage.correct(
+            before,
+            sum(file.size_bytes for file in kept),
+            sum(file.kind == ENTRY for file in kept),
+            int(now_s) if is_quiet else int(now_s) - WALK_EVERY_S + WALK_AGAIN_S,
         )
+        usage.shorten(tree.private)
         reached("eviction.counted")
         reap(tree)
         removed = [file for file in files if file.path in gone]

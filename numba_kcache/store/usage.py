@@ -1,11 +1,12 @@
 """How much a tree holds, known without walking it.
 
-Promise     Each change costs one small append; the sum is right but for changes whose writer was killed
-            between its file and its record, until the next walk sets it right.
+Promise     Each change costs one small append. The sum is right but for changes whose writer was killed
+            between its file and its record, and what was added during a walk may be counted twice; the next
+            walk sets both right. Counting too much is harmless: it only brings that walk forward.
 Method      One file of fixed records (bytes, entries, time), appended with O_APPEND, which the kernel makes
-            atomic on a local filesystem. The first record holds what a walk counted, and when; a walk
-            replaces the file. A torn record at the end is passed over.
-Not here    Deciding when to walk (store.eviction).
+            atomic on a local filesystem. A walk appends the difference between what it has counted and the
+            sum that was there before it, so that no addition of others is lost. A torn record is passed over.
+Not here    Deciding when to walk (store.disk).
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from struct import Struct
 from .publish import publish
 from .report import Usage
 
-_RECORD = Struct("<qqq")  # bytes, entries, and in the first record the time of the walk, in seconds
+_RECORD = Struct("<qqq")  # bytes, entries, and in records of a walk its time, in seconds
 MANY_RECORDS = 4096
-"""From so many records on, reading the sum is worth a walk."""
+"""From so many records on, the file is shortened by the next walk."""
 
-_MAX_BYTES = 4 * MANY_RECORDS * _RECORD.size
+_READ_BYTES = 1024 * _RECORD.size
 _APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class UsageFile:
-    """The file at `path`."""
+    """The file at `path`; of a file that it has read before it reads only what is new."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_path", "_seen")
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._seen = 0, Usage(0, 0, 0, 0)  # inode, and the sum of the records that were read from it
 
     def add(self, size_bytes: int, entries: int) -> Usage:
         """Record a change and return the sum.
@@ -38,12 +40,16 @@ class UsageFile:
         Raises:
             OSError: It cannot be written or read.
         """
-        fd = os.open(self._path, _APPEND, 0o666)
-        try:
-            os.write(fd, _RECORD.pack(size_bytes, entries, 0))
-            return _sum(os.pread(fd, _MAX_BYTES, 0))
-        finally:
-            os.close(fd)
+        return self._append(_RECORD.pack(size_bytes, entries, 0))
+
+    def correct(self, before: Usage | None, size_bytes: int, entries: int, walked_s: int) -> Usage:
+        """Record what a walk has counted, as its difference to the sum that was read before the walk.
+
+        Raises:
+            OSError: It cannot be written or read.
+        """
+        then = before or Usage(0, 0, 0, 0)
+        return self._append(_RECORD.pack(size_bytes - then.size_bytes, entries - then.entries, walked_s))
 
     def read(self) -> Usage | None:
         """The sum; None where nothing was ever recorded.
@@ -56,7 +62,7 @@ class UsageFile:
         except FileNotFoundError:
             return None
         try:
-            return _sum(os.read(fd, _MAX_BYTES))
+            return self._sum(fd)
         finally:
             os.close(fd)
 
@@ -76,21 +82,40 @@ class UsageFile:
         finally:
             os.close(fd)
 
-    def replace(self, size_bytes: int, entries: int, walked_s: int, *, private: str) -> None:
-        """Begin anew with what a walk has counted.
+    def shorten(self, private: str) -> None:
+        """Replace many records by their sum. What others add in that moment is lost until the next walk.
 
         Raises:
             OSError: It cannot be written.
         """
-        record = _RECORD.pack(size_bytes, entries, walked_s)
-        publish(record, self._path, private=private, durability="none", time_ns=walked_s * 10**9)
+        usage = self.read()
+        if usage is not None and usage.records > MANY_RECORDS:
+            record = _RECORD.pack(*usage[:3])
+            publish(record, self._path, private=private, durability="none", time_ns=usage.walked_s * 10**9)
 
+    def _append(self, record: bytes) -> Usage:
+        fd = os.open(self._path, _APPEND, 0o666)
+        try:
+            os.write(fd, record)
+            return self._sum(fd)
+        finally:
+            os.close(fd)
 
-def _sum(data: bytes) -> Usage:
-    size_bytes = entries = walked_s = 0
-    whole = len(data) - len(data) % _RECORD.size
-    for size, number, when in _RECORD.iter_unpack(data[:whole]):
-        size_bytes += size
-        entries += number
-        walked_s = walked_s or when
-    return Usage(max(0, size_bytes), max(0, entries), walked_s, whole // _RECORD.size)
+    def _sum(self, fd: int) -> Usage:
+        inode, (size_bytes, entries, walked_s, records) = self._seen
+        status = os.fstat(fd)
+        if status.st_ino != inode or status.st_size < records * _RECORD.size:
+            size_bytes = entries = walked_s = records = 0
+        while True:
+            data = os.pread(fd, _READ_BYTES, records * _RECORD.size)
+            whole = len(data) - len(data) % _RECORD.size
+            for size, number, when in _RECORD.iter_unpack(data[:whole]):
+                size_bytes += size
+                entries += number
+                walked_s = when or walked_s
+            records += whole // _RECORD.size
+            if whole < _READ_BYTES:
+                break
+        usage = Usage(size_bytes, entries, walked_s, records)
+        self._seen = status.st_ino, usage
+        return usage

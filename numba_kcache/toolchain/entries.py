@@ -44,7 +44,9 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
     by_name: dict[str, list[CubinKernel]] = {}
     for each in cubin.kernels:
         full = kernel_name(each.symbol)
-        for name in {full, full.split("::")[-1], each.symbol}:
+        base, bracket, arguments = full.partition("<")
+        last = base.split("::")[-1]
+        for name in {full, base, last, last + bracket + arguments, each.symbol}:
             by_name.setdefault(name, []).append(each)
     wanted = wanted or request.name
     if wanted is None and request.guess in by_name:

@@ -17,10 +17,10 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
+from ..keys.digests import sha256
 from ..keys.encoding import Plain, encode
 from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
 
@@ -85,9 +85,25 @@ class Toolchain:
             known = self._remembered().get("include_dirs")
             if known is None:
                 known = installed_include_dirs()
-                self._remembered()["include_dirs"] = known
-                self._save(self._name, self._remembered())
+                if known:
+                    self._remembered()["include_dirs"] = known
+                    self._save(self._name, self._remembered())
             return tuple(known)
+
+    def header_trees(self) -> tuple[tuple[str, str], ...]:
+        """(root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
+
+        The record holds while a root and the folders right in it are unchanged; a header edited in place inside a
+        toolkit is not seen before `clear()`.
+        """
+        with self._lock:
+            known = self._remembered().get("header_trees", [])
+            roots = _topmost(self.include_dirs())
+            if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
+                known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
+                self._remembered()["header_trees"] = known
+                self._save(self._name, self._remembered())
+            return tuple((root, identity) for root, identity, _ in known)
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
@@ -120,7 +136,7 @@ def _name_of_surroundings() -> str:
     surroundings: tuple[Plain, ...] = (
         sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
     )  # fmt: skip
-    return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
+    return sha256(encode(surroundings)).hexdigest()
 
 
 def _watched() -> list[list[Any]]:
@@ -133,10 +149,14 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
+        folders = record.get("include_dirs", [])
+        texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
+        if type(folders) is not list or not all(type(text) is str for text in texts):
+            return False
         return bool(record["watch"] == _watched()) and all(
             _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return False
 
 
@@ -152,14 +172,18 @@ def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _sibling(nvrtc.path, ("libnvrtc-builtins.so", "nvrtc-builtins64")) if nvrtc else None
-    if name == "libdevice":
-        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    return _libdevice_path() if name == "libdevice" else loaded_path(name)
 
-        try:
-            return str(find_bitcode_lib("device"))
-        except BitcodeLibNotFoundError:
-            return None
-    return loaded_path(name)
+
+def _libdevice_path() -> str | None:
+    try:
+        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
+    except ImportError:
+        return None
+    try:
+        return str(find_bitcode_lib("device"))
+    except BitcodeLibNotFoundError:
+        return None
 
 
 def loaded_path(name: str) -> str | None:
@@ -184,13 +208,53 @@ def _sibling(path: str, prefixes: tuple[str, ...]) -> str | None:
 
 def installed_include_dirs() -> list[str]:
     """CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
+    try:
+        from cuda.pathfinder import find_nvidia_header_directory
+    except ImportError:
+        return []
     found = [find_nvidia_header_directory(name) for name in ("cccl", "cudart")]
     if found[1] and not found[0]:
         bundled = os.path.join(found[1], "cccl")
         found[0] = bundled if os.path.isdir(bundled) else None
     return [os.path.realpath(path) for path in found if path]
+
+
+def _topmost(folders: Sequence[str]) -> list[str]:
+    """Those folders that lie in none of the others."""
+    return [
+        each
+        for each in dict.fromkeys(folders)
+        if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
+    ]
+
+
+def _folder_stats(root: str) -> list[list[int]]:
+    """(mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
+    try:
+        with os.scandir(root) as entries:
+            folders = sorted(each.path for each in entries if each.is_dir())
+    except OSError:
+        return []
+    stats = (_stat(each) for each in (root, *folders))
+    return [[each[1], each[2]] for each in stats if each]
+
+
+def _tree_identity(root: str) -> str:
+    """A digest of every file's path and content."""
+    import hashlib
+
+    found = hashlib.sha256(usedforsecurity=False)
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as file:
+                    content = sha256(file.read()).digest()
+            except OSError:
+                content = b""
+            found.update(encode([os.path.relpath(path, root), content]))
+    return found.hexdigest()
 
 
 def _version(distribution: str) -> str | None:
@@ -204,12 +268,14 @@ def _version(distribution: str) -> str | None:
 
 def _build_of(path: str) -> str:
     """The GNU build-id of an ELF library, or the digest of a file that has none."""
+    import hashlib
+
     with open(path, "rb") as file:
         note = _build_id(file)
         if note is not None:
             return "build-id:" + note.hex()
         file.seek(0)
-        digest = sha256(usedforsecurity=False)
+        digest = hashlib.sha256(usedforsecurity=False)
         while block := file.read(1 << 20):
             digest.update(block)
     return "sha256:" + digest.hexdigest()

@@ -84,6 +84,12 @@ def supported_targets() -> tuple[int, ...]:
     return tuple(_checked(_bindings().nvrtcGetSupportedArchs()))
 
 
+def nvrtc_version() -> tuple[int, int]:
+    """Major and minor version of NVRTC: enough to know what it can do, not which build it is."""
+    _status, major, minor = _bindings().nvrtcVersion()
+    return int(major), int(minor)
+
+
 def _bindings() -> Any:
     try:
         from cuda.bindings import nvrtc

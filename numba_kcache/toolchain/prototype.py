@@ -41,6 +41,10 @@ _VECTOR_BASES = {
 _COMPLEX = re.compile(r"(?:thrust|cuda::std(?:::__\d+)?)::complex<(float|double)>\Z")
 
 
+_LITERAL = re.compile(r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)")
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b")
+
+
 def probe_expression(entry: str, *, is_type: bool = False) -> str:
     """The name expression whose lowered name tells the type of the kernel `entry`, or a function type itself."""
     return f"&{PROBE}<{entry}>" if is_type else f"&{PROBE}<decltype({entry})>"
@@ -69,7 +73,7 @@ def kernel_name(symbol: str) -> str:
         return symbol
     tree = _parse(symbol)
     name = getattr(tree, "name", None)
-    return str(name) if name is not None else symbol
+    return _spelling(name) if name is not None else symbol
 
 
 def _parse(mangled: str) -> Any:
@@ -146,4 +150,7 @@ def _value_code(node: Any, size: int | None) -> str | None:
 
 
 def _spelling(node: Any) -> str:
-    return re.sub(r"\(int\)|\(unsigned long\)", "", str(node))
+    """As C++ is written: the demangler casts every literal, and joins qualifiers in the order of a set."""
+    text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
+    text = _LITERAL.sub(lambda match: match[1] and "-", text)
+    return _QUALIFIERS.sub(lambda match: " ".join(sorted(match[0].split())), text)

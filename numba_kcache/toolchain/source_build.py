@@ -10,6 +10,7 @@ Not here    Keys, stores, includes that need tracking (inputs.headers).
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -25,14 +26,16 @@ from .entries import choose_kernel, describe_kernel, kernels_in
 from .nvjitlink import link
 from .nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .prototype import PROBE_SOURCE, probe_expression
+from .time_trace import TimeTrace
 
 
-def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifact:
+def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
     """Compile and link one request.
 
     Args:
         request: What to build.
         toolkit_dirs: The toolkit's own header folders, searched last.
+        trace: Where NVRTC tells which headers it read; holds those of the request's own source afterwards.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has all they said.
@@ -45,7 +48,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str]) -> Artifac
         wanted, result = None, NvrtcResult(True, "", {"ptx": request.source.encode()})
     else:
         check_target(request.target)
-        wanted, result = _compile(request, toolkit_dirs)
+        wanted, result = _compile(request, toolkit_dirs, trace)
     cubin, link_log = _linked(request, result, toolkit_dirs)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
@@ -80,20 +83,22 @@ def check_target(target: Target) -> None:
         )
 
 
-def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str | None, NvrtcResult]:
+def _compile(
+    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+) -> tuple[str | None, NvrtcResult]:
     """The entry's name if it is known by now, and what NVRTC made of it."""
     wanted = request.name
     if wanted is None:
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    program = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
-    flags, outputs = _nvrtc_flags(request, toolkit_dirs), _outputs(request)
-    source = _with_lines(request)
+    program, outputs = _program_name(request), _outputs(request)
+    flags, source = _nvrtc_flags(request, toolkit_dirs), _with_lines(request)
     if wanted is not None:
-        result = run_nvrtc(source + PROBE_SOURCE, program, flags, outputs, (wanted, probe_expression(wanted)))
+        expressions = wanted, probe_expression(wanted)
+        result = _run_traced(trace, source + PROBE_SOURCE, program, flags, outputs, expressions)
         if result.ok:
             return wanted, result
-    plain = run_nvrtc(source, program, flags, outputs)
+    plain = _run_traced(trace, source, program, flags, outputs)
     if not plain.ok:
         raise _refused(request, program, plain.log)
     if wanted is not None and "<" in wanted:
@@ -104,8 +109,43 @@ def _compile(request: SourceRequest, toolkit_dirs: Sequence[str]) -> tuple[str |
         )
     alone = _only_kernel(plain)
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
-        return _compile(request._replace(name=alone), toolkit_dirs)  # extern "C": its types need the probe
+        return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
     return wanted, plain
+
+
+def _run_traced(
+    trace: TimeTrace | None,
+    source: str,
+    program: str,
+    flags: Sequence[str],
+    outputs: Sequence[str],
+    expressions: Sequence[str] = (),
+) -> NvrtcResult:
+    """Run NVRTC; where a trace is wanted, leave its tracer stopped.
+
+    After a traced compile that failed the tracer still runs, and the next compile of this thread, Numba's too, writes
+    ".json" into the working directory, or aborts the process where it cannot. A traced compile that succeeds stops it.
+    """
+    if trace is None:
+        return run_nvrtc(source, program, flags, outputs, expressions)
+    trace.clear()
+    is_stopped = False
+    try:
+        result = run_nvrtc(source, program, [*flags, trace.flag], outputs, expressions)
+        is_stopped = result.ok
+        return result
+    finally:
+        if not is_stopped:
+            run_nvrtc("", program, [trace.flag], ())
+
+
+def _program_name(request: SourceRequest) -> str:
+    """What NVRTC calls the source. Where it includes files, with the folder in which quoted names are looked for.
+
+    Nowhere else: `__FILE__` and assert would put the folder into the code.
+    """
+    name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
+    return os.path.join(request.options.base_dir, name) if request.asks_files else name
 
 
 def _only_kernel(result: NvrtcResult) -> str | None:
@@ -116,8 +156,9 @@ def _only_kernel(result: NvrtcResult) -> str | None:
 
 def _refused(request: SourceRequest, program: str, log: str) -> CompileError:
     log = remap(log, program, request.source, request.origin)
-    if re.search(r"nvrtc: error: (?:invalid value|unrecognized option|invalid option)|^Command-line error", log):
-        raise OptionError(f"cannot compile {request.label}", summary(log), "see the NVRTC User Guide for its flags")
+    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
+        what = f"cannot compile {request.label} for {request.target}"
+        raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
     hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
@@ -138,7 +179,7 @@ def _with_lines(request: SourceRequest) -> str:
 def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
-    flags = [f"-arch={arch.name}", "--no-source-include"]
+    flags = [f"-arch={arch.name}"]
     flags += [f"-D{name}" if text is None else f"-D{name}={text}" for name, text in options.defines]
     for wanted, flag in (
         (options.std, f"--std={options.std}"),

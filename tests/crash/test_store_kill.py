@@ -115,6 +115,15 @@ def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurren
     assert not [path for path in files_below(tmp_path) if path.name.endswith(".jsonl")]
 
 
+def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
+    """What the first had summed but not removed is remembered by the second, killed there too."""
+    directory = str(tmp_path / "statistics")
+    for sum_s in (1, 2):
+        CounterFile(directory).add({"hits": 1})
+        assert killed_at("counters.folded", lambda: CounterFile(directory).fold(stale_s=-10))
+        assert CounterFile(directory).read() == {"hits": sum_s}
+
+
 def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
     """A builder that is killed leaves its turn to whoever waits."""
     store = open_store(tmp_path / "cache")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -123,18 +124,42 @@ def test_forall_and_a_stream(cache: KernelCache) -> None:
     np.testing.assert_array_equal(result, 3 * x)
 
 
-def test_kernel_survives_cuda_close_and_reset(cache: KernelCache) -> None:
-    """After `cuda.close()` the same kernel object loads its module again; nothing is compiled."""
+def test_kernel_survives_a_context_reset(cache: KernelCache) -> None:
+    """After a reset the same kernel object loads its module again; nothing is compiled."""
     from numba import cuda
 
     kernel = cached_kernel(SAXPY, cache=cache)
-    run_saxpy(kernel)
-    cuda.close()
     run_saxpy(kernel)
     cuda.current_context().reset()
     run_saxpy(kernel)
 
     assert cache.info("process").compiles == 1
+
+
+def test_kernel_survives_cuda_close(tmp_path: Path) -> None:
+    """After `cuda.close()` a launch brings Numba's context back, which Numba itself does not do."""
+    script = f"""
+import numpy as np, numba_kcache
+from numba import cuda
+from numba_kcache import cached_kernel
+kernel = cached_kernel({SAXPY!r})
+for _ in range(3):
+    kernel[1, 64](2.0, None, None, 0)  # brings the context back, if it was closed
+    y = cuda.to_device(np.ones(64, np.float32))
+    kernel[1, 64](2.0, y, y, 64)
+    assert (y.copy_to_host() == 3).all()
+    del y
+    cuda.close()
+print(numba_kcache.info("process").compiles)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "NUMBA_KCACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.split() == ["1"], done.stderr
 
 
 def test_clear_makes_the_next_launch_resolve_anew(cache: KernelCache) -> None:
@@ -161,13 +186,13 @@ def test_ptx_runs_with_a_signature(cache: KernelCache) -> None:
 
 
 def test_numba_compile_ptx_tuple_runs(cache: KernelCache) -> None:
-    """The tuple of `numba.cuda.compile_ptx` is taken as it is, C ABI."""
+    """The tuple of `numba.cuda.compile_ptx` is taken as it is: a pointer and a number, as Numba lays them out."""
     from numba import cuda, types
 
     def fill(out, value):  # type: ignore[no-untyped-def]
         out[cuda.grid(1)] = value
 
-    compiled = cuda.compile_ptx(fill, types.void(types.CPointer(types.float32), types.float32), abi="c", device=False)
+    compiled = cuda.compile_ptx(fill, types.void(types.CPointer(types.float32), types.float32), device=False)
     kernel = cached_kernel(compiled, cache=cache, signature="float*, float")
     d_out = cuda.device_array(64, np.float32)
 
@@ -229,8 +254,6 @@ maps = open("/proc/self/maps").read()
 info = numba_kcache.info("process")
 print(info.compiles, info.hits, any(name in maps for name in ("libnvrtc", "libnvvm", "libnvJitLink")))
 """
-    import os
-
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(tmp_path)}
     said = [
         subprocess.run(

@@ -100,10 +100,21 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Remove the files."""
         self.store.wait_for_eviction()
-        assert not self.events.of(EventKind.TROUBLE)
+        troubles = [event.fields["error"] for event in self.events.of(EventKind.TROUBLE)]
+        assert all("above the limit" in error for error in troubles)
         shutil.rmtree(self.root)
 
-    @rule(number=NUMBERS, size=st.integers(0, 2500), header=HEADERS)
+    @rule(
+        numbers=st.permutations(range(12)),
+        count=st.integers(1, 10),
+        size=st.sampled_from([10, 400, 900, 2500]),
+    )
+    def put_many(self, numbers: list[int], count: int, size: int) -> None:
+        """Enough of them to be above a limit now and then."""
+        for number in numbers[:count]:
+            self.put(number, size, {"size": size})
+
+    @rule(number=NUMBERS, size=st.integers(0, 7000), header=HEADERS)
     def put(self, number: int, size: int, header: dict[str, object]) -> None:
         """Store or replace."""
         self.clock.now_s += 2 * HOUR_S

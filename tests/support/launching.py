@@ -56,11 +56,21 @@ class Driver:
         *extents, stream, address, extra = rest
         assert function == 77
         assert extra == 0
+        assert address % 8 == 0
         pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
         read = [ctypes.string_at(pointer, each.size) for pointer, each in zip(pointers, self.parameters, strict=True)]
         if not self.answer:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
+
+    CUlaunchConfig = SimpleNamespace
+
+    def cuLaunchKernelEx(self, config: Any, function: int, address: int, extra: int) -> tuple[int]:
+        self.attributes = config.attrs[: config.numAttrs]
+        return self.cuLaunchKernel(
+            function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
+            config.blockDimZ, config.sharedMemBytes, config.hStream, address, extra,
+        )  # fmt: skip
 
     def cuEventCreate(self, flags: int) -> tuple[int, str]:
         return 0, f"event {len(self.events)}"
@@ -91,7 +101,7 @@ class Kernel:
             options.pop("device_of", None),
             options.pop("context", None),
         )
-        self._bind = (options.pop("stream", 0), options.pop("relaunch", None))
+        self._stream = options.pop("stream", 0)
         self.launcher = Launcher(
             "saxpy", parameters, typed=options.pop("typed", True), function=77, driver=self.driver,
             around=around, live=self.live, **options,
@@ -101,7 +111,7 @@ class Kernel:
         """The bound launch, with its generated code already in place if asked for."""
         while generated and not self.launcher.generated():
             pass
-        return self.launcher.bind(SHAPE, *self._bind)
+        return self.launcher.bind(SHAPE, self._stream)
 
     def bytes_of(self, *arguments: Any, generated: bool = False) -> list[bytes]:
         """Launch, and return the bytes of each parameter that reached the driver."""
@@ -201,6 +211,8 @@ class Tensor:
         raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
 
     def is_contiguous(self) -> bool:
+        if self.layout != "torch.strided":
+            raise RuntimeError("Tensors of type SparseTensorImpl do not have is_contiguous")
         return self._stride is None
 
     def stride(self) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ def test_saxpy_arrives_as_the_compiler_laid_it_out(numba: Numba, generated: bool
 
 
 @PATHS
+def test_launch_attributes_go_with_the_same_shape_and_bytes(numba: Numba, generated: bool) -> None:
+    """Cooperative and cluster launches take the driver's configuration; nothing else changes."""
+    kernel, array = Kernel(stream=5, attributes=["cooperative"]), numba.array(ADDRESS)
+
+    read = kernel.bytes_of(2.0, array, array, 7, generated=generated)
+
+    assert kernel.driver.attributes == ["cooperative"]
+    assert kernel.driver.launches == [((3, 2, 1, 32, 4, 1, 16), 5, read)]
+    assert read == Kernel().bytes_of(2.0, array, array, 7)
+
+
+@PATHS
 def test_kernel_without_parameters_launches(generated: bool) -> None:
     """No parameters, no arguments, one launch."""
     assert Kernel(()).bytes_of(generated=generated) == []
@@ -55,6 +68,31 @@ def test_bound_launch_goes_on_after_its_code_is_generated(numba: Numba) -> None:
 
     assert launch.__code__ is not interpreted
     assert [each[2] for each in kernel.driver.launches] == [kernel.driver.launches[0][2]] * (GENERATE_AFTER + 3)
+
+
+def test_any_grid_is_bound_to_one_block_and_stream(numba: Numba) -> None:
+    """Once the code is generated, what binds grids is had for the asking; each launch goes out with its own grid."""
+    kernel, array = Kernel(stream=5), numba.array(ADDRESS)
+    assert kernel.launcher.over_grids((32, 4, 1), 16, 5) is None
+    kernel.bind(generated=True)
+
+    bind = kernel.launcher.over_grids((32, 4, 1), 16, 5)
+    assert bind is not None
+    first, second = bind(3, 2, 1), bind(9, 1, 1)
+    first(2.0, array, array, 7)
+    second(2.0, array, array, 7)
+
+    read = kernel.driver.launches[0][2]
+    assert kernel.driver.launches == [((3, 2, 1, 32, 4, 1, 16), 5, read), ((9, 1, 1, 32, 4, 1, 16), 5, read)]
+
+
+@pytest.mark.parametrize("options", [{"device_of": lambda address: 0}, {"attributes": ["cooperative"]}])
+def test_grids_are_not_bound_alone_where_more_depends_on_them(options: dict[str, Any]) -> None:
+    """With several devices the current one decides, with attributes the driver takes the grid in its configuration."""
+    kernel = Kernel(**options)
+    kernel.bind(generated=True)
+
+    assert kernel.launcher.over_grids((1, 1, 1), 0, 0) is None
 
 
 REFUSED = {
@@ -116,6 +154,13 @@ REFUSED = {
         ("cannot pass '2' (str) as argument 1 of saxpy (float a): "
         "the parameter is a number\n  hint: convert it first"),
     ),
+    "pointer for a number": (
+        lambda n: (ctypes.c_void_p(64), n.array(), n.array(), 7),
+        (
+            "cannot pass 64 (ctypes.c_void_p) as argument 1 of saxpy (float a): "
+            "the parameter is a number\n  hint: convert it first"
+        ),
+    ),
     "None for a number": (
         lambda n: (2.0, n.array(), n.array(), None),
         ("cannot pass None as argument 4 of saxpy (int n): "
@@ -160,6 +205,7 @@ ACCEPTED_POINTERS = {
     "not owned by Numba": (lambda n: n.array(ADDRESS, owned=False), ADDRESS),
     "array interface": (lambda n: Interface(ADDRESS), ADDRESS),
     "empty": (lambda n: Interface(0, shape=(0, 3)), 0),
+    "empty with any stride": (lambda n: Interface(0, shape=(0, 3), strides=(7, 7)), 0),
     "memory of Numba": (lambda n: n.array(ADDRESS).gpu_data, ADDRESS),
     "read-only for const": (lambda n: Interface(ADDRESS, readonly=True), ADDRESS),
 }
@@ -172,6 +218,81 @@ def test_pointer_takes_what_stands_for_device_memory(numba: Numba, case: str, ge
     make, address = ACCEPTED_POINTERS[case]
 
     assert Kernel(one("*kf4")).bytes_of(make(numba), generated=generated) == [word(address)]
+
+
+@PATHS
+@pytest.mark.parametrize("address", [0, 16, 8, 4])
+def test_vectors_are_read_at_aligned_addresses_only(numba: Numba, address: int, generated: bool) -> None:
+    """A float4 asks for 16 bytes, which a slice of a float array may not have."""
+    kernel = Kernel(one("*v4f4"))
+    launch = kernel.bind(generated=generated)
+
+    if address % 16 == 0:
+        launch(numba.array(address))
+    else:
+        with pytest.raises(ArgumentError, match="no multiple of the 16 bytes that vectors of 4 x float32 need"):
+            launch(numba.array(address))
+
+    assert len(kernel.driver.launches) == (address % 16 == 0)
+
+
+@PATHS
+@pytest.mark.parametrize(("code", "dtype", "fits"), [
+    ("v2f4", "c8", True), ("v2f4", "V8", True), ("v2f4", "V16", False), ("v2f4", "f8", False), ("v2f4", "f4", True),
+    ("c4", "V8", True), ("c4", "V16", False), ("c4", "f4", False), ("bf", "u2", True), ("bf", "f2", False),
+    ("e4", "u1", True), ("v2bf", "u2", True), ("f2", "u2", False), ("f4", ">f4", False), ("u1", ">f4", True),
+    ("o", "f4", True), ("?", "M8[s]", True), ("i8", "M8[s]", False), ("i4", "u4", False),
+])  # fmt: skip
+def test_elements_are_held_against_the_pointee(code: str, dtype: str, fits: bool, generated: bool) -> None:
+    """Vectors take their components, records of their size and complex numbers; uints carry what NumPy lacks."""
+    kernel = Kernel(one(f"*{code}"))
+    launch = kernel.bind(generated=generated)
+
+    if fits:
+        launch(Interface(ADDRESS, dtype))
+    else:
+        with pytest.raises(ArgumentError, match="the kernel takes"):
+            launch(Interface(ADDRESS, dtype))
+
+
+@PATHS
+def test_masked_array_is_refused(generated: bool) -> None:
+    """A mask cannot be passed with the data."""
+    with pytest.raises(ArgumentError, match="it is a masked array"):
+        Kernel(one("*f4")).bytes_of(Interface(mask=object()), generated=generated)
+
+
+@PATHS
+@pytest.mark.parametrize(("code", "argument", "why"), [
+    ("b1", 2, "the parameter is a bool"), ("b1", 1.0, "the parameter is a bool"), ("b1", None, "is a bool"),
+    ("v2f4", (1.0, 2.0, 3.0), "the vector has 2 components, not 3"), ("v2f4", 1.0, "the parameter is a vector of 2"),
+    ("v2f4", b"1234567", "it has 7 bytes, the parameter 8"), ("v2i4", (1, 2.5), "the parameter is an integer"),
+    ("f2", 65520.0, "too large"), ("bf", 3.4e38, "too large"), ("e4", 465.0, "too large"), ("e5", 61440.0, "too large"),
+    ("e4", float("inf"), "too large"), ("f4", 3.4028235677973366e38, "too large"), ("f4", 1 << 2000, "too large"),
+    ("c4", 1e39j, "too large"), ("u4", -1, "holds 0 to 4294967295"), ("i1", 128, "holds -128 to 127"),
+])  # fmt: skip
+def test_value_that_does_not_fit_is_refused(code: str, argument: Any, why: str, generated: bool) -> None:
+    """Bools, components, sizes and the ends of every float format."""
+    kernel = Kernel(one(code))
+    launch = kernel.bind(generated=generated)
+
+    with pytest.raises(ArgumentError, match=why):
+        launch(argument)
+
+    assert kernel.untouched
+
+
+@PATHS
+@pytest.mark.parametrize(("code", "argument", "bits"), [
+    ("f2", 65519.0, 0x7BFF), ("f2", float("inf"), 0x7C00), ("e4", 464.0, 0x7E), ("e5", 61439.0, 0x7B),
+    ("e5", float("-inf"), 0xFC), ("bf", 3.3961775292304957e38 * 0.999, 0x7F7F), ("bf", float("inf"), 0x7F80),
+    ("bf", -0.0, 0x8000), ("e4", float("nan"), 0x7F), ("bf", float("nan"), 0x7FC0), ("bf", 2**-133, 0x0001),
+])  # fmt: skip
+def test_small_floats_at_their_ends(code: str, argument: float, bits: int, generated: bool) -> None:
+    """Up to half a step past the largest value rounds back to it; infinity and NaN stay what they are."""
+    read = Kernel(one(code)).bytes_of(argument, generated=generated)
+
+    assert int.from_bytes(read[0], "little") == bits
 
 
 @PATHS
@@ -193,6 +314,20 @@ def test_argument_of_another_stream_is_waited_for_on_the_device(numba: Numba, ge
 
     assert kernel.waits == [(7, 9), (11, 9)]
     assert len(kernel.driver.launches) == 2
+
+
+@PATHS
+def test_array_bound_to_another_stream_is_waited_for(numba: Numba, generated: bool) -> None:
+    """Numba's arrays carry a stream too: another one is waited for, the launch's own object is not."""
+    own = SimpleNamespace(__cuda_stream__=(0, 9))
+    kernel = Kernel(one("*f4"), stream=own)
+    launch = kernel.bind(generated=generated)
+
+    for stream in (11, own, 9, 0):
+        launch(numba.array(stream=stream))
+
+    assert kernel.waits == [(11, 9)]
+    assert len(kernel.driver.launches) == 4
 
 
 @PATHS
@@ -242,7 +377,7 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
     """No module, another device, no context, a stale handle: the loader is asked, with the arguments."""
     asked: list[Any] = []
 
-    def relaunch(arguments: tuple[Any, ...], code: int) -> bool:
+    def relaunch(config: Any, arguments: tuple[Any, ...], code: int) -> bool:
         asked.append((arguments[0], arguments[3], code))
         return True
 
@@ -261,7 +396,8 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
 @PATHS
 def test_driver_error_names_kernel_and_cause(numba: Numba, generated: bool) -> None:
     """A code of the driver becomes a LaunchError with the kernel, the shape, the code and a step."""
-    kernel = Kernel()
+    asked: list[int] = []
+    kernel = Kernel(relaunch=lambda config, arguments, code: asked.append(code))
     launch = kernel.bind(generated=generated)
     kernel.driver.answer = 701
 
@@ -272,6 +408,7 @@ def test_driver_error_names_kernel_and_cause(numba: Numba, generated: bool) -> N
         "cannot launch saxpy with grid (3, 2, 1), block (32, 4, 1), sharedmem 16: the driver answered 701\n"
         "  hint: use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory"
     )
+    assert not asked, "a launch that is too large is as large elsewhere"
 
 
 @PATHS
@@ -280,6 +417,8 @@ def test_threads_that_launch_at_once_pack_apart(numba: Numba, generated: bool) -
     count = 8
     kernel, arrays = Kernel(), [numba.array(ADDRESS + 64 * each) for each in range(count)]
     launch = kernel.bind(generated=generated)
+    launch(0.0, None, None, 0)  # leaves a buffer that all may want
+    kernel.driver.launches.clear()
     plain, packed = kernel.driver.cuLaunchKernel, threading.Barrier(count)
 
     def late(*arguments: Any) -> tuple[int]:
@@ -310,12 +449,13 @@ def test_threads_that_launch_at_once_pack_apart(numba: Numba, generated: bool) -
     assert sorted(each[2] for each in kernel.driver.launches) == expected
 
 
-def test_buffers_are_used_again(numba: Numba) -> None:
-    """A million launches need one buffer; a thousand show it."""
+@PATHS
+def test_buffers_are_used_again(numba: Numba, generated: bool) -> None:
+    """Any number of launches, one after the other, need one buffer."""
     kernel, array = Kernel(), numba.array()
-    launch = kernel.bind(generated=True)
+    launch = kernel.bind(generated=generated)
 
-    for _ in range(1000):
+    for _ in range(GENERATE_AFTER - 1):
         launch(2.0, array, array, 7)
 
     assert len(kernel.launcher.idle) == 1

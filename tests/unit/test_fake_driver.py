@@ -100,7 +100,7 @@ Start = Callable[..., Child]
 def cubins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with SOURCE compiled for several architectures, each as `sm_XY.cubin`."""
     folder = tmp_path_factory.mktemp("cubins")
-    for arch in ("sm_80", "sm_90", "sm_90a", "sm_100"):
+    for arch in ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100a"):
         (folder / f"{arch}.cubin").write_bytes(compiled(SOURCE, arch))
     return folder
 
@@ -348,7 +348,15 @@ def refusals(image):
     return (0, *map(code, found), count, code(driver.cuModuleLoadData(image)))
 
 cubin = CUBIN["sm_90"]
+
+def of_cuda_12(sm):
+    image = bytearray(cubin)
+    image[7:9] = 0x33, 7
+    image[48:52] = struct.pack("<I", sm << 16 | 0x500 | sm)
+    return bytes(image)
+
 facts["images"] = {
+    "of CUDA 12, sm_90": refusals(of_cuda_12(90)), "of CUDA 12, sm_80": refusals(of_cuda_12(80)),
     "sm_90": refusals(cubin), "sm_90a": refusals(CUBIN["sm_90a"]), "sm_80": refusals(CUBIN["sm_80"]),
     "sm_100": refusals(CUBIN["sm_100"]), "garbage": refusals(b"garbage-" * 40),
     "truncated": refusals(cubin[:-600] + bytes(600)),
@@ -427,12 +435,15 @@ def test_call_before_init_is_refused(strict: Child) -> None:
     assert strict.facts["before_init"] == 3
 
 
-@pytest.mark.parametrize("image", ["sm_90", "sm_90a"])
+@pytest.mark.parametrize("image", ["sm_90", "sm_90a", "of CUDA 12, sm_90"])
 def test_image_for_this_gpu_is_taken(strict: Child, image: str) -> None:
     assert strict.facts["images"][image] == [0, 0, 0, 3, 0]
 
 
-@pytest.mark.parametrize(("image", "error"), [("sm_80", 209), ("sm_100", 209), ("garbage", 200), ("ptx", 200)])
+@pytest.mark.parametrize(
+    ("image", "error"),
+    [("sm_80", 209), ("sm_100", 209), ("of CUDA 12, sm_80", 209), ("garbage", 200), ("ptx", 200)],
+)
 def test_wrong_image_is_refused_on_first_use(strict: Child, image: str, error: int) -> None:
     """A library takes anything, and its kernels and variables are refused; a module is refused at once."""
     assert strict.facts["images"][image] == [0, error, error, 0, error]
@@ -570,6 +581,17 @@ def test_cubin_fits_its_major_from_its_minor_on(pair: Child) -> None:
     assert pair.facts["codes"] == {"sm_90 on 0": 0, "sm_80 on 0": 209, "sm_90 on 1": 209, "sm_80 on 1": 0}
 
 
+def test_architecture_specific_cubin_fits_one_capability(start: Start) -> None:
+    """sm_100 runs on 10.3, sm_100a does not: the `a` is read from the cubin."""
+    child = start(
+        'begin(); facts["codes"] = [code(load(CUBIN[arch])) for arch in ("sm_100", "sm_100a")]',
+        devices=(103,),
+        eager_loading=True,
+    )
+
+    assert child.facts["codes"] == [0, 209]
+
+
 def test_kernel_of_the_other_device_does_not_launch(pair: Child) -> None:
     assert pair.facts["moved"] == [0, 209]
 
@@ -688,13 +710,14 @@ def test_builders_at_once_agree(tmp_path: Path) -> None:
     assert sorted(path.name for path in Path(*folders).iterdir()) == ["libcuda.so", "libcuda.so.1"]
 
 
-def test_fake_is_seen_by_its_children_alone(start: Start, tmp_path: Path) -> None:
-    """Building and starting leave this process and other children as they were."""
-    loaded = 'print(any("kcache-fake-driver" in line for line in open("/proc/self/maps")))'
-    dlopen = "import ctypes\ntry: ctypes.CDLL('libcuda.so.1')\nexcept OSError: pass\n"
+@pytest.mark.parametrize("name", ["libcuda.so.1", "libcuda.so"])
+def test_fake_is_seen_by_its_children_alone(name: str) -> None:
+    """Under both names that are asked for; other children and this process keep what they had."""
+    script = f"import ctypes\ntry: ctypes.CDLL('{name}')\nexcept OSError: pass\n"
+    script += "print(any('kcache-fake-driver' in line for line in open('/proc/self/maps')))"
 
-    plain = subprocess.run([sys.executable, "-c", dlopen + loaded], capture_output=True, text=True, check=True)
-    fake = run(dlopen + loaded, env=environment(build()))
+    plain = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    fake = run(script, env=environment(build()))
 
     assert (plain.stdout.strip(), fake.stdout.strip()) == ("False", "True")
     assert not [name for name in os.environ if name.startswith("KC_FAKE_")]

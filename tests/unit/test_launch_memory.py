@@ -17,6 +17,7 @@ from numba_kcache.model.parameter import Parameter
 from tests.support.launching import (
     CupyArray,
     DlpackArray,
+    Interface,
     Kernel,
     Tensor,
     fake_cupy,
@@ -92,7 +93,6 @@ TENSORS = {
         r"not lie in one piece, its strides are \(8,\) bytes",
     ),
     "negated": ({"neg": True}, "it is conjugated or negated only on paper"),
-    "conjugated": ({"conj": True}, "it is conjugated or negated only on paper"),
     "sparse": ({"layout": "sparse_coo"}, "its layout is torch.sparse_coo"),
     "without memory": ({"storage": False}, "the tensor has no memory: Cannot access data pointer of Tensor"),
 }
@@ -115,9 +115,10 @@ def test_unfit_tensor_is_refused(stream: Any, case: str, generated: bool) -> Non
 
 
 @PATHS
-def test_conjugated_tensor_is_refused_for_pointers_to_anything(stream: Any, generated: bool) -> None:
-    """A `void*` says nothing of elements, but lazily conjugated memory is wrong for every reader."""
-    kernel = Kernel(one("*?"))
+@pytest.mark.parametrize("code", ["*?", "*c4", "*v2f4"])
+def test_conjugated_tensor_is_refused(stream: Any, code: str, generated: bool) -> None:
+    """Lazily conjugated memory is wrong for every reader, also for one that says nothing of elements."""
+    kernel = Kernel(one(code))
     launch = kernel.bind(generated=generated)
     launch(Tensor(ADDRESS, "complex64"))
 
@@ -190,6 +191,41 @@ def test_dlpack_capsule_is_given_back() -> None:
     gc.collect()
 
     assert freed() is None
+
+
+def test_dlpack_tensor_lives_until_the_launch_is_queued() -> None:
+    """What an exporter makes for the occasion is there when the driver is called."""
+    made: list[weakref.ref[Any]] = []
+
+    class Exporter(DlpackArray):
+        def __dlpack__(self, *, stream: int, **newer: Any) -> Any:
+            array = np.zeros(4, "f4")
+            made.append(weakref.ref(array))
+            return array.__dlpack__(**newer)
+
+    kernel = Kernel(one("*f4"))
+    plain, alive = kernel.driver.cuLaunchKernel, []
+
+    def watched(*arguments: Any) -> tuple[int]:
+        alive.append(made[-1]() is not None)
+        return plain(*arguments)
+
+    kernel.driver.cuLaunchKernel = watched  # type: ignore[method-assign]
+    kernel.bind()(Exporter(None))
+
+    assert alive == [True]
+
+
+def test_bfloat16_is_known_by_the_name_of_its_dtype() -> None:
+    """A typestr says only "two bytes" of it; what has such a dtype says so itself."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = Interface(ADDRESS, "V2")
+    array.dtype = np.dtype(ml_dtypes.bfloat16)  # type: ignore[attr-defined]
+
+    assert Kernel(one("*bf")).bytes_of(array) == [word(ADDRESS)]
+    assert Kernel(one("bf")).bytes_of(ml_dtypes.bfloat16(1.5)) == [b"\xc0\x3f"]
+    with pytest.raises(ArgumentError, match="the kernel takes bfloat16"):
+        Kernel(one("*bf")).bytes_of(Interface(ADDRESS, "V2"))
 
 
 def test_dlpack_on_the_host_is_refused() -> None:

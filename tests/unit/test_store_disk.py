@@ -16,6 +16,7 @@ from numba_kcache.store import directory, tree
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from numba_kcache.store.manifest import MAX_VARIANTS
 from numba_kcache.store.memory import MemoryStore
+from numba_kcache.store.tree import Tree
 from tests.support.stores import (
     HOUR_S,
     Clock,
@@ -191,8 +192,8 @@ def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
     store = open_store(root, clock=clock, **limits)
     for number in range(20):
         store.put(small_entry(number))
+        store.wait_for_eviction()
         clock.now_s += 2 * HOUR_S
-    store.wait_for_eviction()
     store.get(key_of(0))
 
     store.put(small_entry(20))
@@ -297,10 +298,53 @@ def test_size_is_set_right_by_a_walk(root: Path) -> None:
     assert store.size().entries == 4
 
 
+def test_everything_is_counted_once_a_day(root: Path) -> None:
+    """By the first put after it; a change that no record speaks of is found then."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    for number in range(3):
+        store.put(small_entry(number))
+    file_of(store, key_of(0)).unlink()
+    clock.now_s += 23 * HOUR_S
+    store.put(small_entry(3))
+    store.wait_for_eviction()
+    assert store.size().entries == 4
+    clock.now_s += 2 * HOUR_S
+
+    store.put(small_entry(4))
+    store.wait_for_eviction()
+
+    assert store.size().entries == 4 == store.size(exact=True).entries
+
+
+def test_everything_is_counted_again_soon_after_a_busy_walk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was added during a walk may be counted twice; a minute later it is not."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    before_walk = Tree.walk
+
+    def busy(tree: Tree, kind: int) -> object:
+        if kind == 1:
+            Tree.walk = before_walk  # type: ignore[method-assign]
+            file_of(store, key_of(2)).parent.mkdir(exist_ok=True)
+            open_store(root, clock=clock).put(small_entry(2))
+        return before_walk(tree, kind)
+
+    monkeypatch.setattr(Tree, "walk", busy)
+    store.prune()
+    assert store.size().entries == 3
+    clock.now_s += 61
+
+    store.put(small_entry(3))
+    store.wait_for_eviction()
+
+    assert store.size().entries == 3 == store.size(exact=True).entries
+
+
 def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
     """A file that was used or replaced after it was looked at stays."""
     from numba_kcache.store.eviction import remove_unchanged
-    from numba_kcache.store.tree import Tree
 
     store = open_store(root, clock=Clock())
     store.put(small_entry(1))
@@ -474,8 +518,9 @@ def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> No
     assert store.get(key_of(1)) is None
     assert store.put(entry_of(2))
     assert store.get(key_of(2)) == entry_of(2)
-    assert store.clear().entries == 0
-    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED]
+    assert store.prune(max_size_bytes=0).entries == store.clear().entries + 1 == 1
+    assert not store.remove(key_of(1))
+    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED, EventKind.EVICTED]
     assert "12345" in events[0].fields["error"]
     assert len(files_below(root / "v1" / "entries")) == 1
 
@@ -484,6 +529,9 @@ def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> No
 def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path, mode: int) -> None:
     """With one event that says what to do; the store works on in a private directory."""
     open_store(root).put(entry_of(1))
+    file_of(open_store(root), key_of(2)).parent.mkdir(exist_ok=True)
+    (root / "v1" / "quarantine").mkdir()
+    (root / "v1" / "quarantine" / "evidence").write_bytes(b"")
     root.chmod(mode)
     events = Events()
     store = open_store(root, emit=events)
@@ -492,6 +540,9 @@ def test_directory_that_others_may_write_is_refused(root: Path, elsewhere: Path,
     assert store.put(entry_of(1))
     assert store.get(key_of(1)) == entry_of(1)
     assert open_store(elsewhere).get(key_of(1)) == entry_of(1)
+    assert store.size().entries == 1 == store.size(exact=True).entries
+    store.clear()
+    assert len(files_below(root / "v1" / "quarantine")) == 1
     (event,) = events.of(EventKind.TROUBLE)
     assert "shared=True" in event.fields["error"]
 
@@ -509,6 +560,27 @@ def test_shared_directory_is_trusted_when_asked(root: Path) -> None:
         assert (root / "v1" / "entries").stat().st_mode & 0o777 == 0o775
     finally:
         os.umask(before)
+
+
+def test_directory_that_cannot_be_looked_at_is_refused(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be checked is not trusted: one event, and a private directory."""
+    open_store(root).put(entry_of(1))
+    events, stat = Events(), os.stat
+    store = open_store(root, emit=events)
+
+    def denied(path: object, **options: object) -> os.stat_result:
+        if path == str(root):
+            raise PermissionError(errno.EACCES, "permission denied")
+        return stat(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", denied)
+
+    assert store.get(key_of(1)) is None
+    assert store.put(entry_of(2))
+    assert store.get(key_of(2)) == entry_of(2)
+    assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED]
 
 
 def test_file_in_place_of_the_directory_is_refused(root: Path, elsewhere: Path) -> None:
@@ -629,6 +701,7 @@ MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
         ("/home/me/.cache/numba_kcache", True),
         ("/home", True),
         ("/homework/x", False),
+        ("/home2/x", False),
         ("/home/me/local/cache", False),
         ("/scratch/me", True),
         ("/mnt/with space/x", True),
@@ -659,6 +732,24 @@ def test_network_directory_gets_a_local_one_in_front(
     assert not (root / "v1" / "locks").exists()
     file_of(store, key_of(1)).unlink()
     assert store.get(key_of(1)) == entry_of(1)
+
+
+def test_recency_on_the_network_is_renewed_once_a_day(
+    root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand ranks that hit one entry write its time once."""
+    clock = Clock()
+    open_store(root, clock=clock).put(entry_of(1))
+    stored = clock()
+    monkeypatch.setattr(directory, "is_network", lambda path, status: path == str(root))
+    clock.now_s += 23 * HOUR_S
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == stored
+    open_store(elsewhere).clear()
+    clock.now_s += 2 * HOUR_S
+
+    assert open_store(root, clock=clock).get(key_of(1)) == entry_of(1)
+    assert file_of(open_store(root), key_of(1)).stat().st_mtime == clock()
 
 
 def test_stale_handle_is_read_once_more(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

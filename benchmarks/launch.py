@@ -1,0 +1,262 @@
+"""What does one asynchronous launch cost the host, beside other launchers, by number of arguments?
+
+Method      A kernel with a one-thread body takes 0, 2, 4, 8 or 16 arguments, half float32 arrays, half scalars. Each
+            system launches it in batches on one stream and the device is synchronised between batches, outside the
+            clock; batches of the systems alternate, so that they share whatever disturbs the machine. A sample is
+            the mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through
+            cuda.bindings with everything packed before. All arguments are checked by the systems that check.
+            `--packing` needs no device: a function that does nothing stands for the driver.
+Shows not   Latency until the kernel runs; queues that are full; other processes on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+COUNTS = (0, 2, 4, 8, 16)
+LETTERS = "abcdefgh"
+_kept: list[Any] = []  # what only an address of is passed on
+System = Callable[[int], Callable[[], Any]]
+"""Makes one launch of the kernel with so many arguments, ready to be repeated; raises where it cannot run here."""
+
+
+def source(arguments: int) -> str:
+    """CUDA C++ of the kernel: pointers first, then floats."""
+    half = arguments // 2
+    pointers = [f"float *p{letter}" for letter in LETTERS[:half]]
+    scalars = [f"float s{letter}" for letter in LETTERS[:half]]
+    uses = "".join(f"p{letter}[0] = s{letter};" for letter in LETTERS[:half])
+    return f'extern "C" __global__ void k({", ".join(pointers + scalars)}) {{ if (clock64() == 0) {{ {uses} }} }}'
+
+
+def numba_arrays(arguments: int) -> list[Any]:
+    import numpy as np
+    from numba import cuda
+
+    return [cuda.to_device(np.ones(64, np.float32)) for _ in range(arguments // 2)]
+
+
+def cupy_arrays(arguments: int) -> list[Any]:
+    import cupy
+
+    return [cupy.ones(64, cupy.float32) for _ in range(arguments // 2)]
+
+
+def tensors(arguments: int) -> list[Any]:
+    import torch
+
+    return [torch.ones(64, device="cuda") for _ in range(arguments // 2)]
+
+
+def here(arrays: Callable[[int], list[Any]]) -> System:
+    def make(arguments: int) -> Callable[[], Any]:
+        from numba_kcache import cached_kernel
+
+        launch, values = cached_kernel(source(arguments), name="k")[1, 32], arrays(arguments)
+        scalars = [2.0] * len(values)
+        return partial(launch, *values, *scalars)
+
+    return make
+
+
+def here_new_grid(arguments: int) -> Callable[[], Any]:
+    from numba_kcache import cached_kernel
+
+    kernel, values, grids = cached_kernel(source(arguments), name="k"), numba_arrays(arguments), count(1)
+    scalars = [2.0] * len(values)
+    return lambda: kernel[next(grids), 32](*values, *scalars)
+
+
+def bare(arguments: int) -> Callable[[], Any]:
+    from cuda.bindings import driver
+
+    from numba_kcache import cached_kernel
+
+    kernel, values = cached_kernel(source(arguments), name="k"), numba_arrays(arguments)
+    kernel[1, 32](*values, *[2.0] * len(values))
+    launcher = next(iter(kernel._launchers.values()))[0]
+    memory, address = launcher.new_buffer()
+    pointers = [each.device_ctypes_pointer.value for each in values]
+    launcher.pack(memory, 0, *pointers, *[2.0] * len(values))
+    _kept.extend((memory, *values))
+    function, stream, launch = launcher.function, driver.CUstream(0), driver.cuLaunchKernel
+    return partial(launch, function, 1, 1, 1, 32, 1, 1, 0, stream, address, 0)
+
+
+def cuda_core(arguments: int) -> Callable[[], Any]:
+    import numpy as np
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, Stream, launch
+
+    device = Device()
+    device.set_current()
+    kernel = (
+        Program(source(arguments), "c++", ProgramOptions(arch=f"sm_{device.arch}")).compile("cubin").get_kernel("k")
+    )
+    stream, config = Stream.from_handle(0), LaunchConfig(grid=1, block=32)
+    values = numba_arrays(arguments)
+    _kept.extend(values)
+    passed = [each.device_ctypes_pointer.value for each in values] + [np.float32(2)] * len(values)
+    return partial(launch, stream, config, kernel, *passed)
+
+
+def cupy_raw(arguments: int) -> Callable[[], Any]:
+    import cupy
+    import numpy as np
+
+    kernel, values = cupy.RawKernel(source(arguments), "k"), cupy_arrays(arguments)
+    passed = (*values, *[np.float32(2)] * len(values))
+    return partial(kernel, (1,), (32,), passed)
+
+
+def numba_jit(arguments: int) -> Callable[[], Any]:
+    from numba import cuda
+
+    half = arguments // 2
+    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[:half]]
+    body = "".join(f"\n        p{letter}[0] = s{letter}" for letter in LETTERS[:half]) or "\n        pass"
+    scope: dict[str, Any] = {"cuda": cuda}
+    exec(f"def k({', '.join(names)}):\n    if cuda.threadIdx.x > 2000:{body}\n", scope)
+    launch, values = cuda.jit(scope["k"])[1, 32], numba_arrays(arguments)
+    scalars = [2.0] * len(values)
+    return partial(launch, *values, *scalars)
+
+
+def triton_jit(arguments: int) -> Callable[[], Any]:
+    if arguments != 4:
+        raise NotImplementedError("a Triton kernel is written once, for four arguments")
+    import triton
+    import triton.language as tl
+
+    global tl_  # the kernel's source is read by name
+    tl_ = tl
+    kernel, (x, y) = triton.jit(_triton_body), tensors(arguments)
+    return partial(kernel[(1,)], x, y, 2.0, 3.0)
+
+
+def _triton_body(pa, pb, sa, sb):  # type: ignore[no-untyped-def]
+    if tl_.program_id(0) > 2000:
+        tl_.store(pa, sa)
+        tl_.store(pb, sb)
+
+
+def torch_compile_kernel(arguments: int) -> Callable[[], Any]:
+    import torch
+
+    kernel = torch.cuda._compile_kernel(source(arguments), "k")
+    values = tensors(arguments)
+    scalars = [2.0] * len(values)
+    return partial(kernel, (1, 1, 1), (32, 1, 1), (*values, *scalars))
+
+
+SYSTEMS: dict[str, System] = {
+    "bare cuLaunchKernel, packed before": bare,
+    "numba_kcache, Numba arrays": here(numba_arrays),
+    "numba_kcache, Numba arrays, a new grid": here_new_grid,
+    "numba_kcache, CuPy arrays": here(cupy_arrays),
+    "numba_kcache, PyTorch tensors": here(tensors),
+    "cuda.core launch, config built before": cuda_core,
+    "CuPy RawKernel, CuPy arrays": cupy_raw,
+    "Numba cuda.jit, Numba arrays": numba_jit,
+    "Triton, PyTorch tensors": triton_jit,
+    "torch _compile_kernel, tensors": torch_compile_kernel,
+}
+
+
+def packing(arguments: int) -> Callable[[], Any]:
+    """A launch with all checks on a driver that does nothing: what this package itself costs."""
+    launch, values = _stub_kernel(arguments)
+    scalars = [2.0] * (arguments // 2)
+    return partial(launch, *values, *scalars)
+
+
+def nothing(arguments: int) -> Callable[[], Any]:
+    """The same call of the driver, prepared."""
+    return partial(_answer, 0, 1, 1, 1, 32, 1, 1, 0, 0, 1 << 40, 0)
+
+
+def _answer(*_: Any) -> tuple[int]:
+    return (0,)
+
+
+def _stub_kernel(arguments: int) -> tuple[Callable[..., None], list[Any]]:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from numba_kcache.model.parameter import Parameter
+    from tests.support.launching import Kernel, Numba
+
+    half = arguments // 2
+    pointers = [Parameter(8 * index, 8, "*f4", "float*", f"p{index}") for index in range(half)]
+    scalars = [Parameter(8 * half + 4 * index, 4, "f4", "float", f"s{index}") for index in range(half)]
+    kernel, numba = Kernel((*pointers, *scalars)), Numba()
+    kernel.driver.cuLaunchKernel = _answer  # type: ignore[method-assign]
+    arrays = [numba.array(4096 * (index + 1)) for index in range(half)]
+    return kernel.bind(generated=True), [*arrays]
+
+
+STUBS: dict[str, System] = {"a driver that does nothing": nothing, "numba_kcache on it, Numba arrays": packing}
+
+
+def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
+    """Samples in microseconds by system and number of arguments; systems that cannot run here are left out."""
+    found: dict[str, dict[int, list[float]]] = {name: {} for name in systems}
+    for arguments in COUNTS:
+        ready = {}
+        for name, make in systems.items():
+            try:
+                ready[name] = make(arguments)
+                for _ in range(50):
+                    ready[name]()
+            except Exception as error:  # a peer that is missing or refuses is reported and left out
+                ready.pop(name, None)
+                print(f"{name}, {arguments} arguments: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+        for _ in range(batches):
+            for name, launch in ready.items():
+                found[name].setdefault(arguments, []).append(_batch(launch, launches))
+    return {name: by_count for name, by_count in found.items() if by_count}
+
+
+def _batch(launch: Callable[[], Any], launches: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(launches):
+        launch()
+    spent = time.perf_counter_ns() - start
+    _synchronize()
+    return spent / launches / 1e3
+
+
+def _synchronize() -> None:
+    from cuda.bindings import driver
+
+    try:
+        driver.cuCtxSynchronize()
+    except RuntimeError:  # no driver here: --packing
+        pass
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packing", action="store_true", help="without a device: what checks and packing cost")
+    parser.add_argument("--batches", type=int, default=41)
+    parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    from header import machine_header, write_result
+
+    samples = measure(STUBS if arguments.packing else SYSTEMS, arguments.batches, arguments.launches)
+    print(f"{'median us of a launch with arguments:':42}", "".join(f"{each:9}" for each in COUNTS))
+    for name, by_count in samples.items():
+        cells = (f"{statistics.median(by_count[each]):9.2f}" if each in by_count else f"{'-':>9}" for each in COUNTS)
+        print(f"{name:42}", "".join(cells))
+    if arguments.json:
+        write_result(arguments.json, "launch_packing" if arguments.packing else "launch", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What of Numba's configuration changes the code it makes.
+
+Promise     The values are those that a compilation starting now would use. Numba is never imported: as long
+            as `numba.cuda` is not loaded there is nothing to read.
+Not here    Decorator options (python_function has them) and settings that only print.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ..keys.components import Component, component
+from ..keys.encoding import Plain
+
+CODE_SETTINGS = (
+    "OPT", "FORCE_CUDA_CC", "CUDA_DEBUGINFO_DEFAULT", "CUDA_DEBUG_POLY", "CUDA_DEBUG_POLY_USE_TYPED_CONST",
+    "DEBUG_JIT", "BOUNDSCHECK", "EXTEND_VARIABLE_LIFETIMES", "CUDA_ENABLE_NRT", "CUDA_NRT_STATS", "DEBUG_NRT",
+    "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_INCLUDE_PATH", "USE_LEGACY_TYPE_SYSTEM",
+)  # fmt: skip
+"""Attributes of `numba.core.config`; each has an environment variable `NUMBA_...` of about the same name."""
+
+
+def code_environment() -> Component | None:
+    """The settings by name, as one component; None while `numba.cuda` is not loaded.
+
+    Numba reads changed environment variables when it starts to compile; it is told to do so here already, so
+    that key and code are of the same settings.
+    """
+    config = sys.modules.get("numba.cuda.core.config")
+    if config is None or "numba.cuda" not in sys.modules:
+        return None
+    try:
+        config.reload_config()
+    except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
+        pass
+    return component("numba settings", {name: _plain(getattr(config, name, None)) for name in CODE_SETTINGS})
+
+
+def _plain(value: object) -> Plain:
+    """Numba's optimisation level is an int with a name of its own ("max"); the rest are plain."""
+    if value is None or type(value) in (bool, str):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    return repr(value)

@@ -1,0 +1,53 @@
+"""The argument types of a Numba kernel as a component of the key.
+
+Promise     Two signatures have one digest only if Numba compiles the same code for both. Numba's own text of a
+            type does not say that: it leaves out the field names of a named tuple and the members of an enum.
+            A type that an extension defines is code of its own: `Uncapturable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..keys.components import Component, component
+from ..keys.encoding import Plain
+from .numba_objects import is_numba_type, loaded
+from .python_function import Uncapturable
+from .python_value import Refused, value_form
+
+
+def signature_component(types: Sequence[Any]) -> Component | Uncapturable:
+    """The types in order; the component's value is their text, for explanations."""
+    try:
+        form = [_type_form(each) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])
+
+
+def _type_form(kind: Any) -> Plain:
+    if not is_numba_type(kind):
+        raise Refused(f"{kind} is a type of {type(kind).__module__}, not of Numba")
+    if _is(kind, "BaseNamedTuple"):
+        return "named tuple", _class_form(kind.instance_class), [_type_form(each) for each in kind]
+    if _is(kind, "BaseTuple"):
+        return "tuple", [_type_form(each) for each in kind]
+    if _is(kind, "EnumMember"):
+        return "enum member", type(kind).__name__, _class_form(kind.instance_class), _type_form(kind.dtype)
+    if _is(kind, "Array"):
+        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+        return "array", type(kind).__qualname__, _type_form(kind.dtype), flags
+    text = repr(kind)
+    if "<" in text or " at 0x" in text:
+        raise Refused(f"the type {text} stands for an object of this process")
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+
+
+def _is(kind: Any, name: str) -> bool:
+    known = loaded("numba.core.types", name)
+    return isinstance(known, type) and isinstance(kind, known)
+
+
+def _class_form(kind: type) -> Plain:
+    return value_form(kind, lambda value: None)

@@ -1,0 +1,45 @@
+"""What kind of linker input a path or one of Numba's `LinkableCode` objects is.
+
+Promise     Numba is not imported: its classes are known by name, since their own `kind` is partly a word and
+            partly a constant of the driver's bindings.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from .request import LinkInput
+
+LINK_SUFFIXES = {
+    ".cu": "cu", ".ptx": "ptx", ".ltoir": "ltoir", ".o": "object", ".a": "library", ".lib": "library",
+    ".fatbin": "fatbin", ".cubin": "cubin",
+}  # fmt: skip
+"""The kind of a file by its suffix."""
+
+_CLASSES = {
+    "CUSource": "cu", "PTXSource": "ptx", "LTOIR": "ltoir", "Object": "object", "Archive": "library",
+    "Fatbin": "fatbin", "Cubin": "cubin",
+}  # fmt: skip
+
+
+def kind_of_path(path: str) -> str | None:
+    """The kind of a file; None where its suffix says nothing."""
+    return LINK_SUFFIXES.get(os.path.splitext(path)[1])
+
+
+def linkable_input(item: Any) -> LinkInput | None:
+    """A `LinkableCode` object as it is now (its text may grow); None if it is no such object."""
+    for each in type(item).__mro__:
+        if each.__name__ in _CLASSES and hasattr(item, "data"):
+            data = item.data
+            return LinkInput(
+                _CLASSES[each.__name__], str(item.name), data.encode() if isinstance(data, str) else bytes(data)
+            )
+    return None
+
+
+def callbacks_of(item: Any) -> tuple[Any, ...]:
+    """Functions that a `LinkableCode` object wants called when its module is loaded or unloaded."""
+    found = (getattr(item, "setup_callback", None), getattr(item, "teardown_callback", None))
+    return tuple(each for each in found if each is not None)

@@ -1,0 +1,130 @@
+"""The plug is pulled: on a real filesystem, by the ioctl that shuts it down without writing its journal.
+
+SIGKILL cannot show what a missing sync does, because the page cache outlives the process. Needs root, a loop
+device and mkfs; skipped with the reason where one of them is missing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store.publish import Durability
+from tests.support.stores import Events, entry_of, in_child, key_of, open_store, small_entry
+
+GOING_DOWN = 0x8004587D  # _IOR('X', 125, __u32): the same for ext4 and XFS
+WITHOUT_JOURNAL = 2
+PUTS = 100
+
+
+class Disk:
+    """A filesystem in a file, mounted by loop."""
+
+    def __init__(self, image: Path, point: Path) -> None:
+        self.image, self.point = image, point
+
+    def mount(self) -> None:
+        """Mount, replaying the journal."""
+        done = subprocess.run(["mount", "-o", "loop", str(self.image), str(self.point)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"cannot mount a loop device here: {done.stderr.strip()}")
+
+    def unmount(self) -> None:
+        """Unmount, for which nobody may have a file open."""
+        subprocess.run(["umount", str(self.point)], check=True, capture_output=True)
+
+    def cut(self) -> None:
+        """Pull the plug and start again."""
+        fd = os.open(self.point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, GOING_DOWN, struct.pack("I", WITHOUT_JOURNAL))
+        except OSError as error:
+            pytest.skip(f"this filesystem cannot be shut down: {error}")
+        finally:
+            os.close(fd)
+        self.unmount()
+        self.mount()
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A fresh filesystem."""
+    kind = request.param
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount")
+    if shutil.which(f"mkfs.{kind}") is None:
+        pytest.skip(f"mkfs.{kind} is not installed")
+    image, point = tmp_path / "image", tmp_path / "mnt"
+    point.mkdir()
+    with image.open("wb") as file:
+        file.truncate(320 << 20 if kind == "xfs" else 64 << 20)
+    subprocess.run([f"mkfs.{kind}", "-q", str(image)], check=True, capture_output=True)
+    made = Disk(image, point)
+    made.mount()
+    yield made
+    while os.path.ismount(point):
+        subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def read_after_cut(disk: Disk, durability: Durability) -> tuple[int, int]:
+    """Put, pull the plug, read: how many are there, and how many were damaged."""
+    store = open_store(disk.point / "cache", durability=durability)
+    for number in range(PUTS):
+        assert store.put(entry_of(number, 5000))
+    store.wait_for_eviction()
+    disk.cut()
+
+    events = Events()
+    again = open_store(disk.point / "cache", emit=events)
+    found = [again.get(key_of(number)) for number in range(PUTS)]
+    for number, entry in enumerate(found):
+        assert entry is None or entry == entry_of(number, 5000)
+    assert again.put(small_entry(PUTS))
+    assert again.get(key_of(PUTS)) == small_entry(PUTS)
+    return sum(entry is not None for entry in found), len(events.of(EventKind.DAMAGED))
+
+
+def test_synced_entries_survive_a_power_cut(disk: Disk) -> None:
+    """With `data` no entry is ever damaged, and all but the last few have their names."""
+    there, damaged = read_after_cut(disk, "data")
+
+    assert damaged == 0
+    assert there >= PUTS - 2
+
+
+def test_no_entry_is_lost_with_full_durability(disk: Disk) -> None:
+    """With `full` each put that returned is there."""
+    assert read_after_cut(disk, "full") == (PUTS, 0)
+
+
+def test_unsynced_entries_are_never_wrong(disk: Disk) -> None:
+    """With `none` they may be gone or empty, and then they are misses; this is what a sync is for."""
+    there, _ = read_after_cut(disk, "none")
+
+    assert there < PUTS
+
+
+def test_shut_down_filesystem_is_a_miss(disk: Disk) -> None:
+    """Every call fails with EIO while it is down; nothing raises."""
+    store = open_store(disk.point / "cache")
+    store.put(small_entry(1))
+    fd = os.open(disk.point, os.O_RDONLY)
+    fcntl.ioctl(fd, GOING_DOWN, struct.pack("I", WITHOUT_JOURNAL))
+    os.close(fd)
+
+    def work() -> None:
+        events = Events()
+        down = open_store(disk.point / "cache", emit=events)
+        assert down.get(key_of(2)) is None
+        assert not store.put(small_entry(2))
+        assert store.get_manifest(key_of(1)) == []
+
+    assert in_child(work) == 0

@@ -1,0 +1,400 @@
+"""Laws of the key: what changes it, what does not, and that it is the same everywhere and for ever."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numba_kcache.errors import UncacheableError
+from numba_kcache.keys import components as key_components
+from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
+from numba_kcache.keys.encoding import encode
+from numba_kcache.model.request import Origin
+from tests.support.compiling import ROOT, in_python
+from tests.support.keying import COMPILERS, VERSIONS, job_of, key_of
+
+GOLDEN = ROOT / "tests" / "data" / "golden_keys.json"
+SOURCE = 'extern "C" __global__ void k(float *x) { *x = N; }'
+PTX = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry _ZN4mainB2v1k() { call _ZfB3v1; call _ZfB4v2; }"
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(codec=None), max_size=8)
+    | st.binary(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+# -- encoding -----------------------------------------------------------------------------------------------
+
+
+def decoded(data: bytes) -> Any:
+    """The value in canonical bytes, its type kept beside it: written from the grammar, not from the encoder."""
+    value, rest = _decoded(data)
+    assert not rest
+    return value
+
+
+def _decoded(data: bytes) -> tuple[Any, bytes]:
+    tag, (size,) = data[:1], struct.unpack(">Q", data[1:9])
+    body, rest = data[9 : 9 + size], data[9 + size :]
+    assert len(body) == size
+    if tag in (b"l", b"d"):
+        members = []
+        while body:
+            member, body = _decoded(body)
+            members.append(member)
+        return (tag, tuple(members)), rest
+    return (tag, body), rest
+
+
+def meaning(value: Any) -> Any:
+    """What two values share exactly if they mean the same to a key."""
+    if isinstance(value, dict):
+        return (b"d", tuple(itertools.chain.from_iterable((meaning(k), meaning(value[k])) for k in sorted(value))))
+    if isinstance(value, list | tuple):
+        return (b"l", tuple(map(meaning, value)))
+    if isinstance(value, bool):
+        return (b"t", b"1" if value else b"0")
+    if isinstance(value, int):
+        return (b"i", str(value).encode())
+    if isinstance(value, float):
+        return (b"f", value.hex().encode())
+    if isinstance(value, str):
+        return (b"s", value.encode("utf-8", "surrogatepass"))
+    return (b"n", b"") if value is None else (b"b", value)
+
+
+@given(plain)
+def test_encoding_can_be_read_back(value: Any) -> None:
+    """A decoder gets the very value back, so no two values share their bytes."""
+    assert decoded(encode(value)) == meaning(value)
+
+
+@given(plain, plain)
+def test_bytes_are_equal_exactly_where_values_are(one: Any, other: Any) -> None:
+    """Injective, and the same for the same."""
+    assert (encode(one) == encode(other)) == (meaning(one) == meaning(other))
+
+
+def test_look_alikes_differ() -> None:
+    """The classic collisions: 1, True, 1.0 and "1"; "" and nothing; joined and split; nested and flat."""
+    values = [1, True, 1.0, "1", b"1", None, 0, False, 0.0, -0.0, "", b"", [], {}, [[]], [1], ["1"], ["ab", "c"],
+              ["a", "bc"], ["abc"], [["a"], "b"], [["a", "b"]], ["a", ["b"]], {"a": 1}, ["a", 1], [["a", 1]],
+              {"a": {"b": 1}}, {"a": 1, "b": 1}, math.inf, math.nan, "\0", "s\0"]  # fmt: skip
+
+    assert len({encode(value) for value in values}) == len(values)
+    assert encode((1, 2)) == encode([1, 2])
+    assert encode({"a": 1, "b": 2}) == encode({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{1, 2}, object(), 1j, SimpleNamespace(), bytearray(b"x"), Path("x"), [1, {"a": {1}}], type("S", (str,), {})("x")],
+)
+def test_other_types_are_refused(value: Any) -> None:
+    """Nothing is turned into text to get a key out of it: a repr may hold an address."""
+    with pytest.raises(TypeError, match="cannot encode a "):
+        encode(value)
+
+
+# -- components ---------------------------------------------------------------------------------------------
+
+named = st.lists(st.tuples(st.text(max_size=4), plain), max_size=5)
+
+
+@given(named, named)
+def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None:
+    """Names, values, number and order of the components, and nothing else."""
+    keys = [derive(component(name, value) for name, value in pairs) for pairs in (one, other)]
+    same = [(meaning(n), meaning(v)) for n, v in one] == [(meaning(n), meaning(v)) for n, v in other]
+
+    assert (keys[0] == keys[1]) == same
+    assert all(len(key) == 64 and set(key) <= set("0123456789abcdef") for key in keys)
+
+
+def test_schema_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two schemas never share a key."""
+    before = derive([component("a", 1)])
+    monkeypatch.setattr(key_components, "_PREFIX", encode("numba_kcache") + encode(SCHEMA + 1))
+
+    assert derive([component("a", 1)]) != before
+
+
+def test_secret_enters_the_key_and_is_kept_nowhere() -> None:
+    """With clear=False the value counts, and the record shows None."""
+    secret, other = component("token", "hunter2", clear=False), component("token", "hunter3", clear=False)
+
+    assert derive([secret]) != derive([other])
+    assert secret.record() == ("token", secret.digest, None)
+
+
+def test_large_value_is_kept_as_its_digest() -> None:
+    """A source of a megabyte is not repeated in the entry's report."""
+    small, large = component("source", "x"), component("source", "x" * CLEAR_LIMIT_BYTES)
+
+    assert small.record()[2] == "x"
+    assert large.record()[2] is None
+    assert small.digest != large.digest
+
+
+def test_diff_names_every_component_that_differs() -> None:
+    """Changed, added and removed; not the first alone."""
+    old = [component(name, value).record() for name, value in (("a", 1), ("b", 2), ("c", 3), ("gone", 0))]
+    new = [component(name, value).record() for name, value in (("a", 1), ("b", 20), ("c", 30), ("new", 0))]
+
+    assert diff(old, new) == (
+        Difference("b", old[1], new[1]),
+        Difference("c", old[2], new[2]),
+        Difference("new", None, new[3]),
+        Difference("gone", old[3], None),
+    )
+    assert diff(old, old) == ()
+
+
+# -- requests -----------------------------------------------------------------------------------------------
+
+
+def variants(tmp_path: Path) -> dict[str, str]:
+    """The key of a request, and of as many requests as have one thing changed."""
+    files = {"a.cu": "A", "b.cu": "A", "c.cu": "C", "a.ptx": "A", "a.o": "A", "c.o": "C", "a.ltoir": "A"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    linked = {f"link {name}": key_of(job_of(SOURCE, link=[tmp_path / name])) for name in files}
+    changed = {
+        "nothing": {},
+        "source": {"text": SOURCE + " "},
+        "comment": {"text": SOURCE + "// why"},
+        "guess": {"guess": "other"},
+        "no guess": {"guess": None},
+        "name": {"name": "k"},
+        "instance": {"name": "k<float>"},
+        "target": {"target": "sm_80"},
+        "suffix": {"target": "sm_90a"},
+        "virtual": {"target": "compute_90"},
+        "through": {"through": "compute_80"},
+        "through other": {"through": "compute_75"},
+        "signature": {"signature": "float*"},
+        "signature other": {"signature": "int*"},
+        "fastmath": {"fastmath": True},
+        "std": {"std": "c++17"},
+        "std other": {"std": "c++20"},
+        "define": {"defines": {"N": 1}},
+        "define value": {"defines": {"N": 2}},
+        "define name": {"defines": {"M": 1}},
+        "define empty": {"defines": {"N": ""}},
+        "define bare": {"defines": {"N": None}},
+        "define function": {"defines": {"N(x)": "1", "N": "1"}},
+        "define function later": {"defines": {"N": "1", "N(x)": "1"}},
+        "flag define": {"options": ["-DN=1"]},
+        "max_registers": {"max_registers": 32},
+        "max_registers other": {"max_registers": 64},
+        "lineinfo": {"lineinfo": True},
+        "lineinfo elsewhere": {"lineinfo": True, "origin": Origin("/project/other.py", 3)},
+        "lineinfo lower": {"lineinfo": True, "origin": Origin("/project/k.py", 4)},
+        "debug": {"debug": True},
+        "lto": {"lto": True},
+        "opt": {"opt": 2},
+        "opt other": {"opt": 0},
+        "keep_ptx": {"keep_ptx": False},
+        "flags": {"options": ["-restrict", "-ewp"]},
+        "flags in another order": {"options": ["-ewp", "-restrict"]},
+        "flags joined": {"options": ["-restrict-ewp"]},
+        "one flag": {"options": ["-restrict"]},
+        "depends": {"depends": ["a"]},
+        "depends number": {"depends": [1]},
+        "depends flag": {"depends": [True]},
+        "depends two": {"depends": ["a", "b"]},
+        "depends file": {"depends": [tmp_path / "a.cu"]},
+        "depends other file": {"depends": [tmp_path / "c.cu"]},
+        "link in another order": {"link": [tmp_path / "c.cu", tmp_path / "a.cu"]},
+        "link two": {"link": [tmp_path / "a.cu", tmp_path / "c.cu"]},
+        "ptx": {"text": PTX, "kind": "ptx"},
+        "ptx signature": {"text": PTX, "kind": "ptx", "signature": "float*"},
+        "ptx other": {"text": PTX + " ", "kind": "ptx"},
+    }  # fmt: skip
+    keys = {what: key_of(job_of(**{"text": SOURCE, **change})) for what, change in changed.items()}  # type: ignore[arg-type]
+    job = job_of(SOURCE, lto=True)
+    for name in job.libraries:
+        keys[f"build of {name}"] = key_of(job, {**COMPILERS, name: "build-id:ff"})
+        keys[f"no {name}"] = key_of(job, {other: COMPILERS[other] for other in COMPILERS if other != name})
+    for name in job.distributions:
+        keys[f"version of {name}"] = key_of(job, COMPILERS, {**VERSIONS, name: "99"})
+        keys[f"no {name}"] = key_of(job, COMPILERS, {other: VERSIONS[other] for other in VERSIONS if other != name})
+    return {**keys, **linked}
+
+
+def test_any_single_change_changes_the_key(tmp_path: Path) -> None:
+    """Every component, each changed alone: all keys differ from each other."""
+    keys = variants(tmp_path)
+    same = [(a, b) for a, b in itertools.combinations(keys, 2) if keys[a] == keys[b]]
+
+    assert not same
+
+
+def test_environment_of_the_compiler_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that the compiler libraries read themselves are components; others are not."""
+    before = key_of(job_of(SOURCE))
+    monkeypatch.setenv("SOME_VARIABLE", "1")
+    assert key_of(job_of(SOURCE)) == before
+    monkeypatch.setenv("NV_NVVM_VERSION", "1")
+    assert key_of(job_of(SOURCE)) != before
+
+
+def test_what_means_the_same_keeps_the_key(tmp_path: Path) -> None:
+    """Spelling, order of defines, the checkout's path, the label and the default written out."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    for folder, name in (("one", "a.o"), ("two", "b.o")):
+        (tmp_path / folder / name).write_bytes(b"object")
+    same = [
+        ({"defines": {"A": 1, "B": "2"}}, {"defines": {"B": 2, "A": "1"}}),
+        ({"signature": "float *,  int"}, {"signature": " float *, int\n"}),
+        ({}, {"label": "elsewhere.k", "origin": Origin("/other/k.py", 77), "base_dir": "/other"}),
+        ({}, {"opt": 3, "fastmath": False, "std": None, "defines": {}, "options": [], "link": [], "keep_ptx": True}),
+        ({"name": "k<float>", "guess": "k"}, {"name": "k<float>", "guess": None}),
+        ({"include_dirs": []}, {"include_dirs": ["include"]}),
+        ({"link": [tmp_path / "one" / "a.o"]}, {"link": [tmp_path / "two" / "b.o"]}),
+        ({"depends": [tmp_path / "one" / "a.o"]}, {"depends": [tmp_path / "two" / "b.o"]}),
+        ({"depends": [(1, {"a": 1, "b": 2})]}, {"depends": [[1, {"b": 2, "a": 1}]]}),
+    ]  # fmt: skip
+    for one, other in same:
+        assert key_of(job_of(SOURCE, **one)) == key_of(job_of(SOURCE, **other)), (one, other)
+
+
+def test_compiler_that_takes_no_part_keeps_the_key() -> None:
+    """nvJitLink is in the key of a job that links, and in no other."""
+    other_linker = {**COMPILERS, "nvJitLink": "build-id:ff"}
+
+    assert key_of(job_of(SOURCE)) == key_of(job_of(SOURCE), other_linker)
+    for linking in ({"lto": True}, {"through": "compute_80"}, {"target": "compute_80"}, {"text": PTX, "kind": "ptx"}):
+        job = job_of(**{"text": SOURCE, **linking})  # type: ignore[arg-type]
+        assert key_of(job) != key_of(job, other_linker), linking
+
+
+def test_ptx_of_another_compile_order_keeps_the_key() -> None:
+    """Numba's counters follow the order of compilation; renaming them one for one means nothing."""
+    renamed = PTX.replace("B4v2", "B14v12").replace("B3v1", "B11v9").replace("B2v1", "B9v7")
+
+    assert key_of(job_of(renamed, kind="ptx")) == key_of(job_of(PTX, kind="ptx"))
+
+
+def test_ptx_that_calls_other_functions_changes_the_key() -> None:
+    """Two functions that differ by their counters alone are two functions: swapping their calls is another kernel."""
+    swapped = PTX.replace("call _ZfB3v1; call _ZfB4v2;", "call _ZfB4v2; call _ZfB4v2;")
+    twice = PTX.replace("B4v2", "B3v1")
+    text = ".func _ZfB3v1 {1} .func _ZfB4v2 {2} .entry k { call X; }"
+
+    assert len({key_of(job_of(ptx, kind="ptx")) for ptx in (PTX, swapped)}) == 2
+    assert key_of(job_of(PTX, kind="ptx")) != key_of(job_of(twice, kind="ptx"))
+    assert len({key_of(job_of(text.replace("X", f), kind="ptx")) for f in ("_ZfB3v1", "_ZfB4v2")}) == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"text": "int d = __DATE__[0];"},
+        {"text": "int d = __TI\\\nME__[0];"},
+        {"defines": {"STAMP": "__TIME__"}},
+        {"options": ["-DSTAMP=__DATE__"]},
+        {"options": ["--pre-include=a.h"]},
+        {"options": ["-include=a.h"]},
+    ],
+)
+def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
+    """A source that brings in the clock, or files by an option, is refused a key: no stale hit."""
+    with pytest.raises(UncacheableError):
+        key_of(job_of(**{"text": SOURCE, **given}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '#include "a.h"\n',
+        "#  include <cuda_fp16.h>\n",
+        '#inc\\\nlude "a.h"\n',
+        '#inc\\\r\nlude "a.h"\n',
+        '#if __has_include("a.h")\n#endif',
+    ],
+)
+def test_source_that_asks_for_files_has_its_headers_tracked(text: str) -> None:
+    """However it is spelt; a source that asks for none costs no look at a manifest."""
+    assert job_of(text=text).headers is not None
+    assert job_of(text=SOURCE).headers is None
+
+
+def test_link_input_that_includes_has_no_key(tmp_path: Path) -> None:
+    """CUDA C++ among the link inputs is held to the same."""
+    (tmp_path / "a.cu").write_text('#include "x.h"\n')
+
+    with pytest.raises(UncacheableError, match="includes files"):
+        key_of(job_of(SOURCE, link=[tmp_path / "a.cu"]))
+
+
+# -- everywhere and for ever --------------------------------------------------------------------------------
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"text": SOURCE},
+    "options": {
+        "text": SOURCE, "fastmath": True, "std": "c++17", "defines": {"N": 3, "A": None}, "max_registers": 32,
+        "opt": 1, "options": ["-ewp"], "keep_ptx": False, "name": "k", "signature": "float *", "depends": [1, "ä"],
+    },
+    "lines": {"text": SOURCE, "lineinfo": True},
+    "lto": {"text": SOURCE, "lto": True, "target": "sm_90a"},
+    "through": {"text": SOURCE, "through": "compute_80"},
+    "virtual": {"text": SOURCE, "target": "compute_80"},
+    "ptx": {"text": PTX, "kind": "ptx"},
+}  # fmt: skip
+"""Known requests. Their keys stand in tests/data/golden_keys.json."""
+
+
+def test_known_requests_keep_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed key makes every cache in the field cold: then SCHEMA is raised and its keys are added to the file."""
+    monkeypatch.chdir("/")  # a line table holds the working directory
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    now = {name: key_of(job_of(**case)) for name, case in CASES.items()}
+
+    assert golden.get(str(SCHEMA)) == now, f"the keys of schema {SCHEMA} are now {json.dumps(now, indent=1)}"
+
+
+def test_schemas_share_no_key() -> None:
+    """Each schema's keys are its own."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    keys = [key for of_schema in golden.values() for key in of_schema.values()]
+
+    assert len(set(keys)) == len(keys)
+    assert max(map(int, golden)) == SCHEMA
+
+
+KEYS = """
+import os, sys
+from tests.property.test_keys import CASES
+from tests.support.keying import job_of, key_of
+print(*(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines"))
+"""
+
+
+def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -> None:
+    """Hash seed, working directory, locale, optimisation flag and time zone have no part in a key."""
+    here = " ".join(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines")
+
+    for seed, locale, cwd in (("0", "C", "/"), ("77", "tr_TR.UTF-8", str(tmp_path)), ("random", "de_DE", str(ROOT))):
+        elsewhere = in_python(KEYS, cwd=cwd, PYTHONHASHSEED=seed, LC_ALL=locale, PYTHONOPTIMIZE="1", TZ="Asia/Tokyo")
+        assert elsewhere.strip() == here

@@ -1,0 +1,93 @@
+"""What tests of the compilers share: requests with the dull fields filled in, and processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numba_kcache.model.artifact import Artifact
+from numba_kcache.model.options import compile_options
+from numba_kcache.model.request import LinkInput, Origin, SourceRequest
+from numba_kcache.model.target import parse_target
+from numba_kcache.toolchain.libraries import installed_include_dirs
+from numba_kcache.toolchain.nvrtc import run_nvrtc
+from numba_kcache.toolchain.source_build import build_source
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SAXPY = r"""
+extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}"""
+
+EMPTY = 'extern "C" __global__ void k() {}'
+
+
+def request(
+    source: str = SAXPY,
+    name: str | None = None,
+    guess: str | None = None,
+    *,
+    kind: str = "cuda",
+    target: str = "sm_90",
+    link: tuple[LinkInput, ...] = (),
+    signature: str | None = None,
+    through: str | None = None,
+    origin: Origin | None = None,
+    label: str = "tests.kernel",
+    **options: Any,
+) -> SourceRequest:
+    """A request as a user's decoration would make it."""
+    return SourceRequest(
+        kind,
+        label,
+        source,
+        name,
+        guess,
+        parse_target(target),
+        compile_options(kind, options, ""),
+        link,
+        signature,
+        parse_target(through) if through else None,
+        origin or Origin(),
+    )
+
+
+@lru_cache(maxsize=1)
+def toolkit_dirs() -> tuple[str, ...]:
+    """The toolkit's header folders."""
+    return tuple(installed_include_dirs())
+
+
+def build(*args: Any, **options: Any) -> Artifact:
+    """The artifact of `request(...)`."""
+    return build_source(request(*args, **options), toolkit_dirs())
+
+
+@lru_cache(maxsize=32)
+def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: str) -> bytes:
+    """What NVRTC makes of a source, kept for the next test that asks."""
+    result = run_nvrtc(source, "k.cu", [f"-arch={target}", *flags], (output,))
+    assert result.ok, result.log
+    return result.code[output]
+
+
+def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:
+    """What a fresh interpreter with these variables prints."""
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONHASH"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=120,
+    )
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,64 @@
+"""What tests of keys share: a job as a decoration would make it, keyed for compilers that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numba_kcache.inputs.source import SourceDefinition
+from numba_kcache.jobs import Job, source_job, source_plan
+from numba_kcache.model.options import compile_options
+from numba_kcache.model.request import Origin
+from numba_kcache.model.target import parse_target
+from numba_kcache.resolver import Resolver
+from numba_kcache.settings import Settings
+from numba_kcache.toolchain.libraries import Library
+
+COMPILERS = {"nvrtc": "build-id:01", "nvrtc-builtins": "build-id:02", "nvJitLink": "build-id:03"}
+VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
+
+
+class MadeUpToolchain:
+    """Answers as toolchain.libraries.Toolchain does, from two tables."""
+
+    def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
+        self._compilers, self._versions = compilers, versions
+
+    def library(self, name: str) -> Library | None:
+        """The build in the table, in no file."""
+        build = self._compilers.get(name)
+        return Library(name, "", build, (0, 0, 0)) if build else None
+
+    def version(self, distribution: str) -> str | None:
+        """The version in the table."""
+        return self._versions.get(distribution)
+
+
+def job_of(
+    text: str,
+    *,
+    kind: str = "cuda",
+    name: str | None = None,
+    guess: str | None = "k",
+    target: str = "sm_90",
+    through: str | None = None,
+    link: Sequence[Any] = (),
+    signature: str | None = None,
+    depends: Sequence[Any] = (),
+    label: str = "somewhere.k",
+    origin: Origin | None = None,
+    base_dir: str = "/project",
+    **options: Any,
+) -> Job:
+    """The job of a source with these options."""
+    definition = SourceDefinition(kind, label, guess, origin or Origin("/project/k.py", 3), base_dir, lambda: text)
+    checked = compile_options(kind, options, base_dir)
+    plan = source_plan(definition, name, checked, link=link, signature=signature, depends=depends)
+    return source_job(plan, text, parse_target(target), parse_target(through) if through else None)
+
+
+def key_of(job: Job, compilers: Mapping[str, str] = COMPILERS, versions: Mapping[str, str] = VERSIONS) -> str:
+    """The job's key with these compilers."""
+    resolver = Resolver(Settings(mode="off"), None)
+    resolver.toolchain = MadeUpToolchain(compilers, versions)  # type: ignore[assignment]
+    return resolver.key(job)

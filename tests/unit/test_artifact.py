@@ -1,0 +1,171 @@
+"""Artifacts: what is stored comes back; what cannot have been stored is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from numba_kcache.model.artifact import MAX_PARAMETERS_BYTES, Artifact, Entry, artifact_from_header, artifact_header
+from numba_kcache.model.parameter import Parameter
+from numba_kcache.model.target import Target, parse_target
+
+PARAMETERS = (
+    Parameter(0, 4, "f4", "float", "a"),
+    Parameter(8, 8, "*kf4", "float const*", "x"),
+    Parameter(16, 24, "o", "Box<int>"),
+    Parameter(40, 3, "?"),
+)
+ARTIFACT = Artifact(
+    "cuda",
+    Target(9, 0, "a"),
+    (Entry("axpy<float>", "_Z4axpyIfEvv", PARAMETERS, True, 32, 1024, 16, 8), Entry("empty", "empty")),
+    b"\x7fELF and so on",
+    0.125,
+    {"carveout": 50},
+    {"ptx": b".version 8.0", "log": "größer\n".encode()},
+)
+PAYLOADS = {"cubin": ARTIFACT.cubin, **ARTIFACT.extras}
+
+
+def header() -> dict[str, Any]:
+    """A header as a store gives it back: through JSON."""
+    read: dict[str, Any] = json.loads(json.dumps(artifact_header(ARTIFACT)))
+    return read
+
+
+def test_artifact_comes_back_through_json() -> None:
+    """Every field, tuple for tuple."""
+    read = artifact_from_header(header(), PAYLOADS)
+
+    assert read._replace(extras={}) == ARTIFACT._replace(extras={})
+    assert type(read.entries) is tuple
+    assert type(read.entries[0].parameters[0]) is Parameter
+    assert (read.ptx, read.log) == (b".version 8.0", "größer\n")
+
+
+names = st.text(max_size=20)
+counts = st.integers(0, 2**32 - 1)
+entries = st.builds(
+    Entry, names, names, st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["cuda", "ptx", "cubin", "numba"]),
+    st.sampled_from(["sm_75", "sm_90a", "sm_120f"]).map(parse_target),
+    st.lists(entries, max_size=4).map(tuple),
+    st.binary(min_size=1, max_size=30),
+    st.floats(0, 1e6),
+)
+def test_any_artifact_comes_back(
+    kind: str, target: Target, entries: tuple[Entry, ...], cubin: bytes, seconds: float
+) -> None:
+    """Whatever names, resources and bytes: header and payloads give the same artifact."""
+    artifact = Artifact(kind, target, entries, cubin, seconds)
+    stored = json.loads(json.dumps(artifact_header(artifact)))
+
+    assert artifact_from_header(stored, {"cubin": cubin})._replace(extras={}) == artifact
+
+
+def test_virtual_artifact_needs_no_cubin() -> None:
+    """PTX alone is an artifact of a virtual target, and of no other."""
+    virtual = {**header(), "target": "compute_80"}
+
+    assert artifact_from_header(virtual, {"ptx": b".version"}).cubin == b""
+    with pytest.raises(ValueError, match="without a cubin"):
+        artifact_from_header(header(), {"ptx": b".version"})
+
+
+def test_entry_is_found_by_name_and_symbol() -> None:
+    """By what the user calls it, and by what the driver calls it."""
+    assert ARTIFACT.entry("axpy<float>") is ARTIFACT.entry("_Z4axpyIfEvv")
+    with pytest.raises(KeyError):
+        ARTIFACT.entry("axpy")
+
+
+def at(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The header with one field replaced."""
+    changed: Any = header()
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return dict(changed)
+
+
+ENTRY = ("entries", 0)
+PARAMETER = ("entries", 0, 4, 1)
+NO_TEXT = (None, 1, 1.5, True, [], {}, ["x"])
+NO_COUNT = (None, "1", 1.0, True, [], {}, -1, 1 << 32)
+NO_LIST = (None, 1, "abcd", {}, True)
+WRONG = [
+    *((("kind",), value) for value in ("", "CUDA", "exe", *NO_TEXT)),
+    *((("target",), value) for value in ("", "sm_", "auto", [9, 0], *NO_TEXT)),
+    *((("entries",), value) for value in NO_LIST),
+    *((("entries",), [value]) for value in (*NO_LIST, [], ["a"], ["a", "b", True, [0, 0, 0, 0], [], 0])),
+    *(((*ENTRY, 0), value) for value in NO_TEXT),
+    *(((*ENTRY, 1), value) for value in ("x" * 65537, *NO_TEXT)),
+    *(((*ENTRY, 2), value) for value in (None, 1, 0, "true", [])),
+    *(((*ENTRY, 3), value) for value in (*NO_LIST, [], [1, 2, 3], [1, 2, 3, 4, 5])),
+    *(((*ENTRY, 3, index), value) for index in range(4) for value in NO_COUNT),
+    *(((*ENTRY, 4), value) for value in (None, 1, True, "abcde", [[]], [[0, 4, "f4", "float"]], [1])),
+    *(((*PARAMETER, 0), value) for value in (0, 3, 17, -8, 1 << 40, *NO_COUNT)),
+    *(((*PARAMETER, 1), value) for value in (0, 4, 16, 1 << 40, *NO_COUNT)),
+    *(((*PARAMETER, 2), value) for value in ("", "*", "exec", "f4", "i4 ", "v9f4", *NO_TEXT)),
+    *(((*PARAMETER, 3), value) for value in NO_TEXT),
+    *(((*PARAMETER, 4), value) for value in NO_TEXT),
+    *((("compile_time_s",), value) for value in (None, "1", True, [], {})),
+    *((("attributes",), value) for value in (None, "1", True, [], 1)),
+]
+
+
+@pytest.mark.parametrize(("path", "value"), WRONG, ids=lambda each: str(each)[:30])
+def test_malformed_field_is_refused(path: tuple[Any, ...], value: object) -> None:
+    """A field of another type or out of bounds is a ValueError: the entry is then damaged, never believed."""
+    with pytest.raises(ValueError):
+        artifact_from_header(at(path, value), PAYLOADS)
+
+
+@pytest.mark.parametrize("name", list(header()))
+def test_missing_field_is_refused(name: str) -> None:
+    """No field has a default."""
+    short = header()
+    del short[name]
+
+    with pytest.raises(ValueError):
+        artifact_from_header(short, PAYLOADS)
+
+
+def test_parameters_end_where_the_buffer_ends() -> None:
+    """The last byte of the parameter buffer can be used, the one after cannot."""
+    last = [MAX_PARAMETERS_BYTES - 8, 8, "*f4", "float*", ""]
+    assert artifact_from_header(at((*ENTRY, 4), [last]), PAYLOADS).entries[0].parameters[0].offset == last[0]
+    with pytest.raises(ValueError, match="bounds"):
+        artifact_from_header(at((*ENTRY, 4), [[last[0] + 1, *last[1:]]]), PAYLOADS)
+
+
+def test_no_compile_time_is_infinite() -> None:
+    """Sums of times must stay numbers, whatever a header claims."""
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError):
+            artifact_from_header(at(("compile_time_s",), value), PAYLOADS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=15,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(header())), json_values), st.booleans())
+def test_any_json_is_an_artifact_or_a_value_error(changes: dict[str, Any], with_cubin: bool) -> None:
+    """Never another exception: whoever reads a store catches this one."""
+    try:
+        artifact_from_header({**header(), **changes}, PAYLOADS if with_cubin else {})
+    except ValueError:
+        pass

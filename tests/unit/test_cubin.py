@@ -1,0 +1,149 @@
+"""Reading cubins: what real ones say of themselves, and that nothing else gets further than a ValueError."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from numba_kcache.model.cubin import Cubin, is_cubin, read_cubin
+from tests.support.compiling import compiled
+
+SOURCE = r"""
+__constant__ float table[10];
+struct Box { double a; char b; };
+extern "C" __global__ void first(float a, const float *x, char c, Box box, short s) {
+    __shared__ double part[33];
+    volatile float spill[20];
+    part[threadIdx.x] = x[0] + table[c];
+    for (int i = 0; i < 20; i++) spill[i] = a;
+    __syncthreads();
+    ((float *)x)[0] = part[32 - threadIdx.x] + spill[s] + box.a;
+}
+extern "C" __global__ void second() {}
+template<class T> __global__ void third(T a, T *b) { *b = a; }
+template __global__ void third<int>(int, int *);
+"""
+TARGETS = ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> None:
+    """Of Turing to Blackwell: all kernels with C's offsets and sizes, their resources, the module's constants."""
+    cubin = read_cubin(compiled(SOURCE, "cubin", target))
+    kernels = {each.symbol: each for each in cubin.kernels}
+
+    assert cubin.sm == int(target[3:].rstrip("a"))
+    assert set(kernels) == {"first", "second", "_Z5thirdIiEvT_PS0_"}
+    assert kernels["first"].parameters == ((0, 4), (8, 8), (16, 1), (24, 16), (40, 2))
+    assert kernels["second"].parameters == ()
+    assert kernels["_Z5thirdIiEvT_PS0_"].parameters == ((0, 4), (8, 8))
+    assert kernels["first"].shared_bytes >= 33 * 8
+    assert kernels["second"].shared_bytes <= 1024  # what Hopper and later reserve
+    assert kernels["first"].local_bytes >= 80
+    assert kernels["second"].local_bytes == 0
+    assert 8 <= kernels["first"].registers <= 255
+    assert cubin.const_bytes == 40
+
+
+def test_many_parameters_are_in_order() -> None:
+    """Records stand in the cubin last one first."""
+    types = ["char", "double", "short", "float", "long long", "int"] * 6
+    source = f'extern "C" __global__ void k({", ".join(f"{t} p{i}" for i, t in enumerate(types))}) {{}}'
+    sizes = {"char": 1, "double": 8, "short": 2, "float": 4, "long long": 8, "int": 4}
+    wanted, at = [], 0
+    for name in types:
+        at = -(-at // sizes[name]) * sizes[name]
+        wanted.append((at, sizes[name]))
+        at += sizes[name]
+
+    assert list(read_cubin(compiled(source)).kernels[0].parameters) == wanted
+
+
+def test_cubin_of_many_sections() -> None:
+    """A module of 120 kernels has them all."""
+    source = "\n".join(f'extern "C" __global__ void k{i}(int a) {{}}' for i in range(120))
+
+    assert {each.symbol for each in read_cubin(compiled(source)).kernels} == {f"k{i}" for i in range(120)}
+
+
+def test_relocatable_code_is_no_obstacle() -> None:
+    """What goes to the linker can be read as well."""
+    assert {each.symbol for each in read_cubin(compiled(SOURCE, "cubin", "sm_90", "-rdc=true")).kernels} >= {"first"}
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + bytes(59), b"//\n.version 8.0", bytes(1000)])
+def test_other_bytes_are_no_cubin(data: bytes) -> None:
+    """Empty, short, an ELF of another machine, PTX, zeros."""
+    assert not is_cubin(data)
+    with pytest.raises(ValueError, match="not a 64-bit CUDA ELF"):
+        read_cubin(data)
+
+
+def read_or_refuse(data: bytes) -> Cubin | None:
+    """What reading gives; None for a ValueError. Any other exception fails the test."""
+    try:
+        return read_cubin(data)
+    except ValueError:
+        return None
+
+
+@pytest.mark.parametrize("target", ["sm_75", "sm_120"])
+def test_every_truncation_is_a_value_or_a_value_error(target: str) -> None:
+    """Cut after each of its bytes, a cubin is refused or read, and nothing else happens."""
+    whole = compiled(SOURCE, "cubin", target)
+    assert len(whole) > 4000
+    symbols = {each.symbol for each in read_cubin(whole).kernels}
+
+    for size in range(len(whole)):
+        found = read_or_refuse(whole[:size])
+        assert found is None or {each.symbol for each in found.kernels} <= symbols
+
+
+def test_random_flips_are_a_value_or_a_value_error() -> None:
+    """One to eight damaged bytes anywhere, half of them among the headers and tables that are read."""
+    whole = compiled(SOURCE, "cubin", "sm_90")
+    (table,) = struct.unpack_from("<Q", whole, 40)
+    chance = random.Random(2026)
+
+    for _ in range(4000):
+        damaged = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            place = chance.choice(
+                (chance.randrange(64), chance.randrange(table, len(whole)), chance.randrange(len(whole)))
+            )
+            damaged[place] = chance.randrange(256)
+        read_or_refuse(bytes(damaged))
+
+
+def test_every_byte_of_the_section_table_may_lie() -> None:
+    """Each byte of the file header and of the section headers, set to 0, 1, 0x7f, 0x80 and 0xff."""
+    whole = compiled('extern "C" __global__ void k(int a) {}')
+    (table,) = struct.unpack_from("<Q", whole, 40)
+    width, count = struct.unpack_from("<HH", whole, 58)
+
+    for place in (*range(64), *range(table, table + width * count)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            read_or_refuse(whole[:place] + bytes((value,)) + whole[place + 1 :])
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200)
+def test_any_bytes_behind_the_magic_are_a_value_or_a_value_error(tail: bytes) -> None:
+    """Bytes that begin as a cubin does and go on as they like."""
+    read_or_refuse(compiled(SOURCE, "cubin", "sm_90")[:40] + tail)
+    read_or_refuse(compiled(SOURCE, "cubin", "sm_90")[:64] + tail)
+
+
+def test_huge_counts_are_refused_at_once() -> None:
+    """A section count of 2**64 in section 0 asks for no memory."""
+    forged = bytearray(compiled('extern "C" __global__ void k(int a) {}'))
+    (table,) = struct.unpack_from("<Q", forged, 40)
+    struct.pack_into("<H", forged, 60, 0)
+    struct.pack_into("<Q", forged, table + 32, 2**64 - 1)
+
+    with pytest.raises(ValueError, match="more sections than bytes"):
+        read_cubin(bytes(forged))

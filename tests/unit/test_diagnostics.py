@@ -1,0 +1,176 @@
+"""Compiler messages point at the line of the user's own file, however the source got there."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import CompileError
+from numba_kcache.kernel import CachedKernel, cached_kernel
+from numba_kcache.model.request import Origin
+from numba_kcache.toolchain.diagnostics import excerpt, first_line, remap, summary
+
+WRONG = """
+extern "C" __global__ void k(float *x) {
+    int i = threadIdx.x;
+    x[i] = undefined_name;
+}"""
+
+
+def loaded(path: Path, text: str) -> dict[str, Any]:
+    """The names of a module written to `path`."""
+    path.write_text(text, encoding="utf-8")
+    linecache.checkcache()
+    names: dict[str, Any] = {"__name__": "user_module"}
+    exec(compile(text, str(path), "exec"), names)  # as an import would
+    return names
+
+
+def refused(kernel: CachedKernel) -> CompileError:
+    """The error that compiling the kernel raises."""
+    with pytest.raises(CompileError) as caught:
+        kernel.compile("sm_90")
+    return caught.value
+
+
+MODULES = {
+    "raw": f"def k() -> str:\n    return r'''{WRONG}'''\n",
+    "indented": f"if True:\n    def k() -> str:\n        return '''\n{indent(WRONG, ' ' * 12)}'''\n",
+    "dedented": f"import textwrap\n\ndef k():\n    return textwrap.dedent('''{indent(WRONG, ' ' * 8)}''')\n",
+    "formatted": "N = 3\n\ndef k() -> str:\n    return f'''"
+    + WRONG.replace("{", "{{").replace("}", "}}").replace("threadIdx.x", "threadIdx.x + {N}")
+    + "'''\n",
+    "after another": f"def other() -> str:\n    return '''{WRONG.replace('undefined_name', '1')}'''\n\n"
+    f"def k() -> str:\n    return '''{WRONG}'''\n",
+    "first line": "def k() -> str:\n    return '''extern \"C\" __global__ void k(float *x) {\n"
+    "    *x = undefined_name; }'''\n",
+    "concatenated": "def k() -> str:\n    return (\n        'extern \"C\" __global__ void k(float *x) {\\n'\n"
+    "        '    *x = undefined_name;\\n'\n        '}\\n'\n    )\n",
+    "windows lines": f"def k() -> str:\r\n    return r'''{WRONG}'''\r\n".replace("\r\n", "\n").replace("\n", "\r\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", list(MODULES))
+def test_error_names_the_user_s_file_and_line(tmp_path: Path, form: str) -> None:
+    """Raw, indented, dedented, formatted, concatenated: the line that the message names holds the mistake."""
+    path = tmp_path / "user_module.py"
+    error = refused(cached_kernel(loaded(path, MODULES[form])["k"]))
+    lines = MODULES[form].splitlines()
+    wanted = max(index for index, line in enumerate(lines, 1) if "undefined_name" in line)
+
+    assert f"{path}({wanted}): error: identifier" in error.log
+    assert f"{path}({wanted})" in str(error)
+    assert "undefined_name" in str(error)
+
+
+def test_decorator_and_comments_between_do_not_mislead(tmp_path: Path) -> None:
+    """The definition starts at the decorator; what stands between it and the source is passed over."""
+    text = (
+        "from numba_kcache import cached_kernel\n\n@cached_kernel(\n    fastmath=True,\n)\ndef k() -> str:\n"
+        f"    '''Doc.'''\n    # a comment\n    return r'''{WRONG}'''\n"
+    )
+    error = refused(loaded(tmp_path / "user.py", text)["k"])
+
+    assert f"user.py({text.splitlines().index('    x[i] = undefined_name;') + 1}): error" in error.log
+
+
+def test_string_in_a_module_is_found(tmp_path: Path) -> None:
+    """`cached_kernel(SOURCE)`: the text stands above or below the call in the same file."""
+    text = f"from numba_kcache import cached_kernel\nSOURCE = '''{WRONG}'''\n\nkernel = cached_kernel(SOURCE)\n"
+
+    assert f"user.py({text.splitlines().index('    x[i] = undefined_name;') + 1}): error" in (
+        refused(loaded(tmp_path / "user.py", text)["kernel"]).log
+    )
+
+
+def test_cu_file_is_its_own_source(tmp_path: Path) -> None:
+    """Errors in a `.cu` file name that file and its own line."""
+    (tmp_path / "k.cu").write_text(WRONG)
+
+    assert f"{tmp_path}/k.cu(4): error" in refused(cached_kernel(tmp_path / "k.cu")).log
+
+
+def test_source_without_a_file_keeps_the_compiler_s_positions() -> None:
+    """exec, stdin, `-c`: the program's name and the line in the source."""
+    names: dict[str, Any] = {"__name__": "nowhere"}
+    exec(f"def k() -> str:\n    return '''{WRONG}'''\n", names)
+
+    assert "k.cu(4): error: identifier" in refused(cached_kernel(names["k"])).log
+
+
+def test_source_that_its_file_does_not_show_keeps_the_compiler_s_positions(tmp_path: Path) -> None:
+    """Generated source: no line of the file is blamed for what it does not hold."""
+    text = "def k() -> str:\n    return '\\n'.join(chr(ord(c)) for c in [])\n"
+    kernel = loaded(tmp_path / "user.py", text.replace("[]", repr(["~"])))["k"]
+    error = refused(cached_kernel(kernel))
+
+    assert "user.py(" not in error.log
+    assert "k.cu(1): error" in error.log
+
+
+def test_error_in_included_text_is_left_alone(tmp_path: Path) -> None:
+    """A position in a header stays the header's."""
+    (tmp_path / "bad.h").write_text("int f( { }\n")
+    (tmp_path / "k.cu").write_text('#include "bad.h"\nextern "C" __global__ void k() {}\n')
+    kernel = cached_kernel(tmp_path / "k.cu", strict=False)
+
+    with pytest.raises(CompileError, match=r"bad\.h\(1\)"):
+        kernel._resolve(kernel._targets("sm_90")[0], None)
+
+
+ORIGIN_TEXT = "a = 1\nb = 2\ncode = '''\n  one();\n  two();\n  three();\n'''\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "found"),
+    [
+        ("\n  one();\n  two();\n  three();\n", 1, 3),
+        ("one();\ntwo();\nthree();\n", 1, 4),
+        ("one();\nTWO();\nthree();\n", 1, 4),
+        ("one();\nTWO();\nTHREE();\n", 1, None),
+        ("two();\n", 1, 5),
+        ("one();", 5, None),
+        ("", 1, None),
+        ("\n \n", 1, None),
+    ],
+)
+def test_first_line_is_where_most_lines_agree(tmp_path: Path, source: str, line: int, found: int | None) -> None:
+    """At least half of the lines, from the definition on; otherwise no line is claimed."""
+    path = tmp_path / "user.py"
+    path.write_text(ORIGIN_TEXT)
+    linecache.checkcache()
+
+    assert first_line(source, Origin(str(path), line)) == found
+
+
+def test_remap_touches_nothing_but_positions(tmp_path: Path) -> None:
+    """Words that look like the program's name, other files' positions and numbers stay."""
+    path = tmp_path / "user.py"
+    path.write_text(ORIGIN_TEXT)
+    linecache.checkcache()
+    log = 'k.cu(2): error in "k.cu"\nxk.cu(2): no\n/usr/k.cu(2): no\nh.h(3): see k.cu(1)\n2 errors in k.cu'
+
+    assert remap(log, "k.cu", "one();\ntwo();\nthree();", Origin(str(path), 1)) == (
+        f'{path}(5): error in "{path}"\nxk.cu(2): no\n/usr/k.cu(2): no\nh.h(3): see {path}(4)\n2 errors in k.cu'
+    )
+    assert remap(log, "k.cu", "one();", Origin()) == log
+
+
+def test_summary_is_the_first_error() -> None:
+    """Warnings before it are passed over; a log without one gives its first line; an empty one says so."""
+    assert summary("k.cu(1): warning: w\n  k.cu(2): error: e\nk.cu(3): error: f") == "k.cu(2): error: e"
+    assert summary("\n\nsomething\nelse") == "something"
+    assert summary("") == "the compiler gave no reason"
+
+
+def test_excerpt_is_a_screenful() -> None:
+    """A long log says how much more there is."""
+    log = dedent("\n".join(f"line {n}" for n in range(50)))
+
+    assert excerpt("short\nlog") == "short\nlog"
+    assert excerpt(log).splitlines()[-1] == "... 30 more lines in .log"
+    assert len(excerpt(log).splitlines()) == 21

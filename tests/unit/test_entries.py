@@ -1,0 +1,159 @@
+"""Which kernel of a source is meant: from the text, from the cubin, and what is said when it cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from numba_kcache.errors import CompileError, EntryError
+from numba_kcache.toolchain.entries import kernels_in
+from tests.support.compiling import build, compiled
+
+TWO = 'extern "C" __global__ void first(int a) {}\nextern "C" __global__ void second(float *x) {}'
+OVERLOADED = "__global__ void k(int a) {}\n__global__ void k(float *x, int n) {}"
+TEMPLATES = """
+template<class T> __global__ void axpy(T a, const T *x, T *y) { y[threadIdx.x] += a * x[threadIdx.x]; }
+template<class T, int TILE> __global__ void gemm(const T *a, T *c) { __shared__ T tile[TILE]; *c = tile[0] + *a; }
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("", ()),
+        ("__global__ void k() {}", ("k",)),
+        ('extern "C" __global__ void __launch_bounds__(256, 2) k(int a) {}', ("k",)),
+        ("__global__ __launch_bounds__(128) void k() {}", ("k",)),
+        ("static __global__ void\nk\n(int a) {}", ("k",)),
+        ("template<class T>\n__global__ void k(T a) {}", ("k",)),
+        (TWO, ("first", "second")),
+        ("__global__ void k(int); __global__ void k(int a) {}", ("k",)),
+        ("// __global__ void no() {}\n/* __global__ void no() {} */ __global__ void k() {}", ("k",)),
+        ('const char *s = "__global__ void no() {}"; __global__ void k() {}', ("k",)),
+        ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ()),
+        ("#define KERNEL(n) \\\n  __global__ void n() {}\n__global__ void k() {}", ("k",)),
+        ("__device__ void d() {}\nvoid host() {}", ()),
+        ("namespace ns { __global__ void k() {} }", ("k",)),
+    ],
+)
+def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> None:
+    """Attributes, comments, strings, declarations and macros do not mislead; macros are left to the cubin."""
+    assert kernels_in(source) == names
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "guess", "symbol"),
+    [
+        (TWO, None, "second", "second"),
+        (TWO, "first", "second", "first"),
+        ('extern "C" __global__ void only(int a) {}', None, "other", "only"),
+        ('extern "C" __global__ void only(int a) {}', None, None, "only"),
+        ("__global__ void k(int a) {}", "k", None, "_Z1ki"),
+        ("namespace ns { __global__ void k(int a) {} }", "ns::k", None, "_ZN2ns1kEi"),
+        ("namespace ns { __global__ void k(int a) {} }", None, None, "_ZN2ns1kEi"),
+        ("namespace ns { __global__ void k(int a) {} }", None, "k", "_ZN2ns1kEi"),
+        (TEMPLATES, "axpy<float>", None, "_Z4axpyIfEvT_PKS0_PS0_"),
+        (TEMPLATES, "gemm<float, 32>", None, "_Z4gemmIfLi32EEvPKT_PS0_"),
+        (TEMPLATES, "gemm<double,16*2>", None, "_Z4gemmIdLi32EEvPKT_PS0_"),
+        ("template<class T> __global__ void k(T a) {}\ntemplate __global__ void k<int>(int);", None, "k", "_Z1kIiEvT_"),
+        ("namespace n { template<class T> __global__ void k(T a) {} template __global__ void k<int>(int); }", None, "k",
+         "_ZN1n1kIiEEvT_"),
+        ('#define KERNEL(n) extern "C" __global__ void n(float a, int *b) {}\nKERNEL(made)', None, "made", "made"),
+        ('#define KERNEL(n) extern "C" __global__ void n(float a, int *b) {}\nKERNEL(made)', "made", None, "made"),
+        ('#define KERNEL(n) extern "C" __global__ void n(float a, int *b) {}\nKERNEL(made)', None, None, "made"),
+    ],
+)  # fmt: skip
+def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol: str) -> None:
+    """By name, by the function's name, or because it is the only one; namespaces, templates and macros included."""
+    entry = build(source, name, guess).entries[0]
+
+    assert entry.symbol == symbol
+    assert entry.typed
+
+
+def test_template_instance_has_its_own_types() -> None:
+    """What `axpy<double>` takes, not what `axpy<T>` is written with."""
+    entry = build(TEMPLATES, "axpy<double>").entries[0]
+
+    assert entry.name == "axpy<double>"
+    assert [each.code for each in entry.parameters] == ["f8", "*kf8", "*f8"]
+
+
+def test_macro_made_kernel_has_its_types() -> None:
+    """The only kernel is known after the first compile, and its types after the second."""
+    source = '#define KERNEL(n) extern "C" __global__ void n(float a, const int *b) {}\nKERNEL(made)'
+
+    assert [each.code for each in build(source).entries[0].parameters] == ["f4", "*ki4"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "guess", "says"),
+    [
+        (TWO, None, None, r"cannot choose a kernel in tests\.kernel: the source has (first, second|second, first)"),
+        (TWO, None, "third", r"cannot choose a kernel"),
+        (TWO, "third", None, r"cannot find the kernel 'third' in tests\.kernel: the source has (first|second)"),
+        (OVERLOADED, "k", None, r"cannot choose a kernel in tests\.kernel: the source has k, k"),
+        (OVERLOADED, None, "k", r"cannot choose a kernel"),
+        ("", None, None, r"cannot find a kernel in tests\.kernel: the source defines no __global__ function"),
+        ("__device__ int d() { return 1; }", None, "k", "the source defines no __global__ function"),
+        (TEMPLATES, None, None, r"axpy, gemm is a template or static, and nothing instantiates it"),
+        (TEMPLATES, "axpy", None, r"axpy, gemm is a template or static"),
+        (TEMPLATES, "axpy<nothing>", None, r"cannot find the kernel 'axpy<nothing>' in tests\.kernel: .*nothing"),
+        (TEMPLATES, "axpi<float>", None, r"cannot find the kernel 'axpi<float>'"),
+    ],
+)
+def test_no_choice_lists_the_candidates(source: str, name: str | None, guess: str | None, says: str) -> None:
+    """None, several, or another name: the error says what there is and what to write."""
+    with pytest.raises(EntryError, match=says) as caught:
+        build(source, name, guess)
+
+    assert "name=" in caught.value.hint or "the source has" in str(caught.value) or "defines no" in str(caught.value)
+
+
+def test_template_hint_is_an_instance() -> None:
+    """The next step is spelt out."""
+    with pytest.raises(EntryError) as caught:
+        build("template<class T> __global__ void axpy(T a) {}")
+
+    assert caught.value.hint == "name an instance: name='axpy<float>'"
+
+
+def test_overloads_are_untyped_but_usable_by_symbol() -> None:
+    """decltype of an overload set is nothing: the symbol names one, whose own name holds its types."""
+    entry = build(OVERLOADED, "_Z1kPfi").entries[0]
+
+    assert entry.symbol == "_Z1kPfi"
+    assert [each.code for each in entry.parameters] == ["*f4", "i4"]
+
+
+def test_ptx_entry_is_found() -> None:
+    """By name, or as the only one; several are listed."""
+    one = compiled('extern "C" __global__ void k(int a) {}', "ptx").decode().rstrip("\0")
+    two = compiled(TWO, "ptx").decode().rstrip("\0")
+
+    assert build(one, kind="ptx").entries[0].symbol == "k"
+    assert build(two, "second", kind="ptx").entries[0].parameters[0].size == 8
+    with pytest.raises(EntryError, match=r"cannot choose a kernel in tests\.kernel: the source has"):
+        build(two, kind="ptx")
+    with pytest.raises(EntryError, match="cannot find the kernel 'third'"):
+        build(two, "third", kind="ptx")
+    with pytest.raises(EntryError, match=r"the PTX has no \.entry"):
+        build(".version 8.0\n.target sm_80\n.address_size 64\n", kind="ptx")
+
+
+def test_source_that_uses_the_probe_s_name_still_compiles() -> None:
+    """The probe's name is reserved; a source that has it anyway is compiled without the probe."""
+    entry = build('__device__ int numba_kcache_prototype(int);\nextern "C" __global__ void k(float a) {}').entries[0]
+
+    assert (entry.symbol, entry.typed) == ("k", False)
+    assert [(each.size, each.code) for each in entry.parameters] == [(4, "?")]
+
+
+@pytest.mark.parametrize("tail", ["// a comment", "\\", "/* open", "#if 0\n#endif // x", "#pragma once"])
+def test_last_line_of_the_source_does_not_swallow_the_probe(tail: str) -> None:
+    """A comment or a backslash at the end is the user's business; an open comment is the user's mistake."""
+    source = 'extern "C" __global__ void k(float a) {}\n' + tail
+    if tail.startswith("/*"):
+        with pytest.raises(CompileError):
+            build(source)
+        return
+    assert build(source).entries[0].typed

@@ -1,0 +1,222 @@
+"""Events reach whoever listens; what a listener does, and what warnings are turned into, reaches nobody's launch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+
+import pytest
+
+from numba_kcache.errors import KCacheWarning
+from numba_kcache.model.event import Event, EventKind
+from numba_kcache.observe.events import Events
+from numba_kcache.observe.statistics import Counts, Statistics
+
+
+def trouble(where: str, error: str = "disk full") -> Event:
+    return Event(EventKind.TROUBLE, {"where": where, "error": error})
+
+
+def test_listener_gets_every_event_until_it_ends() -> None:
+    """In order; not after unsubscribing; others go on."""
+    events, first, second = Events(), list[Event](), list[Event]()
+    end = events.subscribe(first.append)
+    events.subscribe(second.append)
+    for kind in (EventKind.HIT, EventKind.STORED):
+        events.emit(Event(kind))
+    end()
+    end()
+    events.emit(Event(EventKind.MISS))
+
+    assert [each.kind for each in first] == [EventKind.HIT, EventKind.STORED]
+    assert [each.kind for each in second] == [EventKind.HIT, EventKind.STORED, EventKind.MISS]
+
+
+def test_failing_listener_is_logged_and_the_others_hear(caplog: pytest.LogCaptureFixture) -> None:
+    """Its exception goes to the log with its traceback and no further."""
+    events, heard = Events(), list[Event]()
+
+    def fails(event: Event) -> None:
+        raise RuntimeError("listener broke")
+
+    events.subscribe(fails)
+    events.subscribe(heard.append)
+    with caplog.at_level(logging.ERROR, "numba_kcache"):
+        events.emit(Event(EventKind.HIT))
+
+    assert len(heard) == 1
+    assert "listener broke" in caplog.text
+
+
+def test_listener_may_end_itself_and_others_while_it_is_told() -> None:
+    """The list of listeners is the one that was when the event came."""
+    events, heard = Events(), list[str]()
+    ends = []
+
+    def once(event: Event) -> None:
+        heard.append("once")
+        ends[0]()
+
+    ends.append(events.subscribe(once))
+    events.subscribe(lambda event: heard.append("always"))
+    events.emit(Event(EventKind.HIT))
+    events.emit(Event(EventKind.HIT))
+
+    assert heard == ["once", "always", "always"]
+
+
+def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
+    """A full disk on each of a thousand puts is one line."""
+    events = Events()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            events.emit(trouble("put"))
+            events.emit(trouble("get", "no access"))
+
+    assert [str(each.message) for each in caught] == [
+        "the kernel cache goes on without: disk full",
+        "the kernel cache goes on without: no access",
+    ]
+    assert {each.category for each in caught} == {KCacheWarning}
+    assert {each.filename for each in caught} == {__file__}, "it points at the user's line"
+
+
+def test_uncacheable_warns_once_for_each_kernel() -> None:
+    """With the kernel's name and the reason."""
+    events = Events()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for kernel in ("a", "b", "a"):
+            events.emit(Event(EventKind.UNCACHEABLE, {"kernel": kernel, "reason": "it includes files"}))
+
+    assert [str(each.message) for each in caught] == [
+        "a is not cached: it includes files",
+        "b is not cached: it includes files",
+    ]
+
+
+def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    """Under `-W error` the warning goes to the log; a launch must not fail by it."""
+    events = Events()
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "numba_kcache"):
+        warnings.simplefilter("error")
+        events.emit(trouble("put"))
+        events.emit(Event(EventKind.DAMAGED, {"key": "00", "reason": "digest"}))
+
+    assert "goes on without: disk full" in caplog.text
+    assert "damaged cache entry was set aside" in caplog.text
+
+
+def test_broken_showwarning_never_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a program did to `warnings`, emitting does not raise."""
+
+    def fails(*args: object, **options: object) -> None:
+        raise RuntimeError("showwarning broke")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", fails)
+        Events().emit(trouble("put"))
+
+
+def test_ordinary_work_is_silent(caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
+    """Hits, loads and stores print, warn and log nothing."""
+    with caplog.at_level(logging.DEBUG, "numba_kcache"):
+        for kind in (EventKind.HIT, EventKind.LOAD, EventKind.STORED, EventKind.COMPILE_BEGIN):
+            Events().emit(Event(kind, {"kernel": "k"}))
+
+    assert not caplog.records
+    assert not recwarn.list
+
+
+def test_threads_may_subscribe_and_emit_at_once() -> None:
+    """No event is lost for a listener that was there, and a subject is said once."""
+    events, heard = Events(), list[Event]()
+    events.subscribe(heard.append)
+    begin = threading.Barrier(8)
+
+    def work() -> None:
+        begin.wait()
+        for _ in range(50):
+            events.subscribe(lambda event: None)()
+            events.emit(trouble("put"))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert len(heard) == 400
+    assert len(caught) == 1
+
+
+# -- statistics -----------------------------------------------------------------------------------------------
+
+
+def counted(*events: tuple[EventKind, dict[str, object]]) -> Counts:
+    statistics = Statistics()
+    for kind, fields in events:
+        statistics.listen(Event(kind, fields))
+    return statistics.process
+
+
+def test_hit_from_a_store_saves_its_compile_time_less_its_load_time() -> None:
+    """Reading and loading on the device both count as load time; one load, one hit."""
+    counts = counted(
+        (EventKind.HIT, {"source": "disk", "compile_time_s": 2.0, "load_time_s": 0.5}),
+        (EventKind.LOAD, {"stored": True, "load_time_s": 0.25}),
+    )
+
+    assert (counts.hits, counts.loads, counts.load_time_s, counts.time_saved_s) == (1, 1, 0.75, 1.25)
+
+
+def test_hit_in_memory_saves_nothing() -> None:
+    """Another kernel object of the same key: a hit, but no store gave it."""
+    counts = counted(
+        (EventKind.HIT, {"source": "memory", "compile_time_s": 2.0}),
+        (EventKind.LOAD, {"stored": False, "load_time_s": 0.25}),
+    )
+
+    assert (counts.hits, counts.loads, counts.load_time_s, counts.time_saved_s) == (1, 0, 0, 0)
+
+
+def test_waiting_for_another_s_compile_is_a_hit() -> None:
+    """`waited` counts it as well."""
+    counts = counted((EventKind.HIT, {"source": "waited", "compile_time_s": 2.0, "load_time_s": 0.5}))
+
+    assert (counts.hits, counts.waited, counts.misses) == (1, 1, 0)
+
+
+def test_misses_compiles_evictions_and_errors_count() -> None:
+    """A compile that failed is a miss without a compile."""
+    counts = counted(
+        (EventKind.MISS, {}),
+        (EventKind.COMPILE_END, {"compile_time_s": 1.5}),
+        (EventKind.MISS, {}),
+        (EventKind.COMPILE_FAILED, {}),
+        (EventKind.EVICTED, {"entries": 3}),
+        (EventKind.TROUBLE, {}),
+        (EventKind.DAMAGED, {}),
+    )
+
+    assert (counts.misses, counts.compiles, counts.compile_time_s, counts.evictions, counts.errors) == (2, 1, 1.5, 3, 2)
+
+
+def test_unsaved_counts_are_taken_once() -> None:
+    """What goes to the counters beside the store is what came since the last time."""
+    statistics = Statistics()
+    statistics.listen(Event(EventKind.MISS))
+
+    assert statistics.take_unsaved() == {"misses": 1}
+    assert statistics.take_unsaved() == {}
+    assert statistics.process.misses == 1
+
+
+def test_counts_of_other_versions_are_left_out() -> None:
+    """A counter file may hold names that this version does not know, or lack some."""
+    assert Counts({"hits": 3.0, "teleports": 7.0}).as_dict() == {"hits": 3}

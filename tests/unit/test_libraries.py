@@ -1,0 +1,321 @@
+"""Which build of which compiler this is: read from the file itself, remembered while nothing has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache.toolchain import libraries
+from numba_kcache.toolchain.libraries import Library, Record, Toolchain
+from tests.support.compiling import EMPTY, in_python
+
+NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
+
+
+class Records(dict[str, Record]):
+    """Where records are kept, and how often one was saved."""
+
+    saves = 0
+
+    def save(self, name: str, record: Record) -> None:
+        self.saves += 1
+        self[name] = {key: value.copy() for key, value in record.items()}
+
+    def toolchain(self) -> Toolchain:
+        return Toolchain(self.get, self.save)
+
+
+@pytest.fixture
+def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Made-up libraries; asking where one is counts under its name in `asked`."""
+    files = {}
+    for name in NAMES:
+        files[name] = tmp_path / f"lib{name}.so.13"
+        files[name].write_bytes(name.encode())
+    monkeypatch.setattr(libraries, "_locate", lambda name, _library: str(files[name]) if name in files else None)
+    monkeypatch.setattr(libraries, "site_directories", lambda: (str(tmp_path),))
+    return files
+
+
+def never(*_args: object) -> Any:
+    raise AssertionError("asked where a library is, which loads it")
+
+
+def test_record_answers_without_a_look_at_the_libraries(
+    located: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process with the same record loads nothing and hashes nothing."""
+    records = Records()
+    found = [records.toolchain().library(name) for name in NAMES]
+    monkeypatch.setattr(libraries, "_locate", never)
+    monkeypatch.setattr(libraries, "_build_of", never)
+    again = records.toolchain()
+
+    assert again.is_known(NAMES, ())
+    assert [again.library(name) for name in NAMES] == found
+    assert found[0] == Library(
+        "nvrtc",
+        str(located["nvrtc"]),
+        f"sha256:{hashlib.sha256(b'nvrtc').hexdigest()}",
+        (5, located["nvrtc"].stat().st_mtime_ns, located["nvrtc"].stat().st_ino),
+    )
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"!")
+
+
+def touch(path: Path) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+def replace_in_place(path: Path) -> None:
+    """Another file of the same size and time: only its inode tells."""
+    stat = path.stat()
+    other = path.with_suffix(".new")
+    other.write_bytes(b"x" * stat.st_size)
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    folder = path.parent.stat()
+    other.replace(path)
+    os.utime(path.parent, ns=(folder.st_atime_ns, folder.st_mtime_ns))
+
+
+def install_beside(path: Path) -> None:
+    (path.parent / "new_package").mkdir()
+    os.utime(path.parent, ns=(5, 5))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("change", [grow, touch, replace_in_place, install_beside])
+def test_change_of_any_file_or_folder_makes_the_record_void(
+    located: dict[str, Path], change: Callable[[Path], None]
+) -> None:
+    """Size, mtime, inode, and the folders in which packages get installed."""
+    records = Records()
+    for name in NAMES:
+        records.toolchain().library(name)
+    assert records.toolchain().is_known(NAMES, ())
+
+    change(located["nvJitLink"])
+
+    assert not records.toolchain().is_known(NAMES, ())
+    content = located["nvJitLink"].read_bytes()
+    found = records.toolchain().library("nvJitLink")
+    assert found is not None
+    assert found.build == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_library_that_is_gone_is_not_remembered(located: dict[str, Path]) -> None:
+    """After an uninstall the record is void and the library is absent."""
+    records = Records()
+    records.toolchain().library("nvJitLink")
+    remove(located["nvJitLink"])
+
+    assert records.toolchain().library("nvJitLink") is None
+
+
+def test_absence_is_not_remembered(located: dict[str, Path]) -> None:
+    """A library that is installed later is found by the next process, also one installed beside nothing watched."""
+    records = Records()
+    path = located.pop("nvrtc")
+    assert records.toolchain().library("nvrtc") is None
+    located["nvrtc"] = path
+
+    assert records.toolchain().library("nvrtc") is not None
+
+
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "CONDA_PREFIX"])
+def test_record_made_elsewhere_is_not_read(
+    located: dict[str, Path], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Variables and interpreter decide where libraries are found: they name the record."""
+    records = Records()
+    records.toolchain().library("nvrtc")
+    monkeypatch.setenv(variable, "/elsewhere")
+
+    assert not records.toolchain().is_known(("nvrtc",), ())
+
+
+def test_forget_looks_again(located: dict[str, Path]) -> None:
+    """Within a process the record holds until `forget()`: a launch asks for no stat."""
+    toolchain = Records().toolchain()
+    before = toolchain.library("nvrtc")
+    grow(located["nvrtc"])
+
+    assert toolchain.library("nvrtc") == before
+    toolchain.forget()
+    assert toolchain.library("nvrtc") != before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {}, {"watch": 3}, {"libraries": []}, {"libraries": {"nvrtc": []}}, {"libraries": {"nvrtc": [1, 2, 3, 4, 5]}},
+        {"libraries": {"nvrtc": "abcde"}}, {"libraries": None}, {"versions": []}, {"versions": None},
+        {"versions": {"numba": []}}, {"include_dirs": 3}, {"include_dirs": [3]}, {"include_dirs": "/usr"},
+    ],
+)  # fmt: skip
+def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:
+    """Of another version, or forged: it is made anew, and nothing is raised."""
+    records = Records()
+    toolchain = records.toolchain()
+    right = toolchain.library("nvrtc"), toolchain.version("numba"), toolchain.include_dirs()
+    for name, record in records.items():
+        records[name] = {**record, **damage} if damage else {}
+    again = records.toolchain()
+
+    assert not again.is_known(("nvrtc", "nvJitLink"), ("numba", "none"))
+    assert (again.library("nvrtc"), again.version("numba"), again.include_dirs()) == right
+
+
+# -- real libraries -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def real() -> dict[str, Library]:
+    toolchain = Records().toolchain()
+    found = {name: toolchain.library(name) for name in NAMES}
+    assert all(found.values())
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.skipif(shutil.which("readelf") is None, reason="needs readelf, to be held against")
+@pytest.mark.parametrize("name", NAMES)
+def test_build_id_is_what_readelf_says(real: dict[str, Library], name: str) -> None:
+    """Of the installed compilers; without one their content's digest."""
+    said = subprocess.run(["readelf", "-n", real[name].path], capture_output=True, text=True, check=True).stdout
+    ids = re.findall(r"Build ID: ([0-9a-f]+)", said)
+    digest = hashlib.sha256(Path(real[name].path).read_bytes()).hexdigest()
+
+    assert real[name].build == (f"build-id:{ids[0]}" if ids else f"sha256:{digest}")
+
+
+def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
+    """NVRTC loads its builtins from its own folder."""
+    assert Path(real["nvrtc-builtins"].path).parent == Path(real["nvrtc"].path).resolve().parent
+
+
+def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None:
+    """No ELF, an ELF without notes, a cut ELF: the digest, and no exception."""
+    head = b"\x7fELF\x02\x01" + bytes(26) + struct.pack("<Q", 64) + bytes(14) + struct.pack("<HH", 56, 3) + bytes(6)
+    for number, content in enumerate((b"", b"text", head, head + bytes(30), head[:50], head + b"\xff" * 168)):
+        path = tmp_path / f"{number}.so"
+        path.write_bytes(content)
+
+        assert libraries._build_of(str(path)) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def test_headers_are_cccl_then_toolkit() -> None:
+    """Both exist; CCCL's first, as nvcc orders them."""
+    folders = Records().toolchain().include_dirs()
+
+    assert (Path(folders[-1]) / "cuda_fp16.h").is_file()
+    assert any((Path(folder) / "cuda" / "std" / "complex").is_file() for folder in folders)
+
+
+def test_versions_are_the_installed_ones() -> None:
+    """Of distributions, None where absent; remembered like the libraries."""
+    from importlib.metadata import version
+
+    records = Records()
+    toolchain = records.toolchain()
+
+    assert toolchain.version("numba-cuda") == version("numba-cuda")
+    assert toolchain.version("no-such-distribution") is None
+    assert records.toolchain().is_known((), ("numba-cuda",))
+
+
+# -- nothing installed ----------------------------------------------------------------------------------------
+
+WITHOUT = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith({blocked!r}):
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+sys.meta_path.insert(0, Absent())
+from numba_kcache import cached_kernel, KernelCache, ToolchainMissingError
+kernel = cached_kernel({source!r}, **{options!r})
+print(len(kernel.key("sm_90")))
+try:
+    kernel.compile("sm_90")
+except ToolchainMissingError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "options", "says"),
+    [
+        (("cuda",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
+        (("cuda.bindings",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
+        (("cuda.bindings.nvrtc",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
+        (("cuda.bindings.nvjitlink",), {"lto": True}, "cannot link PTX or LTO-IR: the nvJitLink library is not"),
+    ],
+)
+def test_missing_package_names_the_extra_to_install(
+    tmp_path: Path, blocked: tuple[str, ...], options: dict[str, Any], says: str
+) -> None:
+    """Without the bindings a key can still be had; compiling says what to install."""
+    code = WITHOUT.format(blocked=blocked, source=EMPTY, options=options)
+    said = in_python(code, NUMBA_KCACHE_DIR=str(tmp_path))
+
+    assert said.startswith("64\n")
+    assert says in said
+    assert "pip install 'numba-kcache[cu13]'" in said
+
+
+ABSENT = """
+import cuda.pathfinder as pathfinder
+from cuda.pathfinder import DynamicLibNotFoundError
+real = pathfinder.load_nvidia_dynamic_lib
+def absent(name):
+    if name in {names!r}:
+        raise DynamicLibNotFoundError(name)
+    return real(name)
+pathfinder.load_nvidia_dynamic_lib = absent
+import cuda.bindings.nvrtc, cuda.bindings.nvjitlink
+from numba_kcache import cached_kernel, ToolchainMissingError
+from numba_kcache.resolver import process_resolver
+print([process_resolver().toolchain.library(name) for name in {names!r}])
+"""
+
+
+def test_missing_library_is_none(tmp_path: Path) -> None:
+    """The bindings are there, the library is not: None, and no exception."""
+    names = ("nvrtc", "nvJitLink", "nvvm")
+
+    assert in_python(ABSENT.format(names=names), NUMBA_KCACHE_DIR=str(tmp_path)).strip() == "[None, None, None]"
+
+
+def test_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bindings raise RuntimeError where the library cannot be loaded."""
+    from cuda.bindings import nvjitlink, nvrtc
+
+    from numba_kcache.errors import ToolchainMissingError
+    from numba_kcache.toolchain.nvjitlink import link
+    from numba_kcache.toolchain.nvrtc import run_nvrtc, supported_targets
+
+    def absent() -> None:
+        raise RuntimeError("Function not found: the library is not there")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", absent)
+    monkeypatch.setattr(nvjitlink, "version", absent)
+    calls: list[Callable[[], object]] = [
+        lambda: run_nvrtc(EMPTY, "k.cu", (), ()), supported_targets, lambda: link((), "sm_90", ()),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ToolchainMissingError, match=r"numba-kcache\[cu13\]"):
+            call()

@@ -1,0 +1,502 @@
+"""Numba kernels compiled for targets that are not there; the cubins are read back as ELF."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int32, int64, types
+from numba.cuda.core.errors import TypingError
+
+from numba_kcache.errors import CompileError, LinkError
+from numba_kcache.inputs.python_function import Fingerprint, fingerprint
+from numba_kcache.model.artifact import artifact_from_header, artifact_header
+from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.target import Target, parse_target
+from numba_kcache.toolchain.numba_internals import compiling_for
+from numba_kcache.toolchain.numba_nvvm import NumbaBuild, compile_numba
+from numba_kcache.toolchain.numba_outcome import why_uncacheable
+from numba_kcache.toolchain.nvrtc import run_nvrtc
+
+SM_80 = Target(8, 0)
+ARRAY = float32[::1]
+EXTERNAL = 'extern "C" __device__ int external(int *out, int x) { *out = x * 77 + EXTRA; return 0; }'
+
+
+def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> NumbaBuild:
+    """Compiled as the cache does: with the digests of the device functions it calls."""
+    found = fingerprint(dispatcher, with_lines=False)
+    callees = found.device_functions() if isinstance(found, Fingerprint) else ()
+    return compile_numba(dispatcher, signature, target, options=options, device_functions=callees)
+
+
+def ptx_of(build: NumbaBuild) -> str:
+    return build.artifact.ptx.decode()
+
+
+SPACE: dict[str, Any] = {"FACTOR": 3.0, "cuda": cuda}
+exec(
+    """
+@cuda.jit(device=True)
+def scaled(x):
+    return x * FACTOR
+@cuda.jit
+def kernel(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = scaled(x[i])
+""",
+    SPACE,
+)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_86", "sm_90", "sm_90a", "sm_100a", "sm_120"])
+def test_any_target_compiles_without_a_device(arch: str) -> None:
+    """A kernel that calls a device function, in one process, for one target after another."""
+    target = parse_target(arch)
+
+    build = built(SPACE["kernel"], (ARRAY, ARRAY), target)
+
+    cubin = read_cubin(build.artifact.cubin)
+    assert cubin.sm == target.major * 10 + target.minor
+    assert [each.symbol for each in cubin.kernels] == [build.artifact.entries[0].symbol]
+    assert len(cubin.kernels[0].parameters) == 14
+    assert f".target {arch}\n" in ptx_of(build)
+    assert build.uncacheable is None
+
+
+def test_artifact_survives_a_store() -> None:
+    """Header and payloads are plain: what is read back is what was made."""
+    artifact = built(SPACE["kernel"], (ARRAY, ARRAY)).artifact
+
+    back = artifact_from_header(artifact_header(artifact), {"cubin": artifact.cubin, **artifact.extras})
+
+    assert artifact_header(back) == artifact_header(artifact)
+
+
+def test_device_function_is_compiled_anew_for_other_globals() -> None:
+    """Numba keeps what it compiled first; stored under a key that holds the new value, that would be wrong."""
+    space = dict(SPACE)
+    exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
+    constants = []
+    for factor in (3.0, 5.0, 3.0):
+        space["FACTOR"] = factor
+        constants.append(re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],)))))
+
+    assert constants == [["0d4008000000000000"], ["0d4014000000000000"], ["0d4008000000000000"]]
+
+
+def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
+    """What another kernel of this process brought along may be of other globals."""
+    space = dict(SPACE)
+    exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
+    with compiling_for((8, 0)):
+        space["scaled"].compile_device((float64,))
+    space["FACTOR"] = 5.0
+
+    assert "0d4014000000000000" in ptx_of(built(space["kernel"], (float64[::1],)))
+
+
+def test_explicit_overload_is_compiled_anew_with_its_signature() -> None:
+    """A device function with a signature of its own keeps it, and the cast that it makes of the argument."""
+    space = dict(SPACE)
+    with compiling_for((7, 5)):
+        exec("@cuda.jit('float64(float64)', device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
+    exec("@cuda.jit\ndef kernel(x, out):\n    out[0] = scaled(x[0])\n", space)
+    space["FACTOR"] = 5.0
+
+    ptx = ptx_of(built(space["kernel"], (ARRAY, float64[::1])))
+
+    assert "cvt.f64.f32" in ptx
+    assert "0d4014000000000000" in ptx
+
+
+def test_other_threads_keep_their_device() -> None:
+    """Only the thread that compiles sees the target as its device."""
+    from numba.cuda import dispatcher as dispatchers
+
+    seen: list[object] = []
+    real = dispatchers.get_current_device
+    dispatchers.get_current_device = lambda: "the device"
+    try:
+        with compiling_for((8, 0)):
+            here = dispatchers.get_current_device().compute_capability
+            thread = threading.Thread(target=lambda: seen.append(dispatchers.get_current_device()))
+            thread.start()
+            thread.join()
+        assert dispatchers.get_current_device() == "the device"
+    finally:
+        dispatchers.get_current_device = real
+
+    assert here == (8, 0)
+    assert seen == ["the device"]
+
+
+def external_kernel(link: Any) -> Any:
+    declared = cuda.declare_device("external", "int32(int32)")
+
+    def kernel(out):  # type: ignore[no-untyped-def]
+        out[0] = declared(out[0])
+
+    return cuda.jit(kernel, link=link)
+
+
+def compiled_external(kind: str, extra: int) -> bytes:
+    flags = ["-arch=sm_80", "--relocatable-device-code=true", f"-DEXTRA={extra}"]
+    flags += ["--dlink-time-opt"] if kind == "ltoir" else []
+    return run_nvrtc(EXTERNAL, "external.cu", flags, (kind,)).code[kind]
+
+
+@pytest.mark.parametrize("lto", [True, False])
+def test_cuda_c_with_its_own_header_is_linked_as_it_is_now(tmp_path: Path, lto: bool) -> None:
+    """The header beside the file is found, and an edit within the process too: Numba reads each file once."""
+    (tmp_path / "device.cu").write_text(f'#include "extra.h"\n{EXTERNAL}')
+    link = [str(tmp_path / "device.cu")]
+    dispatcher = external_kernel(link)
+    cubins = []
+    for extra in (5, 6):
+        (tmp_path / "extra.h").write_text(f"#define EXTRA {extra}\n")
+        cubins.append(built(dispatcher, (int32[::1],), lto=lto).artifact.cubin)
+
+    assert cubins[0] != cubins[1]
+    assert all((b".text.external\0" in each) is not lto for each in cubins), "LTO inlines it"
+    assert link == [str(tmp_path / "device.cu")]
+
+
+@pytest.mark.parametrize("kind", ["ptx", "ltoir", "cubin"])
+@pytest.mark.parametrize("memory", [True, False], ids=["object", "file"])
+def test_compiled_code_is_linked(tmp_path: Path, kind: str, memory: bool) -> None:
+    """PTX, LTO-IR and cubin, from a file and from `LinkableCode`."""
+    code = compiled_external(kind, 5)
+    (tmp_path / f"device.{kind}").write_bytes(code)
+    kinds = {"ptx": cuda.PTXSource, "ltoir": cuda.LTOIR, "cubin": cuda.Cubin}
+    item = kinds[kind](code) if memory else str(tmp_path / f"device.{kind}")
+
+    build = built(external_kernel([item]), (int32[::1],))
+
+    assert read_cubin(build.artifact.cubin).sm == 80
+    assert build.uncacheable is None
+
+
+def test_archive_is_linked() -> None:
+    """The device runtime is an archive that every toolkit has."""
+    from numba.cuda.cudadrv.libs import get_cudalib
+
+    item = get_cudalib("cudadevrt", static=True)
+
+    assert built(cuda.jit(SPACE["kernel"].py_func, link=[item]), (ARRAY, ARRAY)).artifact.cubin
+
+
+def test_declared_function_brings_its_link_inputs(tmp_path: Path) -> None:
+    """`declare_device(link=)` needs no `link=` on the kernel."""
+    (tmp_path / "device.cu").write_text("#define EXTRA 1\n" + EXTERNAL)
+    declared = cuda.declare_device("external", "int32(int32)", link=str(tmp_path / "device.cu"))
+
+    @cuda.jit
+    def kernel(out):  # type: ignore[no-untyped-def]
+        out[0] = declared(out[0])
+
+    assert built(kernel, (int32[::1],)).artifact.cubin
+
+
+def test_refused_link_inputs_are_named(tmp_path: Path) -> None:
+    """Missing file, unknown suffix, wrong C: each error names the input."""
+    (tmp_path / "wrong.cu").write_text("int f( {")
+    for item, error in (("absent.cu", LinkError), ("strange.txt", LinkError), ("wrong.cu", CompileError)):
+        with pytest.raises(error, match=item):
+            built(cuda.jit(SPACE["kernel"].py_func, link=[str(tmp_path / item)]), (ARRAY, ARRAY))
+
+
+def test_reshape_links_numbas_own_helper() -> None:
+    """Numba's cache refuses these kernels: they link a file."""
+
+    @cuda.jit
+    def kernel(x, out):  # type: ignore[no-untyped-def]
+        out[0] = x.reshape(2, 2)[1, 1]
+
+    build = built(kernel, (ARRAY, ARRAY))
+
+    assert build.artifact.cubin
+    assert build.uncacheable is None
+
+
+def test_half_and_bfloat16_compile() -> None:
+    """Both link CUDA C++ that Numba writes while it lowers; Numba's cache refuses them."""
+    from numba.cuda.types import bfloat16
+
+    @cuda.jit
+    def half(x, out):  # type: ignore[no-untyped-def]
+        out[0] = cuda.fp16.hsin(x[0]) + x[1]
+
+    @cuda.jit
+    def brain(out):  # type: ignore[no-untyped-def]
+        a = bfloat16(3.0)
+        out[0] = float32(a * a)
+
+    import numba.cuda.fp16  # noqa: F401  (makes cuda.fp16 an attribute, as Numba's own loading does)
+
+    for kernel, signature in ((half, (types.float16[::1], types.float16[::1])), (brain, (ARRAY,))):
+        build = built(kernel, signature, Target(9, 0, "a"))
+        assert read_cubin(build.artifact.cubin).sm == 90
+        assert build.uncacheable is None
+
+
+def test_cooperative_grid_is_recorded_and_linked() -> None:
+    """Grid synchronisation needs the device runtime in the cubin and a flag at the launch."""
+
+    @cuda.jit
+    def kernel(x):  # type: ignore[no-untyped-def]
+        x[cuda.grid(1)] = 1
+        cuda.cg.this_grid().sync()
+        x[0] = x[1]
+
+    assert built(kernel, (int32[::1],)).artifact.attributes["cooperative"] is True
+    assert built(SPACE["kernel"], (ARRAY, ARRAY)).artifact.attributes["cooperative"] is False
+
+
+def test_debug_kernel_carries_its_exceptions() -> None:
+    """Codes in device memory mean exceptions of the source; the table is plain values."""
+
+    @cuda.jit(debug=True, opt=False)
+    def kernel(x):  # type: ignore[no-untyped-def]
+        if x[0] > 3:
+            raise ValueError("too large", 3)
+        x[1] = x[0] // x[2]
+
+    build = built(kernel, (int64[::1],))
+
+    table = build.artifact.attributes["exceptions"]
+    assert ["ValueError", ["too large", 3]] in [each[1:3] for each in table]
+    assert "ZeroDivisionError" in [each[1] for each in table]
+    place = next(each[3] for each in table if each[1] == "ValueError")
+    assert place[1:] == [__file__, kernel.py_func.__code__.co_firstlineno + 3]
+    assert build.uncacheable is None
+    assert build.artifact.entries[0].symbol.encode() + b"__errcode__" in build.artifact.cubin
+
+
+class _OwnError(Exception):
+    pass
+
+
+def test_what_only_this_process_can_run_is_not_cacheable() -> None:
+    """Exceptions of the user's own classes, callbacks of linked code, extensions."""
+
+    @cuda.jit(debug=True, opt=False)
+    def raising(x):  # type: ignore[no-untyped-def]
+        raise _OwnError("own")
+
+    plain = SPACE["kernel"].py_func
+    called = cuda.CUSource("// nothing", setup_callback=print)
+
+    assert "not built in" in str(built(raising, (ARRAY,)).uncacheable)
+    assert "extensions" in str(built(cuda.jit(plain, extensions=[object()]), (ARRAY, ARRAY)).uncacheable)
+    assert "callbacks" in str(built(cuda.jit(plain, link=[called]), (ARRAY, ARRAY)).uncacheable)
+
+
+def test_launch_bounds_registers_and_fastmath_reach_the_code() -> None:
+    """Options of the decorator, or given on top of it."""
+
+    @cuda.jit(launch_bounds=(128, 2), shared_memory_carveout="MaxShared", fastmath=True)
+    def kernel(x, y):  # type: ignore[no-untyped-def]
+        x[0] = x[1] / y[0]
+        a, b, c, d, e, f, g, h = x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9]
+        i, j, k, m, n, o, p, q = y[2], y[3], y[4], y[5], y[6], y[7], y[8], y[9]
+        cuda.syncthreads()
+        for _ in range(x.size):
+            a, b, c, d, e, f, g, h = b * i, c * j, d * k, e * m, f * n, g * o, h * p, a * q
+        y[0] = a + b + c + d + e + f + g + h
+
+    build = built(kernel, (ARRAY, ARRAY))
+    free = built(kernel, (ARRAY, ARRAY), launch_bounds=None)
+    limited = built(kernel, (ARRAY, ARRAY), launch_bounds=None, max_registers=24)
+
+    assert ".maxntid 128" in ptx_of(build)
+    assert ".minnctapersm 2" in ptx_of(build)
+    assert "div.approx" in ptx_of(build)
+    assert build.artifact.attributes["carveout"] == 100
+    assert build.artifact.attributes["launch_bounds"] == [128, 2]
+    assert limited.artifact.attributes["max_registers"] == 24
+    assert limited.artifact.entries[0].registers <= 24 < free.artifact.entries[0].registers
+
+
+def test_virtual_target_is_generated_for_and_linked() -> None:
+    """`arch="compute_75"` on a later device: PTX of the one, a cubin of the other."""
+    kernel = SPACE["kernel"]
+    build = compile_numba(kernel, (ARRAY, ARRAY), Target(9, 0), ptx_target=Target(7, 5, "", True))
+
+    assert ".target sm_75" in ptx_of(build)
+    assert read_cubin(build.artifact.cubin).sm == 90
+
+
+def test_numbas_own_errors_pass_unchanged() -> None:
+    """Typing errors and a returned value: the same class and text as from Numba alone."""
+
+    def returning(x):  # type: ignore[no-untyped-def]
+        return x[0]
+
+    def untyped(x):  # type: ignore[no-untyped-def]
+        x[0] = x.nonsense
+
+    for function in (returning, untyped):
+        with pytest.raises(TypingError) as own, compiling_for((8, 0)):
+            cuda.compile_ptx(function, types.void(ARRAY), cc=(8, 0))
+        with pytest.raises(TypingError) as ours:
+            built(cuda.jit(function), (ARRAY,))
+        assert str(ours.value) == str(own.value)
+
+
+def test_failed_compilation_leaves_numba_as_it_was() -> None:
+    """The device is put back, and the next kernel compiles."""
+    from numba.cuda import dispatcher as dispatchers
+
+    before = dispatchers.get_current_device
+    with pytest.raises(TypingError):
+        built(cuda.jit(lambda x: x.nonsense), (ARRAY,))
+
+    assert dispatchers.get_current_device is before
+    assert built(SPACE["kernel"], (ARRAY, ARRAY)).artifact.cubin
+
+
+def test_kernel_without_cuda_array_and_with_scalars_compiles() -> None:
+    """Records, tuples and scalars by value."""
+    record = np.dtype([("a", np.int32), ("b", np.float64)], align=True)
+
+    @cuda.jit
+    def kernel(r, pair, x, out):  # type: ignore[no-untyped-def]
+        out[0] = r[0].b + pair[0] + pair[1] + x
+
+    from numba import from_dtype
+
+    signature = (from_dtype(record)[::1], types.Tuple((int32, float64)), types.complex64, types.complex128[::1])
+
+    assert built(kernel, signature).artifact.cubin
+
+
+def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
+    """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
+    space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
+    exec(
+        """
+from numba.cuda.extending import intrinsic, overload
+def gained(x):
+    return x
+@overload(gained)
+def implement_gained(x):
+    def implementation(x):
+        return x * GAIN
+    return implementation
+@intrinsic
+def constant(context):
+    from llvmlite import ir
+    from numba.cuda import types
+    value = GAIN
+    return types.float64(), lambda context, builder, signature, arguments: ir.Constant(ir.DoubleType(), value)
+@cuda.jit
+def kernel(x):
+    x[0] = gained(x[0])
+@cuda.jit
+def second(x):
+    x[0] = constant()
+""",
+        space,
+    )
+    found = {}
+    for gain in (3.0, 5.0):
+        space["GAIN"] = gain
+        for name in ("kernel", "second"):
+            ptx = ptx_of(built(space[name], (float64[::1],)))
+            found[name, gain] = re.findall(r"0d40\w{14}|46\d{17}", ptx)
+
+    assert all(found[name, 3.0] != found[name, 5.0] for name in ("kernel", "second")), found
+
+
+def test_compiling_keeps_digests() -> None:
+    """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
+    script = """
+import math, operator
+from numba import cuda, float32
+from numba_kcache.inputs.python_function import fingerprint
+from numba_kcache.inputs.code_environment import code_environment
+from numba_kcache.model.target import Target
+from numba_kcache.toolchain.numba_nvvm import compile_numba
+@cuda.jit(device=True)
+def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
+@cuda.jit
+def kernel(x, out):
+    shared = cuda.shared.array(4, float32)
+    for i in range(len(out)):
+        out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
+@cuda.jit
+def plain(x): x[0] = device(x[0])
+before = fingerprint(kernel, with_lines=False), code_environment()
+compile_numba(plain, (float32[::1],), Target(8, 0))
+after = fingerprint(kernel, with_lines=False), code_environment()
+assert before[0].components == after[0].components, (before, after)
+assert before[0].digest == after[0].digest and before[1] == after[1]
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+
+
+def test_function_under_njit_is_compiled_anew_for_other_globals() -> None:
+    """Numba keeps a device twin of it, out of sight, with what it compiled first."""
+    space: dict[str, Any] = {"cuda": cuda, "FACTOR": 3.0}
+    exec(
+        """
+from numba import njit
+@njit
+def scaled(x):
+    return x * FACTOR
+@cuda.jit
+def kernel(x):
+    x[0] = scaled(x[0])
+""",
+        space,
+    )
+    found = []
+    for factor in (3.0, 5.0):
+        space["FACTOR"] = factor
+        found.append(re.findall(r"0d40\w{14}", ptx_of(built(space["kernel"], (float64[::1],)))))
+
+    assert found == [["0d4008000000000000"], ["0d4014000000000000"]]
+
+
+def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays made in a kernel need it; statistics on its use need this process."""
+    from numba.cuda.core import config
+
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
+
+    @cuda.jit
+    def kernel(x):  # type: ignore[no-untyped-def]
+        made = np.empty(x.size, np.float32)
+        made[0] = x[0]
+        x[1] = made[0] + made.size
+
+    build = built(kernel, (ARRAY,))
+    monkeypatch.setattr(config, "CUDA_NRT_STATS", True)
+
+    assert build.uncacheable is None
+    assert "statistics" in str(built(kernel, (ARRAY,)).uncacheable)
+
+
+def test_code_for_one_launch_configuration_is_not_cacheable() -> None:
+    """Its grid is in the code and not in the key."""
+    parts = SimpleNamespace(cuda_target=SimpleNamespace(target_context=SimpleNamespace(enable_nrt=False)))
+    library = SimpleNamespace(referenced_objects={}, _setup_functions=[], _teardown_functions=[])
+    chosen, attributes = {"extensions": (), "link": ()}, {"debug": False}
+    for metadata, reason in (({"launch_config_sensitive": True}, "launch configuration"), ({}, None)):
+        result = SimpleNamespace(library=library, metadata=metadata)
+        found = why_uncacheable(result, chosen, attributes, parts)  # type: ignore[arg-type]
+        assert (reason in str(found)) if reason else found is None

@@ -1,0 +1,131 @@
+"""Compile options: what is taken, what is refused, and how each refusal reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import OptionError
+from numba_kcache.model.options import STANDARDS, CompileOptions, compile_options
+
+
+def cuda(**given: Any) -> CompileOptions:
+    return compile_options("cuda", given, "/base")
+
+
+def test_nothing_given_is_the_default() -> None:
+    """None stands for the default, for every option."""
+    names = ("fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
+             "options", "keep_ptx")  # fmt: skip
+
+    assert cuda() == cuda(**dict.fromkeys(names)) == CompileOptions(base_dir="/base")
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        ({"fastmath": True}, "fastmath", True),
+        ({"lineinfo": True}, "lineinfo", True),
+        ({"debug": True}, "debug", True),
+        ({"lto": True}, "lto", True),
+        ({"keep_ptx": False}, "keep_ptx", False),
+        *(({"std": std}, "std", std) for std in STANDARDS),
+        *(({"opt": level}, "opt", level) for level in (0, 1, 2, 3)),
+        *(({"max_registers": count}, "max_registers", count) for count in (16, 255)),
+        ({"defines": {"B": 1, "A": "x", "C": None}}, "defines", (("B", "1"), ("A", "x"), ("C", None))),
+        ({"defines": MappingProxyType({"N": -3})}, "defines", (("N", "-3"),)),
+        ({"defines": {"SQUARE(x)": "((x)*(x))"}}, "defines", (("SQUARE(x)", "((x)*(x))"),)),
+        ({"options": ["--restrict", "-DA=1"]}, "flags", ("--restrict", "-DA=1")),
+        ({"options": ()}, "flags", ()),
+    ],
+)
+def test_option_is_taken(given: dict[str, Any], field: str, value: object) -> None:
+    """Each option's valid values arrive as they were meant, in the order they were given."""
+    assert getattr(cuda(**given), field) == value
+
+
+def test_include_folders_are_absolute() -> None:
+    """Relative folders start from the base folder; `~` and `..` are resolved."""
+    read = cuda(include_dirs=["include", "../up", "/abs/./x", Path("p"), "~/h"]).include_dirs
+
+    assert read[:4] == ("/base/include", "/up", "/abs/x", "/base/p")
+    assert read[4] == str(Path("~/h").expanduser())
+
+
+REFUSALS = [
+    ("fastmat", True, "cannot use option 'fastmat' here", "fastmath"),
+    ("cooperative", True, "cannot use option 'cooperative' here", "does not take it"),
+    ("fastmath", 1, "fastmath=1: it is a int", "write True or False"),
+    ("lto", "yes", "lto='yes': it is a str", "write True or False"),
+    ("keep_ptx", 0, "keep_ptx=0: it is a int", "write True or False"),
+    ("std", "c++18", "std='c++18': NVRTC does not know it", "c++17"),
+    ("std", 17, "std=17", "c++17"),
+    ("std", ["c++17"], "std=['c++17']", "c++17"),
+    ("defines", ["A"], "defines=['A']: it is not a mapping", "defines={'TILE': 32"),
+    ("defines", "A=1", "it is not a mapping", "defines={"),
+    ("defines", {"": 1}, "'' is not the name of a macro", ""),
+    ("defines", {" ": 1}, "is not the name of a macro", ""),
+    ("defines", {3: 1}, "3 is not the name of a macro", ""),
+    ("defines", {"A=1": None}, "'A=1' is not the name of a macro", ""),
+    ("defines", {"A B": None}, "'A B' is not the name of a macro", ""),
+    ("defines", {"9A": None}, "'9A' is not the name of a macro", ""),
+    ("defines", {"A\n": None}, "is not the name of a macro", ""),
+    ("defines", {"A": 1.5}, "A is a float", "give str, int or None"),
+    ("defines", {"A": True}, "A is a bool", "give str, int or None"),
+    ("defines", {"A": b"1"}, "A is a bytes", "give str, int or None"),
+    ("include_dirs", "include", "include_dirs='include': it is not a list", "include_dirs=['include']"),
+    ("include_dirs", b"include", "it is not a list", ""),
+    ("include_dirs", {"include"}, "it is not a list", ""),
+    ("include_dirs", [5], "5 is not a path", "include_dirs=['include']"),
+    ("include_dirs", [b"inc"], "b'inc' is not a path", ""),
+    ("max_registers", 15, "max_registers=15: registers per thread are 16 to 255", ""),
+    ("max_registers", 256, "max_registers=256", "16 to 255"),
+    ("max_registers", 32.0, "max_registers=32.0", "16 to 255"),
+    ("max_registers", True, "max_registers=True", "16 to 255"),
+    ("opt", 4, "opt=4: optimisation levels are 0, 1, 2 and 3", ""),
+    ("opt", -1, "opt=-1", "levels"),
+    ("opt", "3", "opt='3'", "levels"),
+    ("opt", True, "opt=True", "levels"),
+    ("options", "--restrict", "options='--restrict': it is not a list of flags", "options=['--restrict']"),
+    ("options", {"--restrict"}, "it is not a list of flags", ""),
+    ("options", ["restrict"], "options='restrict': it is not an NVRTC flag", ""),
+    ("options", [3], "options=3: it is not an NVRTC flag", ""),
+    ("options", ["-arch=sm_90"], "'-arch=sm_90': this flag is not taken", "use arch="),
+    ("options", ["--gpu-architecture=sm_90"], "this flag is not taken", "use arch="),
+    ("options", ["--gpu-architecture sm_90"], "this flag is not taken", "use arch="),
+    ("options", ["-I/usr/include"], "this flag is not taken", "use include_dirs="),
+    ("options", ["-I"], "this flag is not taken", "use include_dirs="),
+    ("options", ["--include-path=/x"], "this flag is not taken", "use include_dirs="),
+    ("options", ["-dlto"], "this flag is not taken", "use lto=True"),
+    ("options", ["--dlink-time-opt"], "this flag is not taken", "use lto=True"),
+    ("options", ["--time=x.csv"], "this flag is not taken", "writes a file"),
+    ("options", ["--fdevice-time-trace=t"], "this flag is not taken", "writes a file"),
+    ("options", ["--pch"], "this flag is not taken", "precompiled"),
+    ("options", ["-use-pch=x"], "this flag is not taken", "precompiled"),
+    ("options", ["--create-pch=x"], "this flag is not taken", "precompiled"),
+    ("options", ["--pch-dir=x"], "this flag is not taken", "precompiled"),
+    ("options", ["--modify-stack-limit=true"], "this flag is not taken", "whole process"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "says", "hints"), REFUSALS, ids=lambda each: str(each)[:24])
+def test_refusal_names_option_value_and_reason(name: str, value: object, says: str, hints: str) -> None:
+    """An option that cannot mean anything is refused at decoration, in so many words."""
+    with pytest.raises(OptionError) as caught:
+        cuda(**{name: value})
+
+    assert str(caught.value).startswith("cannot use ")
+    assert says in str(caught.value)
+    assert hints in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["fastmath", "std", "defines", "include_dirs", "lto", "options"])
+def test_ptx_does_not_take_source_options(name: str) -> None:
+    """PTX is not compiled from source: an option that would do nothing is an error that lists those that do."""
+    with pytest.raises(OptionError, match="kind 'ptx' does not take it") as caught:
+        compile_options("ptx", {name: None}, "")
+
+    assert caught.value.hint == "it takes debug, keep_ptx, lineinfo, max_registers, opt"

@@ -1,0 +1,673 @@
+"""What changes the fingerprint of a Numba kernel, what does not, and what refuses one."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+from numba_kcache.inputs.python_function import Fingerprint, Uncapturable, fingerprint
+from tests.support.modules import imported
+
+HELPERS = """
+from numba import cuda
+import deeper
+SCALE = 2.0
+@cuda.jit(device=True)
+def scaled(x):
+    return deeper.shifted(x) * SCALE
+"""
+DEEPER = """
+from numba import cuda, njit
+from collections import namedtuple
+from enum import IntEnum
+import numpy as np
+OFFSET = 1
+TABLE = np.arange(4, dtype=np.float32)
+KIND = np.float32(1)
+class Mode(IntEnum):
+    FAST = 1
+    SLOW = 2
+Point = namedtuple("Point", "x y")
+ORIGIN = Point(1, (2, 3))
+@cuda.jit(device=True)
+def shifted(x, by=OFFSET):
+    return x + TABLE[0] + ORIGIN.x + Mode.FAST + KIND + by
+@njit
+def halved(x):
+    return x / 2
+"""
+KERNELS = """
+from numba import cuda, float32
+from deeper import halved
+import helpers, math
+N = 3
+TYPE = float32
+def make(power):
+    @cuda.jit(fastmath=False)
+    def kernel(x, out):
+        '''Documentation.'''
+        i = cuda.grid(1)
+        tile = cuda.shared.array(N, TYPE)
+        square = lambda v: v * v + 7
+        if i < out.size:
+            out[i] = helpers.scaled(x[i]) ** power + math.pi + halved(x[i]) + helpers.deeper.OFFSET
+    return kernel
+kernel = make(2)
+"""
+PROGRAM = {"deeper": DEEPER, "helpers": HELPERS, "kernels": KERNELS}
+
+
+def taken(folder: Path, sources: dict[str, str], *, with_lines: bool = False) -> Fingerprint:
+    """The fingerprint of the program's kernel."""
+    with imported(folder, sources) as module:
+        found = fingerprint(module.kernel, with_lines=with_lines)
+    assert isinstance(found, Fingerprint), found
+    return found
+
+
+def changed(found: Fingerprint, other: Fingerprint) -> set[str]:
+    """Labels of the components that differ."""
+    old, new = dict(each[:2] for each in found.components), dict(each[:2] for each in other.components)
+    return {label for label in old.keys() | new.keys() if old.get(label) != new.get(label)}
+
+
+CHANGES = {
+    "device function of another module": ("helpers", "* SCALE", "/ SCALE", "device function helpers.scaled"),
+    "device function two modules away": ("deeper", "x + TABLE", "x - TABLE", "device function deeper.shifted"),
+    "constant of another module": ("helpers", "SCALE = 2.0", "SCALE = 3.0", "global SCALE of helpers"),
+    "type of a constant": ("helpers", "SCALE = 2.0", "SCALE = 2", "global SCALE of helpers"),
+    "sign of a zero": ("helpers", "SCALE = 2.0", "SCALE = -0.0", "global SCALE of helpers"),
+    "attribute of a module's module": ("deeper", "OFFSET = 1", "OFFSET = 5", "global OFFSET of deeper"),
+    "default of a device function": ("deeper", "by=OFFSET", "by=9", "defaults of deeper.shifted"),
+    "element of a global array": ("deeper", "np.arange(4,", "np.ones(4,", "global TABLE of deeper"),
+    "dtype of a global array": ("deeper", "4, dtype=np.float32", "4, dtype=np.int32", "global TABLE of deeper"),
+    "type of a NumPy scalar": ("deeper", "np.float32(1)", "np.float64(1)", "global KIND of deeper"),
+    "member of an enum": ("deeper", "FAST = 1", "FAST = 3", "global Mode of deeper"),
+    "namedtuple, deep inside": ("deeper", "(2, 3)", "(2, 4)", "global ORIGIN of deeper"),
+    "function under njit": ("deeper", "x / 2", "x * 2", "device function deeper.halved"),
+    "option of the kernel": ("kernels", "fastmath=False", "fastmath=True", "options of kernels.make.<locals>.kernel"),
+    "option of a device function": ("helpers", "(device=True)", "(device=True, inline='always')",
+                                    "options of helpers.scaled"),
+    "closure variable": ("kernels", "make(2)", "make(3)", "closure power of kernels.make.<locals>.kernel"),
+    "constant in the code": ("kernels", "i < out.size", "i + 1 < out.size", "kernel kernels.make.<locals>.kernel"),
+    "constant in nested code": ("kernels", "v * v + 7", "v * v + 8", "kernel kernels.make.<locals>.kernel"),
+    "size of a shared array": ("kernels", "N = 3", "N = 4", "global N of kernels"),
+    "Numba type in a global": ("kernels", "TYPE = float32", "from numba import int8; TYPE = int8",
+                               "global TYPE of kernels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_change_changes_digest_and_is_named(tmp_path: Path, what: str) -> None:
+    """Every captured thing counts, and the components name it: what a later difference shows."""
+    module, old, new, label = CHANGES[what]
+    assert old in PROGRAM[module]
+    before = taken(tmp_path, PROGRAM)
+
+    after = taken(tmp_path, {**PROGRAM, module: PROGRAM[module].replace(old, new)})
+
+    assert after.digest != before.digest
+    assert label in changed(before, after)
+
+
+def test_difference_shows_old_and_new_value(tmp_path: Path) -> None:
+    """A component of a small value holds it in clear."""
+    after = taken(tmp_path, {**PROGRAM, "helpers": HELPERS.replace("2.0", "3.0")})
+
+    values = {each.name: each.value for each in after.components}
+    assert values["global SCALE of helpers"] == 3.0
+    assert values["device function helpers.scaled"] == "helpers.py:5"
+
+
+def test_unread_names_comments_and_lines_keep_digest(tmp_path: Path) -> None:
+    """Numba's stamp of the file's time and size throws all kernels away; here only content counts."""
+    before = taken(tmp_path, PROGRAM)
+    moved = {name: f"# comment\n\nUNREAD = {len(name)}\n{text}# the end\n" for name, text in PROGRAM.items()}
+    spaced = {**moved, "kernels": moved["kernels"].replace("        i = cuda", "\n        # here\n        i =   cuda")}
+
+    assert taken(tmp_path, spaced).digest == before.digest
+
+
+def test_checkout_path_and_touch_keep_digest(tmp_path: Path) -> None:
+    """The same files elsewhere, with other times, are the same kernel."""
+    other = tmp_path / "other" / "checkout"
+    other.mkdir(parents=True)
+
+    assert taken(other, PROGRAM).digest == taken(tmp_path, PROGRAM).digest
+
+
+def test_module_name_keeps_digest(tmp_path: Path) -> None:
+    """A kernel warmed by import is found by the script that runs as `__main__`."""
+    with imported(tmp_path, {**PROGRAM, "script": KERNELS}, "script") as module:
+        found = fingerprint(module.kernel, with_lines=False)
+
+    assert isinstance(found, Fingerprint)
+    assert found.digest == taken(tmp_path, PROGRAM).digest
+
+
+def test_lines_count_where_they_are_compiled_in(tmp_path: Path) -> None:
+    """With line tables wanted, a line move is another kernel; for a device function its own option decides."""
+    moved = {**PROGRAM, "kernels": "\n" + KERNELS}
+    assert taken(tmp_path, moved, with_lines=True).digest != taken(tmp_path, PROGRAM, with_lines=True).digest
+
+    with_own = HELPERS.replace("(device=True)", "(device=True, lineinfo=True)")
+    before = taken(tmp_path, {**PROGRAM, "helpers": with_own})
+    assert taken(tmp_path, {**PROGRAM, "helpers": "\n" + with_own}).digest != before.digest
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4711"])
+def test_hash_seed_and_process_keep_digest(tmp_path: Path, seed: str) -> None:
+    """Sets and dicts of another process come in another order; the digest does not see it."""
+    source = KERNELS.replace("N = 3", "NAMES = frozenset(['ab', 'cd', 'ef']); N = 3").replace(
+        "if i < out", "if 'ab' in {'x', 'y', 'zz'} or 'ab' in NAMES or i < out"
+    )
+    program = {**PROGRAM, "kernels": source}
+    script = (
+        "import sys; from pathlib import Path; from tests.unit.test_python_function import taken\n"
+        f"print(taken(Path({str(tmp_path)!r}), {program!r}).digest)"
+    )
+    environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    printed = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    assert printed.stdout.strip() == taken(tmp_path, program).digest
+
+
+def test_global_set_later_is_seen_at_the_next_reading(tmp_path: Path) -> None:
+    """Values are those at the time of asking, not of decorating: two signatures may be compiled with two values."""
+    with imported(tmp_path, PROGRAM) as module:
+        first = fingerprint(module.kernel, with_lines=False)
+        module.N = 8
+        second = fingerprint(module.kernel, with_lines=False)
+
+    assert isinstance(first, Fingerprint)
+    assert isinstance(second, Fingerprint)
+    assert first.digest != second.digest
+
+
+def test_global_from_environment_changes_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file, two values of a variable that it reads: Numba's cache serves the first one's code to both."""
+    source = KERNELS.replace("N = 3", "import os; N = int(os.environ['TILE'])")
+    digests = set()
+    for tile in ("8", "16"):
+        monkeypatch.setenv("TILE", tile)
+        digests.add(taken(tmp_path, {**PROGRAM, "kernels": source}).digest)
+
+    assert len(digests) == 2
+
+
+def test_same_size_edit_with_restored_time_changes_digest(tmp_path: Path) -> None:
+    """What git-restore-mtime, rsync -t and image layers do: size and time say nothing."""
+    before = taken(tmp_path, PROGRAM)
+    path = tmp_path / "deeper.py"
+    stat = path.stat()
+    edited = {**PROGRAM, "deeper": DEEPER.replace("x + TABLE", "x - TABLE")}
+    after = taken(tmp_path, edited)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    assert path.stat().st_size == stat.st_size
+    assert after.digest != before.digest
+
+
+def test_generated_functions_differ_by_their_constants() -> None:
+    """Functions from exec have no file; two of one name and bytecode differ by a constant alone."""
+    digests = set()
+    for constant in (5, 6, 5):
+        space: dict[str, object] = {"cuda": cuda}
+        exec(f"@cuda.jit\ndef kernel(out):\n    out[0] = {constant}\n", space)
+        found = fingerprint(space["kernel"], with_lines=False)
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+
+    assert len(digests) == 2
+
+
+def test_functions_from_stdin_and_notebooks_are_captured() -> None:
+    """Where a function was typed is in no key: cells get new file names each time."""
+    digests = set()
+    for file in ("<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/2.py"):
+        space: dict[str, object] = {"cuda": cuda}
+        exec(compile("@cuda.jit\ndef kernel(out):\n    out[0] = 5\n", file, "exec"), space)
+        found = fingerprint(space["kernel"], with_lines=False)
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+
+    assert len(digests) == 1
+
+
+def test_link_file_counts_by_content(tmp_path: Path) -> None:
+    """Its path does not count, its bytes do; the bytes that were digested are handed on to the linker."""
+
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    digests = []
+    for folder, text in (("a", "// one"), ("b", "// one"), ("b", "// two")):
+        path = tmp_path / folder / "device.cu"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        found = fingerprint(cuda.jit(body, link=[str(path)]), with_lines=False)
+        assert isinstance(found, Fingerprint)
+        assert [(each.kind, each.name, each.data) for each in found.links] == [("cu", "device.cu", text.encode())]
+        digests.append(found.digest)
+
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_declared_device_function_counts_with_what_it_links(tmp_path: Path) -> None:
+    """`declare_device` names code outside of Python: its signature, ABI and linked bytes count."""
+    path = tmp_path / "device.cu"
+    digests = set()
+    for text, signature, abi in (
+        ("// one", "int32(int32)", "numba"),
+        ("// two", "int32(int32)", "numba"),
+        ("// two", "int64(int32)", "numba"),
+        ("// two", "int64(int32)", "c"),
+    ):
+        path.write_text(text)
+        declared = cuda.declare_device("external", signature, link=str(path), abi=abi)
+
+        @cuda.jit
+        def kernel(x, external=declared):  # type: ignore[no-untyped-def]
+            x[0] = declared(x[0])  # noqa: B023
+
+        found = fingerprint(kernel, with_lines=False)
+        assert isinstance(found, Fingerprint)
+        assert found.links[0].data == text.encode()
+        digests.add(found.digest)
+
+    assert len(digests) == 4
+
+
+def test_files_numba_appends_while_compiling_do_not_count() -> None:
+    """Numba appends reshape_funcs.cu to the user's own list: the second signature must not look like another kernel."""
+
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    links: list[str] = []
+    dispatcher = cuda.jit(body, link=links)
+    before = fingerprint(dispatcher, with_lines=False)
+    links.append(os.path.join(next(iter(cuda.__path__)), "reshape_funcs.cu"))
+    after = fingerprint(dispatcher, with_lines=False)
+
+    assert isinstance(before, Fingerprint)
+    assert isinstance(after, Fingerprint)
+    assert after.digest == before.digest
+
+
+def test_user_module_that_hides_a_standard_one_is_walked(tmp_path: Path) -> None:
+    """A `random.py` beside the script is the user's code, whatever its name."""
+    random = "from numba import cuda\n@cuda.jit(device=True)\ndef draw(x):\n    return x * 2\n"
+    kernels = "from numba import cuda\nimport random\n@cuda.jit\ndef kernel(x):\n    x[0] = random.draw(x[0])\n"
+    before = taken(tmp_path, {"random": random, "kernels": kernels})
+    after = taken(tmp_path, {"random": random.replace("* 2", "* 3"), "kernels": kernels})
+
+    assert after.digest != before.digest
+
+
+def test_recursion_and_mutual_calls_end(tmp_path: Path) -> None:
+    """A function that calls itself, or its caller, is met once."""
+    source = """
+from numba import cuda
+@cuda.jit(device=True)
+def even(n):
+    return True if n == 0 else odd(n - 1)
+@cuda.jit(device=True)
+def odd(n):
+    return False if n == 0 else even(n - 1)
+@cuda.jit
+def kernel(x):
+    x[0] = even(x[0])
+"""
+    before = taken(tmp_path, {"kernels": source})
+    after = taken(tmp_path, {"kernels": source.replace("return False", "return True")})
+
+    assert after.digest != before.digest
+
+
+def test_swapped_roles_change_digest(tmp_path: Path) -> None:
+    """Two functions with each other's globals are another program, although the set of parts is the same."""
+    source = """
+from numba import cuda
+A, B = 1, 2
+@cuda.jit
+def kernel(x):
+    x[0] = A
+    x[1] = B
+"""
+    before = taken(tmp_path, {"kernels": source})
+
+    assert taken(tmp_path, {"kernels": source.replace("1, 2", "2, 1")}).digest != before.digest
+
+
+def test_device_functions_have_digests_of_their_own(tmp_path: Path) -> None:
+    """What a device function reaches decides whether an overload compiled earlier may be used again."""
+    before = taken(tmp_path, PROGRAM).device_functions()
+    after = taken(tmp_path, {**PROGRAM, "helpers": HELPERS.replace("2.0", "3.0")}).device_functions()
+
+    names = [dispatcher.py_func.__name__ for dispatcher, _digest in before]
+    assert names == ["scaled", "shifted", "halved"]
+    assert [old[1] == new[1] for old, new in zip(before, after, strict=True)] == [False, True, True]
+
+
+class _Device(SimpleNamespace):
+    __cuda_array_interface__ = {"data": (0, False)}  # noqa: RUF012
+
+
+def _plain(x):  # type: ignore[no-untyped-def]
+    return x
+
+
+_CYCLE: list[object] = []
+_CYCLE.append(_CYCLE)
+REFUSED = {
+    "device array": _Device(),
+    "object of unknown class": SimpleNamespace(a=1),
+    "partial": functools.partial(_plain, 1),
+    "bound method": "".join,
+    "ctypes pointer": ctypes.pointer(ctypes.c_int(1)),
+    "ctypes function": ctypes.CFUNCTYPE(None)(lambda: None),
+    "class": _Device,
+    "module as a value": pytest,
+    "array of objects": np.array([object()]),
+    "subclass of an array": np.ma.array([1]),
+    "list that holds itself": _CYCLE,
+    "subclass of int": type("Count", (int,), {})(3),
+    "tuple with an unknown object": (1, (2, object())),
+    "Numba type of a process": None,  # filled below: needs a dispatcher
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_captured_is_refused_by_name(what: str) -> None:
+    """Left out, it would make two kernels one; so it runs uncached, with the culprit named."""
+    value = REFUSED[what] if what != "Numba type of a process" else cuda.jit(_plain, device=True)._numba_type_
+    space = {"cuda": cuda, "CULPRIT": value, "__name__": "app"}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT\n", space)
+
+    found = fingerprint(space["kernel"], with_lines=False)
+
+    assert isinstance(found, Uncapturable)
+    assert found.name == "global CULPRIT of app"
+    assert found.reason
+
+
+def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
+    """Objects of this process among the options, bound methods as kernels, files that are not there."""
+    refused = [
+        fingerprint(cuda.jit(_plain, extensions=[object()]), with_lines=False),
+        fingerprint(cuda.jit(_plain, link=[str(tmp_path / "absent.cu")]), with_lines=False),
+        fingerprint(cuda.jit(_plain, link=[cuda.CUSource("", setup_callback=print)]), with_lines=False),
+        fingerprint(functools.partial(_plain), with_lines=False),
+        fingerprint(SimpleNamespace.__repr__, with_lines=False),
+    ]
+
+    assert all(isinstance(each, Uncapturable) for each in refused)
+    assert refused[0].name.startswith("option extensions of ")
+
+
+def test_depends_counts_values_functions_and_files(tmp_path: Path) -> None:
+    """What no name in the kernel leads to can be named; a file counts by content, relative to the kernel's."""
+    (tmp_path / "table.bin").write_bytes(b"1")
+    with imported(tmp_path, PROGRAM) as module:
+        digests = set()
+        for depends in ((), (1,), (1.0,), (_plain,), ("table.bin",), (Path("table.bin"),), ({"a": 1},)):
+            found = fingerprint(module.kernel, with_lines=False, depends=depends)
+            assert isinstance(found, Fingerprint)
+            digests.add(found.digest)
+        (tmp_path / "table.bin").write_bytes(b"2")
+        found = fingerprint(module.kernel, with_lines=False, depends=("table.bin",))
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+        missing = fingerprint(module.kernel, with_lines=False, depends=(Path("absent.bin"),))
+
+    assert len(digests) == 7
+    assert isinstance(missing, Uncapturable)
+
+
+def test_explicit_signature_of_a_device_function_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are cast to it, so it is part of the caller's code."""
+    from numba.cuda import dispatcher as dispatchers
+
+    monkeypatch.setattr(dispatchers, "get_current_device", lambda: SimpleNamespace(compute_capability=(8, 0)))
+    digests = set()
+    for signature in ("float32(float32)", "float64(float64)"):
+        device = cuda.jit(signature, device=True)(_plain)
+
+        @cuda.jit
+        def kernel(x):  # type: ignore[no-untyped-def]
+            x[0] = device(x[0])  # noqa: B023
+
+        found = fingerprint(kernel, with_lines=False)
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+
+    assert len(digests) == 2
+
+
+def test_reading_loads_no_compiler() -> None:
+    """A warm start must not pay for Numba's registries (300 ms), nor a plain function for Numba itself."""
+    script = """
+import sys
+from numba_kcache.inputs.python_function import fingerprint
+def plain(x): return x
+fingerprint(plain, with_lines=False)
+assert not [name for name in sys.modules if name.split('.')[0] in ('numba', 'numpy', 'llvmlite', 'cuda')]
+from numba import cuda
+@cuda.jit(device=True)
+def device(x): return x
+@cuda.jit
+def kernel(x): x[0] = device(cuda.grid(1))
+assert fingerprint(kernel, with_lines=False).digest
+assert 'numba.cuda.cudaimpl' not in sys.modules
+assert sys.modules['numba.cuda.descriptor'].cuda_target._targetctx is not None  # CUDADispatcher builds it, empty
+"""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    subprocess.run([sys.executable, "-c", script], env=environ, check=True)
+
+
+def test_numba_types_count_by_what_they_are() -> None:
+    """A global type is captured by its description; float32 and an array of it differ."""
+    digests = set()
+    for kind in (float32, float32[:], float32[::1]):
+        space = {"cuda": cuda, "KIND": kind}
+        exec("@cuda.jit\ndef kernel(x):\n    x[0] = KIND(1)\n", space)
+        found = fingerprint(space["kernel"], with_lines=False)
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+
+    assert len(digests) == 3
+
+
+REGISTERED = """
+from numba import cuda, types
+from numba.cuda.extending import overload, overload_attribute, overload_method, intrinsic
+import math, operator
+GAIN = 1
+def clamped(x):
+    return x
+@overload(clamped)
+def implement_clamped(x):
+    def implementation(x):
+        return x * GAIN + 1
+    return implementation
+@overload(math.gamma)
+def implement_gamma(x):
+    return lambda x: x + 2
+@overload_method(types.Array, "thrice_kcache")
+def implement_thrice(array):
+    return lambda array: array[0] * 3
+@overload_attribute(types.Array, "nine_kcache")
+def implement_nine(array):
+    return lambda array: 9
+@intrinsic
+def doubled(context, x):
+    def build(context, builder, signature, arguments):
+        return builder.add(arguments[0], arguments[0], name="four")
+    return x(x), build
+@cuda.jit
+def kernel(x):
+    x[0] = clamped(x[0]) + math.gamma(x[1]) + x.thrice_kcache() + x.nine_kcache + doubled(x[0])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("* GAIN + 1", "* GAIN + 8"),
+        ("GAIN = 1", "GAIN = 2"),
+        ("x + 2", "x + 8"),
+        ("array[0] * 3", "array[0] * 8"),
+        (": 9", ": 8"),
+        ("builder.add", "builder.mul"),
+    ],
+)
+def test_registered_implementation_changes_digest(tmp_path: Path, old: str, new: str) -> None:
+    """`@overload` and its like, and `@intrinsic`: code that the kernel names only by what it stands for."""
+    assert old in REGISTERED
+    assert elsewhere(tmp_path, REGISTERED.replace(old, new)) != elsewhere(tmp_path, REGISTERED)
+
+
+@functools.cache
+def elsewhere(folder: Path, source: str) -> str:
+    """The digest that another process finds: registrations cannot be taken back."""
+    script = (
+        "from pathlib import Path; from tests.unit.test_python_function import taken\n"
+        f"print(taken(Path({str(folder)!r}), {{'kernels': {source!r}}}).digest)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_foreign_function_in_a_trusted_module_is_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that puts its own device function into `math` is not pinned by Python's version."""
+    monkeypatch.setattr("math.doubled_kcache", None, raising=False)
+    source = """
+from numba import cuda
+import math
+@cuda.jit(device=True)
+def doubled(x):
+    return x * 2
+math.doubled_kcache = doubled
+@cuda.jit
+def kernel(x):
+    x[0] = math.doubled_kcache(x[0])
+"""
+    before = taken(tmp_path, {"kernels": source})
+
+    assert taken(tmp_path, {"kernels": source.replace("* 2", "* 3")}).digest != before.digest
+
+
+def digest_of(function: object) -> str:
+    found = fingerprint(function, with_lines=False)
+    assert isinstance(found, Fingerprint), found
+    return found.digest
+
+
+def test_exception_table_counts() -> None:
+    """Which instructions a handler covers stands in no instruction (3.11 on)."""
+
+    def kernel(x):  # type: ignore[no-untyped-def]
+        try:
+            x[0] = 1
+        except ValueError:
+            x[1] = 2
+
+    before = digest_of(kernel)
+    table = bytearray(kernel.__code__.co_exceptiontable)
+    table[1] ^= 1
+    kernel.__code__ = kernel.__code__.replace(co_exceptiontable=bytes(table))
+
+    assert digest_of(kernel) != before
+
+
+def test_names_beyond_the_256th_are_read() -> None:
+    """Their index needs EXTENDED_ARG: read without it, another global would be captured in its place."""
+    names = [f"name{number}" for number in range(600)]
+    body = "".join(f"    x[0] += {name}\n" for name in names)
+    space = dict.fromkeys(names, 0)
+    exec(f"def kernel(x):\n{body}", space)
+    before = digest_of(space["kernel"])
+
+    for name in ("name0", "name255", "name256", "name511", "name599"):
+        space[name] = 1
+        assert digest_of(space["kernel"]) != before, name
+        space[name] = 0
+    assert digest_of(space["kernel"]) == before
+
+
+def test_borrowed_name_is_not_believed() -> None:
+    """`functools.wraps` gives a user's function the name of a pinned one; its code counts all the same."""
+    import math
+
+    def made(factor: int) -> object:
+        @functools.wraps(math.sqrt)
+        def wrapper(x):  # type: ignore[no-untyped-def]
+            return x * factor
+
+        space = {"wrapper": wrapper}
+        exec("def kernel(x):\n    x[0] = wrapper(x[0])\n", space)
+        return space["kernel"]
+
+    assert digest_of(made(2)) != digest_of(made(3))
+
+
+def test_pinned_function_under_another_name_counts() -> None:
+    """What a name stands for decides, also where it is a function of the standard library."""
+    digests = set()
+    for imported_name in ("sqrt", "sin"):
+        space: dict[str, object] = {}
+        exec(f"from math import {imported_name} as f\ndef kernel(x):\n    x[0] = f(x[0])\n", space)
+        digests.add(digest_of(space["kernel"]))
+
+    assert len(digests) == 2
+
+
+class _Hostile:
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError("keep out")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("keep out")
+
+
+def test_objects_that_raise_when_looked_at_do_not_reach_the_caller() -> None:
+    """A launch runs uncached; the cache must not fail it."""
+    space = {"CULPRIT": _Hostile(), "__name__": "app"}
+    exec("def kernel(x):\n    x[0] = CULPRIT\n", space)
+
+    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+
+
+def test_kernel_that_calls_one_thousand_functions_deep_is_no_error() -> None:
+    """Python's recursion limit ends the walk; the kernel is refused, not the launch."""
+    space: dict[str, object] = {"f0": 1}
+    for number in range(1, 3000):
+        exec(f"def f{number}(x):\n    return f{number - 1}\n", space)
+    exec("def kernel(x):\n    return f2999\n", space)
+
+    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+
+
+def test_user_source_named_like_numbas_own_counts() -> None:
+    """Only the very object that Numba appends is skipped, not what bears its name."""
+
+    def body(x):  # type: ignore[no-untyped-def]
+        x[0] = 1
+
+    digests = {digest_of(cuda.jit(body, link=[cuda.CUSource(text, name="nrt.cu")])) for text in ("// a", "// b")}
+
+    assert len(digests) == 2

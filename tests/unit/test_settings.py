@@ -1,0 +1,163 @@
+"""Settings: where each comes from, what it may be, and how a refusal reads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache.errors import SettingsError
+from numba_kcache.settings import SETTINGS, Settings, default_directory, read_settings, variables
+from tests.support.compiling import in_python
+
+READ = [
+    ("directory", "NUMBA_KCACHE_DIR", "/somewhere/./x", "/somewhere/x"),
+    ("directory", "NUMBA_KCACHE_DIR", "~/kernels", str(Path("~/kernels").expanduser())),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "512MB", 512 * 10**6),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "2GiB", 2 * 2**30),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", " 1.5 gib ", 3 * 2**29),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "1000", 1000),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "3tb", 3 * 10**12),
+    ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "77", 77),
+    *(("mode", "NUMBA_KCACHE_MODE", mode, mode)
+      for mode in ("readwrite", "readonly", "off", "frozen", "refresh", "verify")),
+    ("mode", "NUMBA_KCACHE_MODE", " Frozen ", "frozen"),
+    *(("toolchain", "NUMBA_KCACHE_TOOLCHAIN", which, which) for which in ("exact", "any")),
+    *(("shared", "NUMBA_KCACHE_SHARED", text, True) for text in ("1", "true", "Yes", "on")),
+    *(("shared", "NUMBA_KCACHE_SHARED", text, False) for text in ("0", "false", "No", "off")),
+    *(("durability", "NUMBA_KCACHE_DURABILITY", kind, kind) for kind in ("none", "data", "full")),
+    *(("log_level", "NUMBA_KCACHE_LOG", level, level) for level in ("debug", "info", "warning", "error", "off")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "variable", "text", "value"), READ)
+def test_setting_is_read_from_both_places(name: str, variable: str, text: str, value: object) -> None:
+    """The same text means the same in the environment and in configure()."""
+    assert getattr(read_settings({}, {variable: text}), name) == value
+    assert getattr(read_settings({name: text}, {}), name) == value
+
+
+def test_every_setting_is_tried_above() -> None:
+    """A new row of the table needs its line here."""
+    assert {name for name, *_ in READ} == {each.name for each in SETTINGS}
+    assert {variable for _, variable, *_ in READ} == {each.variable for each in SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"directory": Path("/x")}, "directory", "/x"),
+        ({"max_size_bytes": 4096}, "max_size_bytes", 4096),
+        ({"max_entries": 3}, "max_entries", 3),
+        ({"shared": True}, "shared", True),
+    ],
+)
+def test_configure_takes_python_values(given: dict[str, Any], name: str, value: object) -> None:
+    """Paths, numbers and flags as they are."""
+    assert getattr(read_settings(given, {}), name) == value
+
+
+def test_configure_goes_before_environment_before_default() -> None:
+    """None in configure() stands for "not given"; an empty variable too."""
+    environ = {"NUMBA_KCACHE_MODE": "readonly", "NUMBA_KCACHE_MAX_ENTRIES": ""}
+
+    assert read_settings({}, {}) == Settings()
+    assert read_settings({}, environ).mode == "readonly"
+    assert read_settings({"mode": "frozen"}, environ).mode == "frozen"
+    assert read_settings({"mode": None}, environ).mode == "readonly"
+    assert read_settings({}, environ).max_entries == Settings().max_entries
+
+
+REFUSED: list[tuple[str, str, Any, str]] = [
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "much", "it is not a size; write 512MB, 2GiB or a number of bytes"),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "-5", "it is not a size"),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "5 XB", "it is not a size"),
+    ("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", "0", "it must be at least 1 byte"),
+    ("max_size_bytes", "", 0, "it must be at least 1 byte"),
+    ("max_size_bytes", "", 1.5, "it is not a size"),
+    ("max_size_bytes", "", True, "it is not a size"),
+    ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "0", "it must be a whole number of at least 1"),
+    ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "many", "it must be a whole number of at least 1"),
+    ("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", "\u00b2", "it must be a whole number of at least 1"),
+    ("max_entries", "", 2.0, "it must be a whole number of at least 1"),
+    ("mode", "NUMBA_KCACHE_MODE", "fast", "it must be one of readwrite, readonly, off, frozen, refresh, verify"),
+    ("mode", "", 3, "it must be one of readwrite"),
+    ("mode", "", ["off"], "it must be one of readwrite"),
+    ("toolchain", "NUMBA_KCACHE_TOOLCHAIN", "newest", "it must be one of exact, any"),
+    ("shared", "NUMBA_KCACHE_SHARED", "perhaps", "it must be 1 or 0"),
+    ("shared", "", 1, "it must be 1 or 0"),
+    ("durability", "NUMBA_KCACHE_DURABILITY", "some", "it must be one of none, data, full"),
+    ("log_level", "NUMBA_KCACHE_LOG", "loud", "it must be one of debug, info, warning, error, off"),
+    ("directory", "", b"/x", "it is not a path"),
+    ("directory", "", "", "it is not a path"),
+    ("directory", "", 3, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "variable", "value", "why"), REFUSED)
+def test_refusal_names_setting_value_and_origin(name: str, variable: str, value: object, why: str) -> None:
+    """Who set what where, why it cannot be, and what the setting is for."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({name: value}, {})
+    assert str(caught.value).startswith(f"cannot use {name} = {value!r} from configure(): {why}")
+    assert caught.value.hint == next(each.meaning for each in SETTINGS if each.name == name)
+
+    if variable:
+        with pytest.raises(SettingsError) as caught:
+            read_settings({}, {variable: str(value)})
+        assert f"{name} = {value!r} from environment variable {variable}: {why}" in str(caught.value)
+
+
+def test_unknown_setting_lists_the_known() -> None:
+    """A misspelling in configure() is an error, not an ignored wish."""
+    with pytest.raises(SettingsError, match="cannot configure 'max_size': there is no such setting") as caught:
+        read_settings({"max_size": 1}, {})
+
+    assert "max_size_bytes" in caught.value.hint
+
+
+def test_bad_variable_is_told_at_the_first_use_of_the_cache() -> None:
+    """`import numba_kcache` works whatever the environment holds; using it says what is wrong."""
+    code = """
+import numba_kcache
+try:
+    numba_kcache.info()
+except numba_kcache.SettingsError as error:
+    print(error)
+"""
+    assert "'fast' from environment variable NUMBA_KCACHE_MODE" in in_python(code, NUMBA_KCACHE_MODE="fast")
+
+
+def test_bad_configure_changes_nothing(tmp_path: Path) -> None:
+    """All or none: a refused call leaves the settings that were."""
+    numba_kcache.configure(directory=tmp_path / "one")
+    with pytest.raises(SettingsError):
+        numba_kcache.configure(directory=tmp_path / "two", mode="fast")
+
+    assert numba_kcache.info().directory == str(tmp_path / "one")
+
+
+def test_configure_none_takes_a_setting_back(tmp_path: Path) -> None:
+    """None is environment or default again."""
+    numba_kcache.configure(directory=tmp_path / "one", max_entries=5)
+    numba_kcache.configure(directory=None)
+
+    assert numba_kcache.info().directory == os.environ["NUMBA_KCACHE_DIR"]
+
+
+def test_default_directory_is_platformdirs_user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """XDG_CACHE_HOME on Linux; None where even that leads nowhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert default_directory() == str(tmp_path / "numba_kcache")
+
+
+def test_variables_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unset variable is not an empty one."""
+    monkeypatch.setenv("KCACHE_TEST_A", "")
+    monkeypatch.delenv("KCACHE_TEST_B", raising=False)
+
+    assert variables(("KCACHE_TEST_A", "KCACHE_TEST_B")) == {"KCACHE_TEST_A": ""}

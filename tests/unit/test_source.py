@@ -1,0 +1,406 @@
+"""What a user wraps, and what source it stands for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import OptionError
+from numba_kcache.inputs.source import define_path, define_text, normalised_ptx, read_link_inputs, returns_source
+from numba_kcache.kernel import CachedKernel, cached_kernel
+from tests.support.compiling import EMPTY, compiled
+
+FLAG = True
+
+
+def annotated(x: int = 1) -> str:
+    raise AssertionError("called at decoration")
+
+
+def annotated_by_text(x: int = 1) -> Any:
+    raise AssertionError("called at decoration")
+
+
+annotated_by_text.__annotations__["return"] = "'str'"  # as `-> "str"` reads under the future import
+
+
+def constant():  # type: ignore[no-untyped-def]
+    return "source"
+
+
+def formatted():  # type: ignore[no-untyped-def]
+    n = 3
+    return f"source {n}"
+
+
+def called():  # type: ignore[no-untyped-def]
+    return os.fspath("source")
+
+
+def branches():  # type: ignore[no-untyped-def]
+    if FLAG:
+        return "one"
+    return None
+
+
+def raises():  # type: ignore[no-untyped-def]
+    raise RuntimeError("no source today")
+
+
+def numba_with_parameters(x, y):  # type: ignore[no-untyped-def]
+    y[0] = x[0]
+
+
+def numba_without_parameters():  # type: ignore[no-untyped-def]
+    for _ in range(3):
+        pass
+
+
+def numba_bare_return(x):  # type: ignore[no-untyped-def]
+    if x[0]:
+        return
+    x[0] = 1
+
+
+def returns_none():  # type: ignore[no-untyped-def]
+    return None
+
+
+def annotated_none(x) -> None:  # type: ignore[no-untyped-def]
+    x[0] = 1
+
+
+def nested():  # type: ignore[no-untyped-def]
+    def inner():  # type: ignore[no-untyped-def]
+        return "not mine"
+
+    inner()
+
+
+@pytest.mark.parametrize("function", [annotated, annotated_by_text, constant, formatted, called, branches])
+def test_function_that_returns_source_is_recognised(function: Any) -> None:
+    """By its annotation, or because it takes nothing and returns something; it is not called."""
+    assert returns_source(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [numba_with_parameters, numba_without_parameters, numba_bare_return, returns_none, annotated_none, nested, raises],
+)
+def test_other_functions_are_numba_kernels(function: Any) -> None:
+    """Nothing returned, or None; an inner function's return is not its own."""
+    assert not returns_source(function)
+
+
+def with_parameter(n):  # type: ignore[no-untyped-def]
+    return "source"
+
+
+def with_parameter_formatted(n):  # type: ignore[no-untyped-def]
+    return f"source {n}"
+
+
+def with_keyword(*, n=3):  # type: ignore[no-untyped-def]
+    return f"source {n}"
+
+
+@pytest.mark.parametrize("function", [with_parameter, with_parameter_formatted, with_keyword])
+def test_unannotated_template_is_refused_with_the_annotation(function: Any) -> None:
+    """It could be a mistaken Numba kernel: the message names what decides."""
+    with pytest.raises(OptionError, match="it has parameters and returns a string") as caught:
+        cached_kernel(function)
+
+    assert "-> str" in caught.value.hint
+
+
+def test_decorating_never_calls_the_function() -> None:
+    """Not at decoration, not for its name, its repr or its documentation."""
+    calls = []
+
+    @cached_kernel(arch="sm_90")
+    def k() -> str:
+        """An empty kernel."""
+        calls.append(1)
+        return EMPTY
+
+    assert (k.__name__, k.__doc__, bool(repr(k)), callable(k.__wrapped__)) == ("k", "An empty kernel.", True, True)
+    assert not calls
+    k.key()
+    k.key()
+    k.compile()
+    assert len(calls) == 1
+
+
+def test_kind_overrules_what_would_be_inferred() -> None:
+    """`kind="cuda"` takes a function whose return says nothing."""
+
+    def anything(n=1):  # type: ignore[no-untyped-def]
+        return str(EMPTY) if n else None
+
+    assert cached_kernel(anything, kind="cuda")._plan.definition.kind == "cuda"
+    with pytest.raises(OptionError, match="cannot use kind='opencl': there is no such kind"):
+        cached_kernel(anything, kind="opencl")
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [(None, "it returned NoneType, not str"), (3, "it returned int, not str"), (["x"], "it returned list, not str")],
+)
+def test_function_that_returns_no_text(returned: Any, says: str) -> None:
+    """Said at first use, with the function's name."""
+
+    def k() -> str:
+        return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(OptionError, match=says) as caught:
+        cached_kernel(k).compile("sm_90")
+    assert "test_source.test_function_that_returns_no_text" in str(caught.value)
+
+
+def test_function_that_returns_bytes() -> None:
+    """UTF-8 bytes are text."""
+
+    def k() -> str:
+        return EMPTY.encode()  # type: ignore[return-value]
+
+    cached_kernel(k).compile("sm_90")
+
+
+def test_function_that_raises() -> None:
+    """Its own exception comes out, with a note that says who asked; the next use asks again."""
+    trouble = [RuntimeError("no source today")]
+
+    def k() -> str:
+        if trouble:
+            raise trouble.pop()
+        return EMPTY
+
+    kernel = cached_kernel(k)
+    with pytest.raises(RuntimeError, match="no source today") as caught:
+        kernel.compile("sm_90")
+
+    assert "while numba_kcache asked" in caught.value.__notes__[0]
+    kernel.compile("sm_90")
+
+
+# -- str, bytes, tuple, Path ----------------------------------------------------------------------------------
+
+PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() { ret; }\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (EMPTY, "cuda"),
+        (PTX, "ptx"),
+        ("//\n// Generated by NVIDIA NVVM Compiler\n//\n\n" + PTX, "ptx"),
+        (PTX.encode(), "ptx"),
+        (EMPTY.encode(), "cuda"),
+        ('const char *s = ".version 8.0";' + EMPTY, "cuda"),
+        ("// see .version 8.0\n" + EMPTY, "cuda"),
+    ],
+)
+def test_text_is_ptx_where_it_has_the_directive(text: str | bytes, kind: str) -> None:
+    """`.version N.M` at the start of a line; nowhere else."""
+    definition = define_text(text, None, 1)
+
+    assert definition.kind == kind
+    assert definition.text() == (text if isinstance(text, str) else text.decode())
+
+
+@pytest.mark.parametrize("text", ["kernel.cu", "  kernels/saxpy.ptx\n", "/abs/k.cu", b"kernel.cu"])
+def test_one_line_that_names_a_file_is_refused(text: str | bytes) -> None:
+    """A path in a str is a mistake that NVRTC would explain badly."""
+    with pytest.raises(OptionError, match="it is a path") as caught:
+        cached_kernel(text)
+
+    assert "pathlib.Path" in caught.value.hint
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    """Not UTF-8."""
+    with pytest.raises(OptionError, match="cannot use these bytes as a source"):
+        cached_kernel(b"\xff\xfe")
+
+
+def test_tuple_of_compile_ptx_is_taken() -> None:
+    """(ptx, restype) as `numba.cuda.compile_ptx` returns it, whatever the return type is."""
+    ptx = compiled(EMPTY, "ptx").decode().rstrip("\0")
+
+    for given in ((ptx, None), (ptx.encode(), object())):
+        kernel = cached_kernel(given)
+        kernel.compile("sm_90")
+        assert kernel.params == ()
+
+
+@pytest.mark.parametrize("thing", [3, None, [EMPTY], {"a": 1}, (EMPTY,), (1, 2), len, SimpleNamespace(), int, os])
+def test_anything_else_is_refused(thing: Any) -> None:
+    """What is no source says what would be one. None is the decorator's own form."""
+    if thing is None:
+        assert callable(cached_kernel(None))
+        return
+    with pytest.raises(OptionError, match="cannot make a kernel of"):
+        cached_kernel(thing)
+
+
+def test_path_is_read_at_first_use(tmp_path: Path) -> None:
+    """`.cu` and `.ptx`; the entry's name is guessed from the file's."""
+    (tmp_path / "k.cu").write_text("broken at decoration")
+    kernel = cached_kernel(tmp_path / "k.cu")
+    (tmp_path / "k.cu").write_text(EMPTY + '\nextern "C" __global__ void other(int a) {}')
+    (tmp_path / "p.ptx").write_text(PTX)
+
+    kernel.compile("sm_90")
+
+    assert (kernel.__name__, kernel.params) == ("k", ())
+    assert define_path(tmp_path / "p.ptx", None, 1).kind == "ptx"
+
+
+def test_relative_path_starts_at_the_caller_s_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The defining file's folder, not the working directory; that only where there is no file."""
+    (tmp_path / "module").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "module" / "k.cu").write_text(EMPTY)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    names: dict[str, Any] = {"cached_kernel": cached_kernel, "Path": Path}
+    code = "kernel = cached_kernel(Path('k.cu'))"
+    file = tmp_path / "module" / "user.py"
+    file.write_text(code)
+
+    exec(compile(code, str(file), "exec"), names)
+    names["kernel"].compile("sm_90")
+    with pytest.raises(OptionError, match="there is no file"):
+        exec(compile(code, "<stdin>", "exec"), names)
+    monkeypatch.chdir(tmp_path / "module")
+    exec(compile(code, "<stdin>", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("k.txt", r"\.txt is not \.cu or \.ptx"), ("k", "no suffix is not"), ("gone.cu", "there is no file")],
+)
+def test_path_that_is_no_source(tmp_path: Path, name: str, says: str) -> None:
+    """Suffix and existence are looked at at decoration."""
+    with pytest.raises(OptionError, match=says):
+        cached_kernel(tmp_path / name)
+
+
+def test_file_that_is_no_text_is_refused_at_first_use(tmp_path: Path) -> None:
+    """Not UTF-8, or gone since: the file is named."""
+    (tmp_path / "k.cu").write_bytes(b"\xff\xfe")
+    kernel = cached_kernel(tmp_path / "k.cu")
+    with pytest.raises(OptionError, match=r"cannot use .*k\.cu"):
+        kernel.compile("sm_90")
+    (tmp_path / "k.cu").unlink()
+    with pytest.raises(OptionError, match=r"cannot use .*k\.cu"):
+        kernel.compile("sm_90")
+
+
+def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
+    """include_dirs of a `.cu` file start at its folder."""
+    (tmp_path / "k.cu").write_text(EMPTY)
+
+    kernel = cached_kernel(tmp_path / "k.cu", include_dirs=["include"])
+
+    assert kernel._plan.options.include_dirs == (f"{tmp_path}/include",)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fastmat": True}, "'fastmat'"),
+        ({"name": 3}, "cannot use name=3: it is a int"),
+        ({"signature": ["int"]}, r"cannot use signature=\['int'\]: it is a list"),
+        ({"arch": "sm90"}, "cannot read arch 'sm90'"),
+        ({"arch": []}, "it names no target"),
+        ({"arch": ["sm_90", "x"]}, "cannot read arch 'x'"),
+        ({"cache": "somewhere"}, "cannot use cache='somewhere': it is a str"),
+        ({"depends": "a.h"}, "cannot use depends='a.h': it is not a list"),
+        ({"link": "a.cu"}, "cannot use link='a.cu': it is not a list"),
+        ({"strict": "no"}, "cannot use strict='no': it is a str"),
+        ({"strided": 1}, "cannot use strided=1: it is a int"),
+    ],
+)  # fmt: skip
+def test_option_is_refused_at_decoration(options: dict[str, Any], says: str) -> None:
+    """Not at the first launch, perhaps an hour later."""
+    with pytest.raises(OptionError, match=says):
+        cached_kernel(EMPTY, **options)
+
+
+# -- links ----------------------------------------------------------------------------------------------------
+
+
+def test_link_inputs_are_read_in_order(tmp_path: Path) -> None:
+    """Paths of every suffix, relative ones from the base folder, as bytes with kind and folder."""
+    for name in ("a.cu", "b.ptx", "c.ltoir", "d.o", "e.a", "f.fatbin", "g.cubin"):
+        (tmp_path / name).write_bytes(name.encode())
+
+    found = read_link_inputs(["a.cu", Path("b.ptx"), str(tmp_path / "c.ltoir"), "d.o", "e.a", "f.fatbin", "g.cubin"],
+                             str(tmp_path))  # fmt: skip
+
+    assert [each.kind for each in found] == ["cu", "ptx", "ltoir", "object", "library", "fatbin", "cubin"]
+    assert [each.name for each in found] == ["a.cu", "b.ptx", "c.ltoir", "d.o", "e.a", "f.fatbin", "g.cubin"]
+    assert [each.data for each in found] == [each.name.encode() for each in found]
+    assert {each.folder for each in found} == {str(tmp_path)}
+
+
+def test_linkable_code_of_numba_is_read() -> None:
+    """`numba.cuda`'s objects by their kind and data; callbacks would not run and are refused."""
+    from numba import cuda
+
+    kinds = {cuda.CUSource: "cu", cuda.PTXSource: "ptx", cuda.Archive: "library", cuda.Cubin: "cubin",
+             cuda.Fatbin: "fatbin", cuda.LTOIR: "ltoir", cuda.Object: "object"}  # fmt: skip
+
+    read = read_link_inputs([kind(b"bytes of it", name="n") for kind in kinds], "/base")
+
+    assert [(each.kind, each.name, each.data) for each in read] == [(k, "n", b"bytes of it") for k in kinds.values()]
+    with pytest.raises(OptionError, match="callbacks would not run"):
+        read_link_inputs([cuda.CUSource(b"x", setup_callback=print)], "")
+
+
+@pytest.mark.parametrize(
+    ("links", "says"),
+    [
+        ("a.cu", "it is not a list"),
+        (b"a.cu", "it is not a list"),
+        (3, "it is not a list"),
+        (["a.txt"], "cannot link 'a.txt': its suffix is not one of"),
+        (["gone.cu"], "cannot link 'gone.cu': .*No such file"),
+        ([3], "cannot link a int: it is neither a path nor"),
+        ([SimpleNamespace(kind="exe", data=b"")], "it is neither a path nor"),
+    ],
+)
+def test_link_input_is_refused(links: Any, says: str) -> None:
+    """What cannot be linked is named."""
+    with pytest.raises(OptionError, match=says):
+        read_link_inputs(links, "/nowhere")
+
+
+def test_counters_are_renumbered_by_first_appearance() -> None:
+    """Only whole counters, and each the same everywhere."""
+    assert normalised_ptx("fB12v3 gB2v1 fB12v3") == "fB#0 gB#1 fB#0"
+    assert normalised_ptx("no counters, B v1, Bv") == "no counters, B v1, Bv"
+
+
+def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:
+    """`compile_ptx` twice in one process: other text, one key, and each keeps its real names."""
+    from numba import cuda, types
+
+    def fill(out, value):  # type: ignore[no-untyped-def]
+        out[cuda.grid(1)] = value
+
+    signature = types.void(types.float32[::1], types.float32)
+    kernels: list[CachedKernel] = []
+    texts = []
+    for _ in range(2):
+        ptx, restype = cuda.compile_ptx(fill, signature, cc=(9, 0))
+        texts.append(ptx)
+        kernels.append(cached_kernel((ptx, restype), arch="sm_90"))
+
+    assert texts[0] != texts[1]
+    assert kernels[0].key() == kernels[1].key()
+    assert texts[0] != normalised_ptx(texts[0])

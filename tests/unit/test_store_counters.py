@@ -1,0 +1,181 @@
+"""Numbers over processes, and the running sum of what a store holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store import usage
+from numba_kcache.store.counters import CounterFile
+from numba_kcache.store.usage import UsageFile
+from tests.support.stores import Clock, Events, key_of, open_store, small_entry
+
+
+def shards(directory: Path) -> list[Path]:
+    """The files that processes append to."""
+    return sorted(directory.glob("*.jsonl"))
+
+
+def test_numbers_are_summed_by_name(tmp_path: Path) -> None:
+    """Over stores, whatever the names; nothing is there before the first addition."""
+    directory = str(tmp_path / "statistics")
+    assert CounterFile(directory).read() == {}
+    assert not (tmp_path / "statistics").exists()
+
+    for counts in ({"hits": 1}, {"hits": 2, "compile_time_s": 0.25}, {"from_a_later_version": 7}):
+        assert CounterFile(directory).add(counts)
+
+    assert CounterFile(directory).read() == {"hits": 3, "compile_time_s": 0.25, "from_a_later_version": 7}
+
+
+def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
+    """A crash or a full disk in the middle of an addition."""
+    counters = CounterFile(str(tmp_path))
+    counters.add({"hits": 1})
+    (shard,) = shards(tmp_path)
+    with shard.open("ab") as file:
+        file.write(b'\n{"hits": 100, "mis')
+    counters.add({"hits": 2})
+
+    assert counters.read() == {"hits": 3}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[]", b"1", b'{"hits":"1"}', b'{"hits":true}', b'{"hits":NaN}', b'{"hits":1e999}', b"[" * 100_000],
+)
+def test_line_that_is_no_count_is_passed_over(tmp_path: Path, line: bytes) -> None:
+    """What is read is held against what can have been written."""
+    counters = CounterFile(str(tmp_path))
+    counters.add({"hits": 1})
+    (shard,) = shards(tmp_path)
+    with shard.open("ab") as file:
+        file.write(b"\n" + line + b"\n")
+
+    assert counters.read() == {"hits": 1}
+
+
+def test_forked_child_has_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes never append to one file, on whatever filesystem."""
+    counters = CounterFile(str(tmp_path))
+    counters.add({"hits": 1})
+    monkeypatch.setattr(os, "getpid", lambda: 12345)
+    counters.add({"hits": 1})
+
+    assert len(shards(tmp_path)) == 2
+    assert counters.read() == {"hits": 2}
+
+
+def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
+    """So that a file which nobody touched for an hour is one that nobody will touch."""
+    clock = Clock()
+    counters = CounterFile(str(tmp_path), monotonic=clock)
+    counters.add({"hits": 1})
+    clock.now_s += 599
+    counters.add({"hits": 1})
+    assert len(shards(tmp_path)) == 1
+    clock.now_s += 2
+    counters.add({"hits": 1})
+
+    assert len(shards(tmp_path)) == 2
+
+
+def test_fold_leaves_files_in_use(tmp_path: Path) -> None:
+    """Only those an hour old are folded; the sum stays."""
+    for _ in range(3):
+        CounterFile(str(tmp_path)).add({"hits": 1})
+    os.utime(shards(tmp_path)[0], (0, 0))
+
+    CounterFile(str(tmp_path)).fold()
+
+    assert len(shards(tmp_path)) == 2
+    assert CounterFile(str(tmp_path)).read() == {"hits": 3}
+
+
+def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that has seen the old total and then misses the folded files looks again."""
+    for _ in range(3):
+        CounterFile(str(tmp_path)).add({"hits": 1})
+        os.utime(shards(tmp_path)[-1], (0, 0))
+    for shard in shards(tmp_path):
+        os.utime(shard, (0, 0))
+    reader = CounterFile(str(tmp_path))
+    read_total = reader._read_total
+
+    def interrupted() -> object:
+        seen = read_total()
+        CounterFile(str(tmp_path)).fold()
+        return seen
+
+    monkeypatch.setattr(reader, "_read_total", interrupted)
+
+    assert reader.read() == {"hits": 3}
+    assert shards(tmp_path) == []
+
+
+def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
+    """Inodes are bounded without anybody asking for statistics."""
+    for _ in range(140):
+        CounterFile(str(tmp_path)).add({"hits": 1})
+        os.utime(max(shards(tmp_path), key=lambda path: path.stat().st_mtime_ns), (0, 0))
+
+    assert len(shards(tmp_path)) < 20
+    assert CounterFile(str(tmp_path)).read() == {"hits": 140}
+
+
+def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
+    """What was folded is lost, what was not is still counted."""
+    events = Events()
+    CounterFile(str(tmp_path)).add({"hits": 1})
+    (tmp_path / "total").write_bytes(b'{"counts":{"hits":"many"},"folded":[]}')
+
+    assert CounterFile(str(tmp_path), emit=events).read() == {"hits": 1}
+    assert {event.kind for event in events} == {EventKind.TROUBLE}
+
+
+def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
+    """And one event."""
+    events = Events()
+    (tmp_path / "file").write_bytes(b"")
+
+    assert not CounterFile(str(tmp_path / "file" / "statistics"), emit=events).add({"hits": 1})
+    assert [event.kind for event in events] == [EventKind.TROUBLE]
+
+
+def test_sum_passes_over_a_torn_record(tmp_path: Path) -> None:
+    """A record that was cut off at the end counts nothing."""
+    file = UsageFile(str(tmp_path / "usage"))
+    file.add(100, 1)
+    with (tmp_path / "usage").open("ab") as torn:
+        torn.write(b"\xff" * 7)
+
+    assert file.read() == (100, 1, 0, 1)
+
+
+def test_walk_corrects_without_losing_what_was_added_meanwhile(tmp_path: Path) -> None:
+    """The correction is a difference, so that an addition during the walk stays."""
+    file = UsageFile(str(tmp_path / "usage"))
+    file.add(100, 1)
+    before = file.read()
+    file.add(50, 1)
+
+    file.correct(before, 70, 1, 1234)
+
+    assert file.read() == (120, 2, 1234, 3)
+
+
+def test_long_sum_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many changes the file begins anew with their sum, and a store goes on as before."""
+    monkeypatch.setattr(usage, "MANY_RECORDS", 10)
+    monkeypatch.setattr("numba_kcache.store.limits.MANY_RECORDS", 10)
+    store = open_store(tmp_path / "cache")
+    for number in range(40):
+        store.put(small_entry(number))
+        store.wait_for_eviction()
+
+    assert (tmp_path / "cache" / "v1" / "usage").stat().st_size <= 13 * 24
+    assert store.size()[:2] == store.size(exact=True)[:2]
+    assert store.get(key_of(0)) == small_entry(0)
