@@ -299,7 +299,7 @@ def test_include_computed_by_a_function_needs_the_trace(tmp_path: Path) -> None:
         ("__device__ const char *when = __TIME__;", Doubt.CLOCK),
         ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", Doubt.CLOCK),
         ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
-        ("#define ASK(x) __has_include(x)\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
+        ("#define ASK(x) __has_include(x)\n#define X <x.h>\n#if ASK(X)\n#endif", Doubt.OPAQUE),
         ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", Doubt.OPAQUE),
     ],
 )
