@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -213,11 +212,11 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     assert outcome.refreshed.files[0].stat
 
 
-def test_damaged_trace_is_not_believed() -> None:
+def test_damaged_trace_is_not_believed(tmp_path: Path) -> None:
     """After a compile died in a nested header, traces of that process lack headers, and their first one."""
 
-    def traces(root: str) -> tuple[TraceResult | None, TraceResult | None]:
-        project = Project(Path(root))
+    def traces(root: Path) -> tuple[TraceResult | None, TraceResult | None]:
+        project = Project(root)
         project.source = '#include "a.h"\n' + KERNEL
         project.write("second/a.h", '#include "b.h"\n')
         project.write("second/b.h", "#define VALUE 1\n")
@@ -230,11 +229,7 @@ def test_damaged_trace_is_not_believed() -> None:
         return before.trace, after.trace
 
     library_path()
-    root = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"kcache-{os.getpid()}")
-    try:
-        before, after = in_child(lambda: traces(root))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    before, after = in_child(lambda: traces(tmp_path))
 
     assert before
     assert before.is_whole
