@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
-from .include_scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes
+from .include_scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
 from .include_search import MEMORY, SOURCE, Place, Search, candidates, path_of
 
 AHEAD = 256
@@ -138,7 +138,7 @@ class Survey:
             return False, set()
         macros = frozenset(operand for _place, operand in computing if _is_macro(operand))
         values: dict[str, set[Include | None]] = {macro: set() for macro in macros}
-        for text in self._texts() if macros else ():
+        for _place, text in self._texts() if macros else ():
             for macro, found in macro_values(text, macros).items():
                 values[macro] |= found
         is_new, unlisted = False, set()
@@ -149,6 +149,21 @@ class Survey:
             for include in sorted(each for each in found if each is not None):
                 is_new = self.suppose(place, include) or is_new
         return is_new, unlisted
+
+    def run_wrappers(self, places: set[Place]) -> Place | None:
+        """Add what these headers ask through macros that wrap `__has_include`.
+
+        Returns:
+            A header that asks something else through one; None where there is none.
+        """
+        wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
+        for place, text in self._texts() if wrappers else ():
+            if place in places:
+                questions, is_other = wrapper_uses(text, wrappers)
+                if is_other:
+                    return place
+                self.questions[place] += tuple(self._look(each, place, is_question=True) for each in questions)
+        return None
 
     def stat(self, path: str) -> os.stat_result | None:
         """The stat of what the search for a header would not pass over at this path."""
@@ -216,14 +231,14 @@ class Survey:
             _remembered[stat] = (sha256, scan)
         return Header(path, scan, stat, sha256, is_late=self._is_late)
 
-    def _texts(self) -> Iterator[bytes]:
-        yield source_text(self.source, self.search)
+    def _texts(self) -> Iterator[tuple[Place, bytes]]:
+        yield START, source_text(self.source, self.search)
         for place, header in tuple(self.headers.items()):
             if place.base == MEMORY:
-                yield self.search.memory[place.rest].encode("utf-8", "surrogatepass")
+                yield place, self.search.memory[place.rest].encode("utf-8", "surrogatepass")
             elif place.base != SOURCE and not header.error:
                 try:
-                    yield read_steady(header.path)[1]
+                    yield place, read_steady(header.path)[1]
                 except OSError:
                     continue  # refused when all is compared at the end
 

@@ -24,6 +24,8 @@ from .headers_read import scanned_headers, traced_headers
 from .include_scanner import Form
 from .include_search import ABSOLUTE, MEMORY, SOURCE, Place, Search, path_of
 
+__all__ = ["Uncapturable", "find_embedded_paths", "learn_closure", "survey_headers"]
+
 
 def survey_headers(source: str, search: Search, *, now_ns: int) -> Survey:
     """Look at everything that the source could include. To be called right before the compiler starts.
@@ -44,20 +46,29 @@ def learn_closure(survey: Survey, trace: TraceResult | None) -> Closure | Uncapt
         trace: What NVRTC said that it read; None where it could not be asked.
     """
     try:
-        read = traced_headers(survey, trace) if trace is not None and trace.is_whole else None
-        is_traced = read is not None
-        if read is None:
-            read = scanned_headers(survey)
+        return _learn(survey, trace)
     except TooManyHeadersError:
         return Uncapturable(Doubt.TOO_MANY)
+    except OSError as error:
+        return Uncapturable(Doubt.UNREADABLE, str(error.filename or ""))
+
+
+def _learn(survey: Survey, trace: TraceResult | None) -> Closure | Uncapturable:
+    read = traced_headers(survey, trace) if trace is not None and trace.is_whole else None
+    is_traced = read is not None
+    if read is None:
+        read = scanned_headers(survey)
     if isinstance(read, Uncapturable):
         return read
     refusal = _refuse(survey, read)
     if refusal is not None:
         return refusal
+    asking = survey.run_wrappers(read)
+    if asking is not None:
+        return Uncapturable(Doubt.OPAQUE, survey.headers[asking].path)
     closure = _closure(survey, read)
-    if not is_traced and any(survey.headers[place].scan.computed for place in read):
-        shadows, occupied = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are not
+    if not is_traced and any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
+        shadows, occupied = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are neither
         if occupied:
             return Uncapturable(Doubt.COMPUTED, occupied)
         closure = closure._replace(clear=tuple(sorted(shadows)))
@@ -145,7 +156,7 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
         _by_folder(survey, (place for place in missing if not survey.in_tree(place))),
         (),
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
-        same_files(files, [file.stat for file in files if file.stat]),
+        same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
         has_location=any(survey.headers[place].scan.has_location for place in own),
     )

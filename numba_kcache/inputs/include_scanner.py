@@ -46,6 +46,7 @@ class Scan(NamedTuple):
         includes: The files it may include.
         has_includes: The files whose existence it may ask about.
         computed: Operands of includes that name no file, as written.
+        wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
         is_opaque: Whether it may ask about files that cannot be told from the text.
         has_clock: Whether it may expand to the time of the compile.
         has_location: Whether it may expand to a line number or a file name.
@@ -54,6 +55,7 @@ class Scan(NamedTuple):
     includes: tuple[Include, ...] = ()
     has_includes: tuple[Include, ...] = ()
     computed: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ()
     is_opaque: bool = False
     has_clock: bool = False
     has_location: bool = False
@@ -61,7 +63,7 @@ class Scan(NamedTuple):
     @property
     def asks_files(self) -> bool:
         """Whether the compiler may look at any other file because of this text."""
-        return bool(self.includes or self.has_includes or self.computed or self.is_opaque)
+        return bool(self.includes or self.has_includes or self.computed or self.wrappers or self.is_opaque)
 
 
 PLAIN = Scan()
@@ -71,11 +73,16 @@ _WORDS = (b"include", b"##", b"__DATE__", b"__TIME", b"assert", b"__LINE__", b"_
 _LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
+_NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(
     rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
 )
 _DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
 _FILE_NAME = re.compile(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", re.DOTALL)
+_WRAPPER = re.compile(
+    rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
+    re.MULTILINE,
+)
 _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
@@ -113,12 +120,15 @@ def _scan(data: bytes) -> Scan:
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
+    wrappers: dict[str, None] = {}
     opaque = pasted and _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         if quoted is None and angled is None:
             if not is_question:
                 computed[operand.decode("utf-8", "replace").strip()] = None
+            elif wrapper := _WRAPPER.match(data, data.rfind(b"\n", 0, match.start()) + 1):
+                wrappers[wrapper[1].decode()] = None
             elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
                 opaque = True
         else:
@@ -132,6 +142,7 @@ def _scan(data: bytes) -> Scan:
         tuple(includes),
         tuple(has_includes),
         tuple(computed),
+        tuple(wrappers),
         opaque,
         b"__DATE__" in data or b"__TIME" in data or (pasted and _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK)),
         any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
@@ -219,6 +230,31 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
             if name in macros:
                 values.setdefault(name, set()).add(_file_name(match[2]))
     return values
+
+
+def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:
+    """What a text asks through these macros: the files, and whether there may be others."""
+    names = [wrapper.encode() for wrapper in sorted(wrappers)]
+    if not any(name in data for name in names):
+        return set(), False
+    data = _joined(data)
+    pattern = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b(?:" + _GAP + rb"\(" + _GAP + _NAME + rb")?", re.DOTALL)
+    found, is_other = _uses(pattern, data)
+    if is_other and _bare(data) is not None and b"??/" not in data:
+        _found, is_other = _uses(pattern, _TOKENS.sub(_keep_strings, data))
+    return found, is_other
+
+
+def _uses(pattern: re.Pattern[bytes], data: bytes) -> tuple[set[Include], bool]:
+    found: set[Include] = set()
+    is_other = False
+    for match in pattern.finditer(data):
+        if match[1] is not None or match[2] is not None:
+            form = Form.ANGLE if match[1] is None else Form.QUOTE
+            found.add(Include(form, os.fsdecode(match[2] if match[1] is None else match[1])))
+        elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start()):
+            is_other = True
+    return found, is_other
 
 
 def _file_name(value: bytes) -> Include | None:

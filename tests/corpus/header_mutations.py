@@ -126,15 +126,6 @@ def touch(project: Project, _chance: random.Random) -> object:
     return project
 
 
-def move(project: Project, _chance: random.Random) -> object:
-    """The whole tree goes elsewhere."""
-    target = project.root.with_name(project.root.name + "_")
-    project.root.rename(target)
-    project.root = target
-    project.read = []
-    return target
-
-
 REAL_STEPS: dict[str, tuple[int, Step]] = {
     "same-size edit": (8, edit_same_size),
     "shadow": (4, shadow),

@@ -64,7 +64,13 @@ class Cached(NamedTuple):
 
 
 def run(
-    project: Project, steps: dict[str, tuple[int, Step]], count: int, seed: int, *, library: str = "", nested: int = 10
+    project: Project,
+    steps: dict[str, tuple[int, Step]],
+    count: int,
+    seed: int,
+    *,
+    library: str = "",
+    rest_every: int = 10,
 ) -> Tally:
     """Change the project `count` times and compare both caches with the truth.
 
@@ -74,7 +80,7 @@ def run(
         count: How many changes.
         seed: Of the random numbers.
         library: A libnvrtc; without it the installed one.
-        nested: Every how many steps the whole tree is put back.
+        rest_every: After how many steps the whole tree is put back.
     """
     chance = random.Random(seed)
     tally = Tally(Counter(), Counter(), {}, {}, {})
@@ -83,7 +89,7 @@ def run(
     caches = _compiled(project, library, tally)
     kinds = [kind for kind, (weight, _step) in steps.items() for _ in range(weight)]
     while tally.steps.total() < count:
-        if tally.steps.total() % nested == nested - 1:
+        if tally.steps.total() % rest_every == rest_every - 1:
             _put_back(project, backup)
             caches = _compiled(project, library, tally)
         kind = chance.choice(kinds)

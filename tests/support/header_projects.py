@@ -186,6 +186,17 @@ def has_include_target_appears(project: Project) -> None:
     project.write("second/extra.h", "")
 
 
+def asks_through_a_macro(project: Project) -> None:
+    """As CCCL of CUDA 12 does."""
+    project.source = '#include "ask.h"\n#if ASK("extra.h")\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n' + KERNEL
+    project.write("source/ask.h", "#define ASK(_X) __has_include(_X)\n")
+
+
+@scenario(asks_through_a_macro)
+def wrapped_has_include_target_appears(project: Project) -> None:
+    project.write("second/extra.h", "")
+
+
 def linked_header(project: Project) -> None:
     one_header(project)
     project.write("second/one.h", "#define VALUE 1\n")

@@ -26,8 +26,8 @@ COMPARISONS = {
     "folder there": ("if is_there(folder):", "if False:"),
     "no file there": ("if is_file(path):", "if False:"),
     "answer of __has_include": ("if any(map(is_file, paths)) != answer:", "if False:"),
-    "stat": ("if now != file.stat:", "if False:"),
-    "content": ("if found != file.sha256:", "if False:"),
+    "stat": ("st_ino) != stat:", "st_ino) is None:"),
+    "content": ("if found != sha256:", "if False:"),
     "readable": ("return Mismatch(Change.GONE,", "continue; Mismatch(Change.GONE,"),
     "one file or several": ("if same != closure.same:", "if False:"),
 }

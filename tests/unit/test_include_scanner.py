@@ -15,6 +15,7 @@ from numba_kcache.inputs.include_scanner import (
     macro_values,
     scan_includes,
     unconditional_includes,
+    wrapper_uses,
 )
 from numba_kcache.inputs.include_search import Search
 from tests.support.nvrtc import compile_source
@@ -91,7 +92,8 @@ def test_clock_is_noticed(text: str) -> None:
     "text",
     [
         "#define H __has_include\n#if H(<x.h>)\n#endif",
-        "#define H(x) __has_include(x)\n",
+        "#define H(x) __has_include(x) + 1\n",
+        "#define H(x, y) __has_include(y)\n",
         "#if __has_include(X)\n#endif",
         "#define G(a, b) a##b\n#if G(__has_, include)(<x.h>)\n#endif",
         "#define G(a, b) a##b\n#if G(_, _has_include)(<x.h>)\n#endif",
@@ -113,6 +115,24 @@ def test_questions_and_computed_includes_are_listed() -> None:
     assert scan.has_includes == (Include(Form.ANGLE, "a.h"), Include(Form.QUOTE, "b.h"))
     assert scan.computed == ("HEADER", "STRING(x.h)")
     assert not scan.is_opaque
+
+
+def test_uses_of_a_wrapped_question_are_listed() -> None:
+    """As CCCL of CUDA 12 writes it; a use that names no file, or hands the macro on, is a doubt."""
+    text = b"#ifdef __has_include\n#  define ASK(_X) __has_include(_X)\n#else\n#  define ASK(_X) 0\n#endif\n"
+    scan = scan_includes(text)
+    assert scan.wrappers == ("ASK",)
+    assert not scan.is_opaque
+    asks = frozenset({"ASK"})
+
+    assert wrapper_uses(text, asks) == (set(), False)
+    assert wrapper_uses(b'#if ASK(<a.h>) && !defined(ASK)\n#endif // ASK or ASK("b.h")\n', asks) == (
+        {Include(Form.ANGLE, "a.h"), Include(Form.QUOTE, "b.h")},
+        False,
+    )
+    assert wrapper_uses(b"#define MORE ASK\n", asks) == (set(), True)
+    assert wrapper_uses(b"#if ASK(WHICH)\n", asks) == (set(), True)
+    assert wrapper_uses(b"#if TASK(WHICH) || ASKED\n", asks) == (set(), False)
 
 
 @pytest.mark.parametrize("word", ["assert(x);", "__LINE__", "__FILE__", "__BASE_FILE__", "__builtin_LINE()"])
