@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
-from .inputs.source import define_function, define_path, define_text, returns_source
+from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import BindGrid, Launch, Launcher
 from .launch.config import Dim3, check_launch, launch_shape, usual_grid
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
+from .model.event import Event, EventKind
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, parse_target
+from .model.target import Target, UnknownTargetError, parse_target
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
@@ -57,19 +58,19 @@ class CachedKernel:
     """
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        self._thing, self._plan, self._options = thing, plan, options
+        self._plan, self._options = plan, options
         self._arch = _read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
-        self.__module__ = getattr(thing, "__module__", None) or __name__
+        self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
         self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
         if callable(thing):
             self.__wrapped__ = thing
         self._lock = threading.RLock()
         self._text: str | None = None
-        self._resolved: dict[Target, Resolution] = {}
+        self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch | None] = {}
         self._rows: dict[Any, _Row] = {}
@@ -190,7 +191,7 @@ class CachedKernel:
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
-            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+            return self._resolve_newest(target)
         virtual = [each for each in self._arch if each.virtual]
         real = [each for each in self._arch if each.runs_on(target.cc)]
         if real:
@@ -200,14 +201,26 @@ class CachedKernel:
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
+    def _resolve_newest(self, target: Target) -> Resolution:
+        """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
+        try:
+            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+        except UnknownTargetError as error:
+            if error.newest >= target.plain:
+                raise
+            newest = error.newest.as_virtual
+            reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
+            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            return self._resolve(newest, None)
+
     def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
         with self._lock:
-            found = self._resolved.get(target)
+            found = self._resolved.get((target, through))
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
                 as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -333,8 +346,9 @@ class CachedKernel:
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        options = {name: value for name, value in self._options.items() if name != "cache"}
-        return _rebuild, (self._thing, options)
+        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
+        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
+        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
 
 
 @overload
@@ -401,6 +415,10 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             f"a {type(thing).__name__} is not source",
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
+    return _kernel_of(thing, definition, options)
+
+
+def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     plan = source_plan(
         definition,
@@ -414,8 +432,8 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
     return CachedKernel(thing, plan, options)
 
 
-def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel:
-    return make_kernel(thing, options, depth=2)
+def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return _kernel_of(definition.text(), definition, options)
 
 
 def _checked(options: dict[str, Any], name: str, kind: type) -> Any:

@@ -26,7 +26,7 @@ from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
 from .model.event import Emit, Event, EventKind
-from .observe.events import Events
+from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
 from .store.disk import DiskStore
@@ -157,7 +157,11 @@ class Resolver:
         """Publish an artifact under its key, and name it in its family's manifest."""
         records = [each.record() for each in (*components, *learned.components)]
         report = {"components": records, "created_s": time.time()}
-        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        payloads = {
+            "cubin": artifact.cubin,
+            **artifact.extras,
+            "report": json.dumps(report, default=bytes.hex).encode(),
+        }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
             self.store.add_variant(family_of(components), variant)
@@ -340,6 +344,7 @@ def process_resolver() -> Resolver:
         with _process_lock:
             if _process is None:
                 settings = read_settings(_overrides)
+                set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
     return _process
 
@@ -356,6 +361,7 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
         settings = read_settings(merged)
         _overrides.update(overrides)
         before, _process = _process, None
+        set_log_level(settings.log_level)
     if before is not None:
         before.forget()
     return settings

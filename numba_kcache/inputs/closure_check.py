@@ -76,15 +76,18 @@ def check_closure(closure: Closure, search: Search, *, now_ns: int) -> Match | M
         path = os.path.join(roots[base], rest)
         if is_there(path):
             return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for base, rest in closure.absent:
-        path = os.path.join(roots[base], rest)
-        if is_file(path):
-            return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for (base, rest), answer in closure.answers:
-        path = os.path.join(roots[base], rest)
-        if is_file(path) != answer:
+    for (base, rest), names in closure.absent:
+        folder = os.path.join(roots[base], rest)
+        if is_there(folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                if is_file(path):
+                    return Mismatch(Change.SHADOWED, path, "absent", "present")
+    for places, answer in closure.answers:
+        paths = [os.path.join(roots[base], rest) for base, rest in places]
+        if any(map(is_file, paths)) != answer:
             words = ("present", "absent") if answer else ("absent", "present")
-            return Mismatch(Change.ANSWER, path, *words)
+            return Mismatch(Change.ANSWER, next(filter(is_file, paths), paths[0]), *words)
     stats: list[FileStat] = []
     files: list[HeaderFile] = []
     for file in closure.files:

@@ -20,6 +20,9 @@ from ..keys.digests import sha256
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
 
+CLOCKS_APART_NS = 120_000_000_000
+"""How far the clock of a file server may be from ours."""
+
 MAX_HEADER_BYTES = 64 << 20
 
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", "overlay", "ramfs"})
@@ -75,6 +78,12 @@ def digest(data: bytes) -> str:
 def is_settled(stat: FileStat, path: str, now_ns: int) -> bool:
     """Whether an equal stat, seen at any later time, will mean equal content. `now_ns` is when `stat` was taken."""
     return stat.ctime_ns + SETTLED_AFTER_NS <= now_ns and _is_local(os.path.dirname(path))
+
+
+def is_older(ctime_ns: int, path: str, time_ns: int) -> bool:
+    """Whether something with this ctime has certainly not changed since `time_ns`."""
+    slack_ns = SETTLED_AFTER_NS if _is_local(os.path.dirname(path)) else CLOCKS_APART_NS
+    return ctime_ns + slack_ns <= time_ns
 
 
 @functools.lru_cache(maxsize=1024)

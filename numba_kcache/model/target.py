@@ -66,6 +66,15 @@ class Target(NamedTuple):
         return self.name
 
 
+class UnknownTargetError(OptionError):
+    """The installed compiler does not know the target; `newest` is the newest that it knows."""
+
+    def __init__(self, what: str, why: str, hint: str, newest: Target) -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, newest)
+        self.newest = newest
+
+
 def parse_target(spelling: object) -> Target:
     """Read one target as users write it.
 

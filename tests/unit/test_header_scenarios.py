@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, closure_digest
+from numba_kcache.inputs.closure import Closure, Doubt, Uncapturable, closure_digest
 from numba_kcache.inputs.closure_check import Change, Match, Mismatch
 from numba_kcache.inputs.header_trace import TraceResult
-from numba_kcache.inputs.headers import Doubt, Uncapturable, find_embedded_paths
+from numba_kcache.inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from tests.support.header_projects import KERNEL, SCENARIOS, Project, Scenario, in_tree, one_header
 from tests.support.nvrtc import compile_here, in_child, library_path
 
@@ -201,8 +201,6 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     """A generated header, written right before the compile: learned, but its stat is not trusted yet."""
     project = Project(tmp_path)
     one_header(project)
-    from numba_kcache.inputs.headers import learn_closure, survey_headers
-
     _, trace = compiled(project, how)
     now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
     closure = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
