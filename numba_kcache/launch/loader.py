@@ -272,7 +272,8 @@ def _context() -> Any:
     """
     global _probed
     try:
-        from numba.cuda.cudadrv import devices, driver, error
+        import numba.cuda.cudadrv.devices as devices
+        import numba.cuda.cudadrv.driver as driver
     except ImportError as problem:
         raise ToolchainMissingError(
             "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
@@ -290,7 +291,7 @@ def _context() -> Any:
                 raise
             driver.driver.cuDevicePrimaryCtxRetain(0)
             return devices.get_context()
-    except (error.CudaSupportError, error.CudaDriverError) as problem:
+    except (driver.CudaSupportError, driver.CudaDriverError) as problem:
         raise NoDeviceError(
             "cannot find a CUDA device", _said(problem), "name a target to compile without one: arch='sm_90'"
         ) from problem
