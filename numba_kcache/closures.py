@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .inputs.closure import Closure, closure_from_json, closure_to_json, closure_value
+from .inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json, closure_value
 from .inputs.closure_check import Match, check_closure
 from .inputs.header_trace import read_trace
-from .inputs.headers import Uncapturable, find_embedded_paths, learn_closure, survey_headers
+from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from .inputs.include_search import Search, Tree
 from .jobs import HeaderQuestion
 from .keys.components import Component, component, derive

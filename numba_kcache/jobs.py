@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import OptionError
 from .inputs.include_scanner import scan_includes
-from .inputs.include_search import Search, Tree
 from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
-from .keys.encoding import Plain
+from .keys.digests import sha256
+from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
 from .model.request import LinkInput, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
+from .toolchain.diagnostics import first_line
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import TimeTrace
+
+if TYPE_CHECKING:
+    from .inputs.include_search import Search
+    from .toolchain.time_trace import TimeTrace
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
@@ -75,6 +78,8 @@ class HeaderQuestion(NamedTuple):
 
     def search(self, toolchain: Toolchain) -> Search:
         """Where NVRTC looks: in the user's folders, then in the toolkit's."""
+        from .inputs.include_search import Search, Tree
+
         return Search(
             folders=(*self.folders, *toolchain.include_dirs()),
             trees=tuple(Tree(*each) for each in toolchain.header_trees()),
@@ -142,7 +147,7 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         target,
         through,
         link=link,
-        lines=(definition.origin.path, definition.origin.line, options.base_dir, os.getcwd()) if has_lines else None,
+        lines=_lines(definition, text, options) if has_lines else None,
         environment=variables(NVRTC_VARIABLES),
     )
     if plan.depends:
@@ -171,6 +176,12 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         strict=plan.strict,
         headers=_question(text, options) if asks_files else None,
     )
+
+
+def _lines(definition: SourceDefinition, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
+    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+    start = first_line(text, definition.origin)
+    return definition.origin.path, start or definition.origin.line, options.base_dir, os.getcwd()
 
 
 def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> tuple[str, bool]:
@@ -208,15 +219,13 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
             path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
             try:
                 with open(path, "rb") as file:
-                    found.append({"sha256": sha256(file.read(), usedforsecurity=False).hexdigest()})
+                    found.append({"sha256": sha256(file.read()).hexdigest()})
             except OSError as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
-        elif each is None or isinstance(each, (bool, int, float, str, bytes, tuple, list, dict)):
-            found.append(each)
         else:
-            raise OptionError(
-                f"cannot use depends={each!r}",
-                f"a {type(each).__name__} has no canonical bytes",
-                "give plain values or Paths",
-            )
+            try:
+                encode(each)
+            except TypeError as error:
+                raise OptionError(f"cannot use depends={each!r}", str(error), "give plain values or Paths") from None
+            found.append(each)
     return found

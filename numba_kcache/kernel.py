@@ -12,26 +12,33 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
-from .inputs.source import define_function, define_path, define_text, returns_source
+from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
-from .launch.arguments import Launch, Launcher
-from .launch.config import check_launch, launch_shape
+from .launch.arguments import BindGrid, Launch, Launcher
+from .launch.config import Dim3, check_launch, launch_shape, usual_grid
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .model.artifact import Artifact, Entry
+from .model.event import Event, EventKind
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, read_arch
+from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+
+_NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
@@ -53,30 +60,32 @@ class CachedKernel:
     """
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        self._thing, self._plan, self._options = thing, plan, options
+        self._plan, self._options = plan, options
         self._arch = read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
-        self.__module__ = getattr(thing, "__module__", None) or __name__
+        self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
         self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
         if callable(thing):
             self.__wrapped__ = thing
         self._lock = threading.RLock()
         self._text: str | None = None
-        self._resolved: dict[Target, Resolution] = {}
+        self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-        self._bound: dict[Any, Launch] = {}
+        self._bound: dict[Any, Launch | None] = {}
+        self._rows: dict[Any, _Row] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
 
     def __getitem__(self, config: Any) -> Launch:
         try:
-            return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
-            return self._bind(config)
+            bound = self._bound.get(config)
+        except TypeError:  # a list in it, which Numba takes too
+            bound = None
+        return bound or self._bind(config)
 
     def __call__(self, *args: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
@@ -104,6 +113,20 @@ class CachedKernel:
         return self[-(-ntasks // block), block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
+        """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
+        try:
+            live, most, bind = self._rows.get(config[1:], _NO_ROW)
+            seen = config in self._bound
+        except TypeError:  # a list in it, or no tuple at all: bound anew each time
+            return self._bind_anew(config)
+        grid = usual_grid(config[0], most) if live[0] else None
+        launch = self._bind_anew(config) if grid is None else bind(*grid)
+        if len(self._bound) >= BOUND_LIMIT:
+            self._bound.clear()
+        self._bound[config] = launch if seen else None
+        return launch
+
+    def _bind_anew(self, config: Any) -> Launch:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
@@ -112,22 +135,19 @@ class CachedKernel:
         grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
         shape = launch_shape(grid, block, sharedmem)
         launcher, loaded = self._loaded()
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=self.__name__)
         loaded.allow_shared(shape.shared_bytes)
-
-        def relaunch(args: tuple[Any, ...], status: int) -> bool:
-            return self._relaunch(config, loaded, args, status)
-
-        launch = launcher.bind(shape, stream, relaunch)
-        try:
-            if len(self._bound) >= BOUND_LIMIT:
-                self._bound.clear()
-            self._bound[config] = launch
-        except TypeError:  # a list in it: bound anew each time
-            pass
+        launch = launcher.bind(shape, stream)
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
+        if over_grids is not None:
+            if len(self._rows) >= BOUND_LIMIT:
+                self._rows.clear()
+            with suppress(TypeError):  # a list in it
+                self._rows[config[1:]] = loaded.live, limits.grid, over_grids
         return launch
 
-    def _relaunch(self, config: Any, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
+    def _relaunch(self, loaded: LoadedKernel, config: Any, args: tuple[Any, ...], status: int) -> bool:
         """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
 
         A thread that has no context yet gets one by asking for the kernel.
@@ -136,6 +156,7 @@ class CachedKernel:
         now = self._loaded()[1]
         if now is loaded and before == loaded.device.ordinal:
             return False
+        self._bound.clear()  # what is in it may be for the module or device that was
         self._bind(config)(*args)
         return True
 
@@ -154,7 +175,8 @@ class CachedKernel:
             stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
-            found = make_launcher(loaded, self.__name__, strided=self._strided), loaded
+            relaunch = functools.partial(self._relaunch, loaded)
+            found = make_launcher(loaded, self.__name__, strided=self._strided, relaunch=relaunch), loaded
             self._launchers[device.ordinal] = found
             return found
 
@@ -171,7 +193,7 @@ class CachedKernel:
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
-            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+            return self._resolve_newest(target)
         virtual = [each for each in self._arch if each.virtual]
         real = [each for each in self._arch if each.runs_on(target.cc)]
         if real:
@@ -181,14 +203,26 @@ class CachedKernel:
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
+    def _resolve_newest(self, target: Target) -> Resolution:
+        """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
+        try:
+            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+        except UnknownTargetError as error:
+            if error.newest >= target.plain:
+                raise
+            newest = error.newest.as_virtual
+            reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
+            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            return self._resolve(newest, None)
+
     def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
         with self._lock:
-            found = self._resolved.get(target)
+            found = self._resolved.get((target, through))
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
                 as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -214,6 +248,7 @@ class CachedKernel:
             self._resolved.clear()
             self._launchers.clear()
             self._bound.clear()
+            self._rows.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -313,8 +348,9 @@ class CachedKernel:
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        options = {name: value for name, value in self._options.items() if name != "cache"}
-        return _rebuild, (self._thing, options)
+        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
+        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
+        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
 
 
 @overload
@@ -385,6 +421,10 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
             f"a {type(thing).__name__} is not source",
             "wrap a function that returns CUDA C++, a str or a pathlib.Path",
         )
+    return _kernel_of(thing, definition, options)
+
+
+def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     plan = source_plan(
         definition,
@@ -398,8 +438,8 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
     return CachedKernel(thing, plan, options)
 
 
-def _rebuild(thing: Any, options: dict[str, Any]) -> CachedKernel | NumbaKernel:
-    return make_kernel(thing, options, depth=2)
+def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return _kernel_of(definition.text(), definition, options)
 
 
 def _checked(options: dict[str, Any], name: str, kind: type) -> Any:

@@ -75,6 +75,7 @@ class NumbaKernel:
         self._made: tuple[Any, DispatcherCache] | None = None
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._bound: dict[Any, Launch] = {}
+        self._behind: dict[Any, _Configured] = {}
         if is_loaded():
             rehearse_numba(None if self._cache_given is None else self._cache_given.resolver)
             self._parts()
@@ -203,8 +204,36 @@ class NumbaKernel:
         loaded = cache.load(types)
         artifact = cache.resolve_for_device(types, loaded.device.target).artifact
         is_straight = not artifact.attributes.get("debug")
-        launcher = make_numba_launcher(loaded, self.__name__, types, artifact) if is_straight else None
+
+        def otherwise(config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+            self._configured(config).otherwise(types, args)
+
+        def relaunch(config: tuple[Any, ...], args: tuple[Any, ...], status: int) -> bool:
+            if status != 0 and loaded.live[0]:
+                return False
+            now = self._on_device(types)[1]
+            if now is loaded and current_ordinal() == loaded.device.ordinal:
+                return False
+            self._configured(config).anew(types, args)
+            return True
+
+        launcher = None
+        if is_straight:
+            launcher = make_numba_launcher(
+                loaded, self.__name__, types, artifact, relaunch=relaunch, otherwise=otherwise
+            )
         self._launchers[loaded.device.ordinal, types] = found = launcher, loaded
+        return found
+
+    def _configured(self, config: Any) -> _Configured:
+        """What stands behind the fronts of a configuration, as a front names it: all four, in full."""
+        found = self._behind.get(config)
+        if found is None:
+            grid, block, stream, sharedmem = config
+            found = _Configured(self, config, launch_shape(grid, block, sharedmem), stream)
+            if len(self._behind) >= BOUND_LIMIT:
+                self._behind.clear()
+            self._behind[config] = found
         return found
 
     def _choose(self, target: Target) -> tuple[Target, Target | None, tuple[Target, ...]]:
@@ -226,6 +255,7 @@ class NumbaKernel:
             loaded.live[0] = False
         self._launchers.clear()
         self._bound.clear()
+        self._behind.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -359,29 +389,20 @@ class _Configured:
         loaded.allow_shared(shape.shared_bytes)
         if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
             return self._numba
-
-        def otherwise(args: tuple[Any, ...]) -> None:
-            if len(args) == len(types) and types_of(args) == types:
-                self._numba(*args)  # a host array, say: the same types, but not for the straight way
-            else:
-                self._any(*args)
-
-        def relaunch(args: tuple[Any, ...], status: int) -> bool:
-            return self._relaunch(types, loaded, args, status)
-
-        launch = self._by_types[types] = launcher.bind(shape, self._stream, relaunch, otherwise)
+        launch = self._by_types[types] = launcher.bind(shape, self._stream)
         return launch
 
-    def _relaunch(self, types: Types, loaded: LoadedKernel, args: tuple[Any, ...], status: int) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing."""
-        if status != 0 and loaded.live[0]:
-            return False
-        now = self._kernel._on_device(types)[1]
-        if now is loaded and current_ordinal() == loaded.device.ordinal:
-            return False
+    def otherwise(self, types: Types, args: tuple[Any, ...]) -> None:
+        """Launch what the function of these types did not take."""
+        if len(args) == len(types) and types_of(args) == types:
+            self._numba(*args)  # a host array, say: the same types, but not for the straight way
+        else:
+            self._any(*args)
+
+    def anew(self, types: Types, args: tuple[Any, ...]) -> None:
+        """Launch on the device that is current now, or with the module loaded anew."""
         self._by_types.pop(types, None)
         self._any(*args)
-        return True
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""

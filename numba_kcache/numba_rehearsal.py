@@ -65,5 +65,6 @@ def _launch(types: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
         around=Surroundings(device=0, order_after=lambda _producer, _consumer: None),
         live=[True],
         slots=slots_of(types),
+        otherwise=lambda _config, _arguments: None,
     )
-    launcher.bind(launch_shape(1, (1, 1), 0), otherwise=lambda _arguments: None)(*arguments)
+    launcher.bind(launch_shape(1, (1, 1), 0))(*arguments)

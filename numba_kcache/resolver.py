@@ -17,23 +17,25 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .closures import Learned, compile_and_learn, find_key
 from .errors import FrozenCacheError, KCacheError, UncacheableError
 from .jobs import CUDA_SOURCE, HeaderQuestion, Job
 from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
-from .model.event import Event, EventKind
-from .observe.events import Events
+from .model.event import Emit, Event, EventKind
+from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
 from .store.disk import DiskStore
 from .store.entry import StoredEntry
-from .store.memory import MemoryStore
 from .toolchain.libraries import Record, Toolchain
+
+if TYPE_CHECKING:  # a hit goes without them, and without what they import
+    from .closures import Learned
+    from .store.memory import MemoryStore
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
@@ -72,19 +74,7 @@ class Resolver:
         self.statistics = Statistics()
         self.events.subscribe(self.statistics.listen)
         emit = self.events.emit
-        self.store: DiskStore | MemoryStore = (
-            MemoryStore(max_size_bytes=settings.max_size_bytes, max_entries=settings.max_entries)
-            if directory is None or settings.mode == "off"
-            else DiskStore(
-                directory,
-                max_size_bytes=settings.max_size_bytes,
-                max_entries=settings.max_entries,
-                readonly=settings.mode in ("readonly", "frozen"),
-                durability=settings.durability,
-                shared=settings.shared,
-                emit=emit,
-            )
-        )
+        self.store = _open_store(settings, directory, emit)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -167,7 +157,11 @@ class Resolver:
         """Publish an artifact under its key, and name it in its family's manifest."""
         records = [each.record() for each in (*components, *learned.components)]
         report = {"components": records, "created_s": time.time()}
-        payloads = {"cubin": artifact.cubin, **artifact.extras, "report": json.dumps(report).encode()}
+        payloads = {
+            "cubin": artifact.cubin,
+            **artifact.extras,
+            "report": json.dumps(report, default=bytes.hex).encode(),
+        }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
             self.store.add_variant(family_of(components), variant)
@@ -191,6 +185,8 @@ class Resolver:
         return None
 
     def _key_by_headers(self, question: HeaderQuestion, components: Sequence[Component]) -> str | None:
+        from .closures import find_key
+
         family = family_of(components)
         variants = self.store.get_manifest(family)
         if not variants:
@@ -253,6 +249,8 @@ class Resolver:
             self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
+        from .closures import Learned, compile_and_learn
+
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
             if job.headers is None:
@@ -331,6 +329,22 @@ class Resolver:
         self.events.emit(Event(kind, {"kernel": job.label, "target": job.target.name, "key": key, **fields}))
 
 
+def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
+    if directory is None or settings.mode == "off":
+        from .store.memory import MemoryStore
+
+        return MemoryStore(max_size_bytes=settings.max_size_bytes, max_entries=settings.max_entries)
+    return DiskStore(
+        directory,
+        max_size_bytes=settings.max_size_bytes,
+        max_entries=settings.max_entries,
+        readonly=settings.mode in ("readonly", "frozen"),
+        durability=settings.durability,
+        shared=settings.shared,
+        emit=emit,
+    )
+
+
 _process: Resolver | None = None
 _overrides: dict[str, Any] = {}
 _process_lock = threading.RLock()
@@ -343,6 +357,7 @@ def process_resolver() -> Resolver:
         with _process_lock:
             if _process is None:
                 settings = read_settings(_overrides)
+                set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
     return _process
 
@@ -359,6 +374,7 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
         settings = read_settings(merged)
         _overrides.update(overrides)
         before, _process = _process, None
+        set_log_level(settings.log_level)
     if before is not None:
         before.forget()
     return settings

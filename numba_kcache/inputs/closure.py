@@ -7,12 +7,13 @@ Method      A compile that succeeded found each of its includes; which file it f
             candidates before it were absent. By induction over the includes, the same answers lead to the same
             files, and the same contents to the same next includes. Whatever else was recorded (branches not
             taken) can only cost a needless compile.
-Not here    How one is learned (headers) and compared (closure_check).
+Not here    How one is learned (headers, headers_read) and compared (closure_check).
 """
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ..keys.encoding import Plain, encode
@@ -39,9 +40,10 @@ class Closure(NamedTuple):
     Args:
         layout: For each folder of the search the index of its tree and the path within, or (-1, "").
         files: The headers read, but for those in trees; sorted by place.
-        absent: Paths at which a file would be taken instead of one of `files`; a directory there is passed over.
-        clear: Paths at which there is nothing, so that all that would be below is absent too.
-        answers: What `__has_include` was told: a place, and whether a file is there.
+        absent: Names, by the folder below which they start, at which a file would be taken instead of one of
+            `files`. Where the folder does not exist there is no need to look at its names.
+        clear: Places at which there must be nothing at all.
+        answers: What `__has_include` was told: the places asked about, and whether at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` tells).
         trees: Index and identity of each toolkit tree that was looked into.
         is_traced: Whether NVRTC's own trace told the files; otherwise a scanner did, and they are too many.
@@ -50,20 +52,48 @@ class Closure(NamedTuple):
 
     layout: tuple[tuple[int, str], ...]
     files: tuple[HeaderFile, ...] = ()
-    absent: tuple[Place, ...] = ()
+    absent: tuple[tuple[Place, tuple[str, ...]], ...] = ()
     clear: tuple[Place, ...] = ()
-    answers: tuple[tuple[Place, bool], ...] = ()
+    answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
     is_traced: bool = False
     has_location: bool = False
 
 
+class Doubt(StrEnum):
+    """Why the headers of a compile cannot be captured.
+
+    CLOCK           A text expands __DATE__ or __TIME__.
+    COMPUTED        An include names a macro whose values cannot be listed, and there is no whole trace.
+    OPAQUE          A `__has_include` hides behind a macro.
+    UNEXPLAINED     The trace and the survey contradict each other.
+    MODIFIED        A header changed while the compiler ran.
+    UNREADABLE      A header that the compiler may have read cannot be read here.
+    TOO_MANY        There are more headers than are followed.
+    """
+
+    CLOCK = "clock"
+    COMPUTED = "computed"
+    OPAQUE = "opaque"
+    UNEXPLAINED = "unexplained"
+    MODIFIED = "modified"
+    UNREADABLE = "unreadable"
+    TOO_MANY = "too_many"
+
+
+class Uncapturable(NamedTuple):
+    """The compile must not be stored: why, and which file shows it ("" for the source)."""
+
+    doubt: Doubt
+    path: str = ""
+
+
 def closure_value(closure: Closure) -> Plain:
     """The closure as a component of a key: contents, by names that mean the same in a moved checkout."""
     return {
         "files": [(*file.place, file.sha256) for file in closure.files],
-        "answers": [(*place, answer) for place, answer in closure.answers],
+        "answers": [(answer, [list(place) for place in places]) for places, answer in closure.answers],
         "same": [list(group) for group in closure.same],
         "trees": [list(tree) for tree in closure.trees],
     }
@@ -80,9 +110,9 @@ def closure_to_json(closure: Closure) -> dict[str, Any]:
         "format": _FORMAT,
         "layout": [list(each) for each in closure.layout],
         "files": [[*each.place, each.sha256, *(each.stat or ())] for each in closure.files],
-        "absent": [list(each) for each in closure.absent],
+        "absent": [[*folder, *names] for folder, names in closure.absent],
         "clear": [list(each) for each in closure.clear],
-        "answers": [[*place, answer] for place, answer in closure.answers],
+        "answers": [[answer, [list(place) for place in places]] for places, answer in closure.answers],
         "same": [list(each) for each in closure.same],
         "trees": [list(each) for each in closure.trees],
         "is_traced": closure.is_traced,
@@ -105,9 +135,9 @@ def closure_from_json(value: Any) -> Closure:
         return Closure(
             layout,
             files,
-            tuple(_place(base, rest, folders) for base, rest in value["absent"]),
+            tuple((_place(base, rest, folders), tuple(map(_text, names))) for base, rest, *names in value["absent"]),
             tuple(_place(base, rest, folders) for base, rest in value["clear"]),
-            tuple((_place(base, rest, folders), _bool(answer)) for base, rest, answer in value["answers"]),
+            tuple((_places(places, folders), _bool(answer)) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
             tuple((_index(index, MAX_PLACES), _text(identity)) for index, identity in value["trees"]),
             _bool(value["is_traced"]),
@@ -130,6 +160,12 @@ def _place(base: Any, rest: Any, folders: int) -> Place:
     if type(base) is not int or not WORKING <= base < folders:
         raise ValueError("not a header closure: a path starts nowhere")
     return Place(base, _text(rest))
+
+
+def _places(value: Any, folders: int) -> tuple[Place, ...]:
+    if not value:
+        raise ValueError("not a header closure: a question asks for nothing")
+    return tuple(_place(base, rest, folders) for base, rest in value)
 
 
 def _tree(fields: Any) -> tuple[int, str]:

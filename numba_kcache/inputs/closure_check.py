@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .closure import Closure, HeaderFile
-from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
+from .file_identity import digest, is_settled, read_steady
 from .include_search import Search, Tree
 
 
@@ -71,48 +71,53 @@ def check_closure(closure: Closure, search: Search, *, now_ns: int) -> Match | M
         tree = search.trees[index] if index < len(search.trees) else Tree("", "")
         if tree.identity != identity:
             return Mismatch(Change.TOOLKIT, tree.root, identity, tree.identity)
-    roots = search.roots
+    roots = [root and root.rstrip("/") + "/" for root in search.roots]
     for base, rest in closure.clear:
-        path = os.path.join(roots[base], rest)
+        path = roots[base] + rest
         if is_there(path):
             return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for base, rest in closure.absent:
-        path = os.path.join(roots[base], rest)
-        if is_file(path):
-            return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for (base, rest), answer in closure.answers:
-        path = os.path.join(roots[base], rest)
-        if is_file(path) != answer:
+    for (base, rest), names in closure.absent:
+        folder = roots[base] + rest
+        if is_there(folder):
+            for name in names:
+                path = os.path.join(folder, name)
+                if is_file(path):
+                    return Mismatch(Change.SHADOWED, path, "absent", "present")
+    for places, answer in closure.answers:
+        paths = [roots[base] + rest for base, rest in places]
+        if any(map(is_file, paths)) != answer:
             words = ("present", "absent") if answer else ("absent", "present")
-            return Mismatch(Change.ANSWER, path, *words)
-    stats: list[FileStat] = []
+            return Mismatch(Change.ANSWER, next(filter(is_file, paths), paths[0]), *words)
+    inodes: list[tuple[int, int]] = []
     files: list[HeaderFile] = []
     for file in closure.files:
-        base, rest = file.place
-        path = os.path.join(roots[base], rest)
+        (base, rest), sha256, stat = file
+        path = roots[base] + rest
         try:
-            now = stat_of(os.stat(path))
-            if now != file.stat:
-                now, data = read_steady(path)
+            now = os.stat(path)
+            if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_dev, now.st_ino) != stat:
+                fresh, data = read_steady(path)
                 found = digest(data)
-                if found != file.sha256:
-                    return Mismatch(Change.CONTENT, path, file.sha256, found)
-                file = HeaderFile(file.place, found, now if is_settled(now, path, now_ns) else None)
+                if found != sha256:
+                    return Mismatch(Change.CONTENT, path, sha256, found)
+                file = HeaderFile(file.place, found, fresh if is_settled(fresh, path, now_ns) else None)
         except (OSError, ValueError) as error:
-            return Mismatch(Change.GONE, path, file.sha256, getattr(error, "strerror", None) or str(error))
-        stats.append(now)
+            return Mismatch(Change.GONE, path, sha256, getattr(error, "strerror", None) or str(error))
+        inodes.append((now.st_dev, now.st_ino))
         files.append(file)
-    same = same_files(closure.files, stats)
+    same = same_files(inodes)
     if same != closure.same:
         return Mismatch(Change.SAME_FILE, "", str(len(closure.same)), str(len(same)))
     return Match(None if tuple(files) == closure.files else closure._replace(files=tuple(files)))
 
 
-def same_files(files: tuple[HeaderFile, ...], stats: list[FileStat]) -> tuple[tuple[int, ...], ...]:
-    """The groups of indices whose paths lead to one and the same file, in order."""
+def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """The groups of indices at which there is one and the same (device, inode), in order."""
+    if len(set(inodes)) == len(inodes):
+        return ()
     groups: dict[tuple[int, int], list[int]] = {}
-    for index, stat in enumerate(stats):
-        groups.setdefault((stat.device, stat.inode), []).append(index)
+    for index, inode in enumerate(inodes):
+        groups.setdefault(inode, []).append(index)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 

@@ -13,11 +13,15 @@ from __future__ import annotations
 import functools
 import os
 import stat as modes
-from hashlib import sha256
 from typing import NamedTuple
+
+from ..keys.digests import sha256
 
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
+
+CLOCKS_APART_NS = 120_000_000_000
+"""How far the clock of a file server may be from ours."""
 
 MAX_HEADER_BYTES = 64 << 20
 
@@ -68,12 +72,18 @@ def read_steady(path: str) -> tuple[FileStat, bytes]:
 
 def digest(data: bytes) -> str:
     """The name of a content: 64 hexadecimal digits."""
-    return sha256(data, usedforsecurity=False).hexdigest()
+    return sha256(data).hexdigest()
 
 
 def is_settled(stat: FileStat, path: str, now_ns: int) -> bool:
     """Whether an equal stat, seen at any later time, will mean equal content. `now_ns` is when `stat` was taken."""
     return stat.ctime_ns + SETTLED_AFTER_NS <= now_ns and _is_local(os.path.dirname(path))
+
+
+def is_older(ctime_ns: int, path: str, time_ns: int) -> bool:
+    """Whether something with this ctime has certainly not changed since `time_ns`."""
+    slack_ns = SETTLED_AFTER_NS if _is_local(os.path.dirname(path)) else CLOCKS_APART_NS
+    return ctime_ns + slack_ns <= time_ns
 
 
 @functools.lru_cache(maxsize=1024)

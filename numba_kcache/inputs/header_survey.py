@@ -1,11 +1,12 @@
-"""Every header that a source could reach, read before the compiler runs.
+"""The headers around a source: what each asks for, where that leads, and what stood there when it was looked at.
 
-Promise     The survey holds at least the headers that a compile of this source reads: all branches of every
-            `#if` are followed, all candidates of a `#include_next`, all values that a macro is defined as
-            where it names an include. What cannot be followed is named (`unresolved`), never passed over.
-Method      Breadth first from the source. Each path is looked at once, each file read once, so that the survey
-            is one observation; that nothing changed until the compiler was done is seen by comparing again.
-Not here    Which of these headers the compiler really read (headers).
+Promise     Each path is looked at once, each file read once: a survey is one observation, and that nothing has
+            changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
+            candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
+Method      Before the compiler runs, the user's own headers are walked, at most `AHEAD` of them; what lies in a
+            toolkit's tree is known by identity and can wait. Afterwards the caller walks again, along the
+            headers that it knows to have been read.
+Not here    Which headers the compiler read, and what a closure keeps of all this (headers).
 """
 
 from __future__ import annotations
@@ -13,23 +14,33 @@ from __future__ import annotations
 import os
 import re
 import stat as modes
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
-from .include_scanner import PLAIN, Form, Include, Scan, literal_values, scan_includes
+from .include_scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
 from .include_search import MEMORY, SOURCE, Place, Search, candidates, path_of
+
+AHEAD = 256
+"""Headers that are read before the compiler starts: some ms, and more than most users have of their own."""
 
 MAX_FILES = 20_000
 _MAX_REMEMBERED = 1 << 14
+
 START = Place(SOURCE, "")
+"""The source itself, as an includer."""
+
 _is_macro = re.compile(r"[A-Za-z_]\w*\Z").match
 
 
 class Lookup(NamedTuple):
-    """One include or question of one file: the candidates at which there is a file, and those before or between
-    where there is none. An include leads to the first of `found`, but for `#include_next`: to any."""
+    """One include, or one question of `__has_include`.
+
+    Args:
+        include: What is asked for.
+        found: The candidates at which there is a file. An include leads to the first; `#include_next` to any.
+        absent: The candidates at which there is none, of an include only those before the first.
+    """
 
     include: Include
     found: tuple[Place, ...]
@@ -41,14 +52,22 @@ class Lookup(NamedTuple):
         return self.found if self.include.form is Form.NEXT else self.found[:1]
 
 
-class Reached(NamedTuple):
-    """One file of the survey. `error` says why it could not be read; inside a tree `sha256` is empty."""
+class Header(NamedTuple):
+    """One file of the survey: its scan and content. `error` says why it could not be read.
+
+    In a tree `sha256` is empty. `is_late`: it was read after the compiler.
+    """
 
     path: str
     scan: Scan
     stat: FileStat | None = None
     sha256: str = ""
     error: str = ""
+    is_late: bool = False
+
+
+class TooManyHeadersError(Exception):
+    """More headers than `MAX_FILES`."""
 
 
 class Survey:
@@ -60,66 +79,113 @@ class Survey:
         now_ns: The time, by the wall clock, before anything is looked at.
 
     Attributes:
-        files: Each file that was reached, by place; the source and in-memory headers included.
+        headers: Each file that was read, by place; the source and in-memory headers included.
         includes: The lookups of each of them, by place.
         questions: Its `__has_include` lookups, by place.
-        unresolved: The files with an include that leads nobody knows where.
-        is_cut: Whether there were more than `MAX_FILES` files.
     """
 
     def __init__(self, source: str, search: Search, now_ns: int) -> None:
         self.source, self.search, self.now_ns = source, search, now_ns
-        self.files: dict[Place, Reached] = {}
+        self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
-        self.unresolved: set[Place] = set()
-        self.is_cut = False
         self._in_tree = tuple(tree >= 0 for tree, _rest in search.layout())
         self._seen: dict[str, os.stat_result | None] = {}
         self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
-        self._arrivals: deque[Place] = deque()
-        scan = scan_source(source, search)
-        self._add(START, Reached("", scan))
-        forced = tuple(self._look(Include(Form.FORCED, name), START) for name in search.forced)
-        self.includes[START] += forced
-        self._follow(forced)
-        self._complete()
+        self._is_late = False
+        self._add(START, Header("", scan_source(source, search)))
+        self.includes[START] += tuple(self._look(Include(Form.FORCED, name), START) for name in search.forced)
+        self.walk(lambda place: len(self.headers) <= AHEAD and not self.in_tree(place))
+        self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Whether the place lies in a toolkit tree, and is thus known by the tree's identity."""
+        """Whether the place lies in a toolkit's tree, and is thus known by the tree's identity."""
         return place.base >= 0 and self._in_tree[place.base] and not _climbs(place.rest)
 
-    def suppose(self, includer: Place, include: Include) -> None:
-        """Take in an include that one of the files may carry out, and all that it leads to."""
+    def walk(self, is_wanted: Callable[[Place], bool]) -> set[Place]:
+        """Read what the includes lead to from the source on, as far as it is wanted; return where that was.
+
+        Raises:
+            TooManyHeadersError: There is no end to it.
+        """
+        reached, pending = {START}, [START]
+        for place in pending:  # grows: breadth first, so that `AHEAD` cuts the farthest
+            for lookup in self.includes[place]:
+                for target in lookup.leads_to:
+                    if target not in reached and is_wanted(target):
+                        reached.add(target)
+                        pending.append(target)
+                        if target not in self.headers:
+                            self._add(target, self._read(target))
+        return reached
+
+    def suppose(self, includer: Place, include: Include) -> bool:
+        """Add an include that a header may carry out; whether it is a new one."""
         lookup = self._look(include, includer)
+        if lookup in self.includes[includer]:
+            return False
         self.includes[includer] += (lookup,)
-        self._follow((lookup,))
-        self._complete()
+        return True
 
-    def _complete(self) -> None:
-        self._run()
-        while self._resolve_macros():
-            self._run()
+    def run_macros(self) -> tuple[bool, set[Place]]:
+        """Add what the macros that name includes are defined as anywhere in the headers read so far.
 
-    def _run(self) -> None:
-        while self._arrivals:
-            place = self._arrivals.popleft()
-            if place not in self.files:
-                if len(self.files) > MAX_FILES:
-                    self.is_cut = True
-                    return
-                self._add(place, self._read(place))
+        Returns:
+            Whether that led to new includes, and the headers with an include whose values cannot be listed.
+        """
+        computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
+        if not computing:
+            return False, set()
+        macros = frozenset(operand for _place, operand in computing if _is_macro(operand))
+        values: dict[str, set[Include | None]] = {macro: set() for macro in macros}
+        for _place, text in self._texts() if macros else ():
+            for macro, found in macro_values(text, macros).items():
+                values[macro] |= found
+        is_new, unlisted = False, set()
+        for place, operand in computing:
+            found = values.get(operand, {None})
+            if None in found or (not found and operand.startswith("_")):  # not defined here: the compiler's own
+                unlisted.add(place)
+            for include in sorted(each for each in found if each is not None):
+                is_new = self.suppose(place, include) or is_new
+        return is_new, unlisted
 
-    def _add(self, place: Place, reached: Reached) -> None:
-        self.files[place] = reached
-        scan = reached.scan
-        self.includes[place] = tuple(self._look(each, place) for each in scan.includes)
-        self.questions[place] = tuple(self._look(each, place, is_question=True) for each in scan.has_includes)
-        self._follow(self.includes[place])
+    def run_wrappers(self, places: set[Place]) -> Place | None:
+        """Add what these headers ask through macros that wrap `__has_include`.
 
-    def _follow(self, lookups: tuple[Lookup, ...]) -> None:
-        for lookup in lookups:
-            self._arrivals.extend(place for place in lookup.leads_to if place not in self.files)
+        Returns:
+            A header that asks something else through one; None where there is none.
+        """
+        wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
+        for place, text in self._texts() if wrappers else ():
+            if place in places:
+                questions, is_other = wrapper_uses(text, wrappers)
+                if is_other:
+                    return place
+                self.questions[place] += tuple(self._look(each, place, is_question=True) for each in questions)
+        return None
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """The stat of what the search for a header would not pass over at this path."""
+        try:
+            return self._seen[path]
+        except KeyError:
+            pass
+        try:
+            found: os.stat_result | None = os.stat(path)
+        except (OSError, ValueError):
+            found = None
+        if found is not None and modes.S_ISDIR(found.st_mode):
+            found = None
+        self._seen[path] = found
+        return found
+
+    def _add(self, place: Place, header: Header) -> None:
+        if len(self.headers) >= MAX_FILES:
+            raise TooManyHeadersError
+        self.headers[place] = header
+        self.includes[place] = tuple(self._look(each, place) for each in header.scan.includes)
+        self.questions[place] = tuple(self._look(each, place, is_question=True) for each in header.scan.has_includes)
 
     def _look(self, include: Include, includer: Place, *, is_question: bool = False) -> Lookup:
         has_sibling = include.form is not Form.ANGLE
@@ -144,84 +210,41 @@ class Survey:
                 break
         return Lookup(include, tuple(found), tuple(absent))
 
-    def stat(self, path: str) -> os.stat_result | None:
-        """The stat of what the search would not pass over at this path."""
-        try:
-            return self._seen[path]
-        except KeyError:
-            pass
-        try:
-            found = os.stat(path)
-        except (OSError, ValueError):
-            found = None
-        if found is not None and modes.S_ISDIR(found.st_mode):
-            found = None
-        self._seen[path] = found
-        return found
-
-    def _read(self, place: Place) -> Reached:
+    def _read(self, place: Place) -> Header:
         if place.base == MEMORY:
-            return Reached(place.rest, scan_includes(self.search.memory[place.rest]))
-        path = path_of(place, self.search)
-        in_tree = self.in_tree(place)
+            return Header(place.rest, scan_includes(self.search.memory[place.rest]))
+        path, in_tree = path_of(place, self.search), self.in_tree(place)
         found = self.stat(path)
         if found is not None:
             remembered = _remembered.get(stat_of(found))
             if remembered is not None and (in_tree or remembered[0]):
-                return Reached(path, remembered[1], stat_of(found), "" if in_tree else remembered[0])
+                sha256, scan = remembered
+                return Header(path, scan, stat_of(found), "" if in_tree else sha256, is_late=self._is_late)
         try:
             stat, data = read_steady(path)
         except OSError as error:
-            return Reached(path, PLAIN, error=error.strerror or str(error))
+            return Header(path, PLAIN, error=error.strerror or str(error))
         scan, sha256 = scan_includes(data), "" if in_tree else digest(data)
         if is_settled(stat, path, self.now_ns):
             if len(_remembered) >= _MAX_REMEMBERED:
                 _remembered.clear()
             _remembered[stat] = (sha256, scan)
-        return Reached(path, scan, stat, sha256)
+        return Header(path, scan, stat, sha256, is_late=self._is_late)
 
-    def _resolve_macros(self) -> bool:
-        """Look for what the macros that name includes are defined as; whether that led anywhere new."""
-        grown = False
-        self.unresolved = set()
-        for place, reached in tuple(self.files.items()):
-            for operand in reached.scan.computed:
-                values, is_known = self._values(operand)
-                if not is_known:
-                    self.unresolved.add(place)
-                fresh = tuple(self._look(each, place) for each in values)
-                fresh = tuple(each for each in fresh if each not in self.includes[place])
-                self.includes[place] += fresh
-                self._follow(fresh)
-                grown = grown or bool(fresh)
-        return grown
-
-    def _values(self, operand: str) -> tuple[tuple[Include, ...], bool]:
-        """The files that an operand of `#include` may name, and whether these are all."""
-        if not _is_macro(operand):
-            return (), False
-        found: dict[Include, None] = {}
-        is_known = True
-        for data in self._texts():
-            values, is_other = literal_values(data, operand)
-            found.update(dict.fromkeys(values))
-            is_known = is_known and not is_other
-        return tuple(found), is_known and (bool(found) or not operand.startswith("_"))
-
-    def _texts(self) -> Iterator[bytes]:
-        yield source_text(self.source, self.search)
-        for place, reached in self.files.items():
+    def _texts(self) -> Iterator[tuple[Place, bytes]]:
+        yield START, source_text(self.source, self.search)
+        for place, header in tuple(self.headers.items()):
             if place.base == MEMORY:
-                yield self.search.memory[place.rest].encode("utf-8", "surrogatepass")
-            elif place.base != SOURCE and not reached.error:
+                yield place, self.search.memory[place.rest].encode("utf-8", "surrogatepass")
+            elif place.base != SOURCE and not header.error:
                 try:
-                    yield read_steady(reached.path)[1]
+                    yield place, read_steady(header.path)[1]
                 except OSError:
-                    continue  # seen again, and refused, when all is compared after the compile
+                    continue  # refused when all is compared at the end
 
 
 _remembered: dict[FileStat, tuple[str, Scan]] = {}
-"""Digest and scan of settled files, so that a second kernel of the process does not read them again."""
+"""Digest and scan of settled files, so that the second kernel of a process does not read them again."""
 
 
 def source_text(source: str, search: Search) -> bytes:

@@ -46,6 +46,7 @@ class Scan(NamedTuple):
         includes: The files it may include.
         has_includes: The files whose existence it may ask about.
         computed: Operands of includes that name no file, as written.
+        wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
         is_opaque: Whether it may ask about files that cannot be told from the text.
         has_clock: Whether it may expand to the time of the compile.
         has_location: Whether it may expand to a line number or a file name.
@@ -54,6 +55,7 @@ class Scan(NamedTuple):
     includes: tuple[Include, ...] = ()
     has_includes: tuple[Include, ...] = ()
     computed: tuple[str, ...] = ()
+    wrappers: tuple[str, ...] = ()
     is_opaque: bool = False
     has_clock: bool = False
     has_location: bool = False
@@ -61,60 +63,72 @@ class Scan(NamedTuple):
     @property
     def asks_files(self) -> bool:
         """Whether the compiler may look at any other file because of this text."""
-        return bool(self.includes or self.has_includes or self.computed or self.is_opaque)
+        return bool(self.includes or self.has_includes or self.computed or self.wrappers or self.is_opaque)
 
 
 PLAIN = Scan()
 """Of a text that depends on nothing but itself."""
 
-_WORDS = ("include", "__DATE__", "__TIME", "__LINE__", "_FILE__", "assert", "source_location", "__builtin_")
-_CONTINUED = re.compile(rb"(?:\\|\?\?/)\r?\n")
-_LOCATION = re.compile(rb"\bassert\b|__LINE__|_FILE__|source_location|__builtin_(?:LINE|FILE|COLUMN|FUNCTION)\b")
+_WORDS = (b"include", b"##", b"__DATE__", b"__TIME", b"assert", b"__LINE__", b"_FILE__", b"source_loc", b"__builtin_")
+_LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
+_ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
+_NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(
     rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
+)
+_DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
+_FILE_NAME = re.compile(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", re.DOTALL)
+_WRAPPER = re.compile(
+    rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
+    re.MULTILINE,
 )
 _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
 
-def _halves(word: str) -> str:
-    """A pattern of the longer parts of `word` that `##` could be handed."""
-    parts = {part for cut in range(1, len(word)) for part in (word[:cut], word[cut:]) if 2 * len(part) >= len(word)}
-    return "|".join(sorted(parts))
-
-
-_PASTED_CLOCK = re.compile(rf"\b(?:{_halves('__DATE__')}|{_halves('__TIME__')})\b".encode())
-_PASTED_ASK = re.compile(rf"\b(?:{_halves('__has_include')})\b".encode())
+# The longer half of each word that `##` could put together, and what all of these contain.
+_PASTED_CLOCK = re.compile(rb"\b(?:__(?:DA(?:T(?:E_?)?)?|TI(?:M(?:E_?)?)?)|(?:_?D)?A?TE__|(?:_?T)?I?ME__)\b")
+_IN_PASTED_CLOCK = (b"__DA", b"__TI", b"TE__", b"ME__")
+_PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
+_IN_PASTED_ASK = (b"__has", b"_include")
 
 
 def scan_includes(text: str | bytes) -> Scan:
-    """Look through one text. A source that depends on nothing else costs a few searches for a word."""
+    """Look through one text. One that depends on nothing else costs a few searches for a word."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    if b"\\" in data or b"??/" in data:
-        data = _CONTINUED.sub(b"", data)
+    has_trigraphs = b"??/" in data
+    if b"\\" in data or has_trigraphs:
+        data = _joined(data)
+    if any(map(data.__contains__, _WORDS)):
+        scan = _scan(data)
+        return (
+            _without_comments(data, scan, has_trigraphs) if scan.computed or scan.is_opaque or scan.has_clock else scan
+        )
+    return PLAIN
+
+
+def _joined(data: bytes) -> bytes:
+    """The text with continued lines joined."""
+    if b"??/" in data:
+        data = re.sub(rb"\?\?/\r?\n", b"", data)
+    return data.replace(b"\\\n", b"").replace(b"\\\r\n", b"")
+
+
+def _scan(data: bytes) -> Scan:
     pasted = b"##" in data
-    if not pasted and not any(word in data for word in _WORDS_IN_BYTES):
-        return PLAIN
-    scan = _scan(data, pasted)
-    if scan.computed or scan.is_opaque or scan.has_clock:
-        return _without_comments(data, pasted, scan)
-    return scan
-
-
-_WORDS_IN_BYTES = tuple(word.encode() for word in _WORDS)
-
-
-def _scan(data: bytes, pasted: bool) -> Scan:
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
-    opaque = pasted and _PASTED_ASK.search(data) is not None
+    wrappers: dict[str, None] = {}
+    opaque = pasted and _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         if quoted is None and angled is None:
             if not is_question:
                 computed[operand.decode("utf-8", "replace").strip()] = None
+            elif wrapper := _WRAPPER.match(data, data.rfind(b"\n", 0, match.start()) + 1):
+                wrappers[wrapper[1].decode()] = None
             elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
                 opaque = True
         else:
@@ -128,10 +142,15 @@ def _scan(data: bytes, pasted: bool) -> Scan:
         tuple(includes),
         tuple(has_includes),
         tuple(computed),
+        tuple(wrappers),
         opaque,
-        b"__DATE__" in data or b"__TIME" in data or (pasted and _PASTED_CLOCK.search(data) is not None),
-        _LOCATION.search(data) is not None,
+        b"__DATE__" in data or b"__TIME" in data or (pasted and _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK)),
+        any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
     )
+
+
+def _holds(data: bytes, parts: tuple[bytes, ...], pattern: re.Pattern[bytes]) -> bool:
+    return any(part in data for part in parts) and pattern.search(data) is not None
 
 
 def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
@@ -147,21 +166,17 @@ def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
             yield match, False
 
 
-def _without_comments(data: bytes, pasted: bool, scan: Scan) -> Scan:
+def _without_comments(data: bytes, scan: Scan, has_trigraphs: bool) -> Scan:
     """`scan`, with each doubt that comments and strings alone had raised taken back.
 
-    A quote that is left over says that the text has not been understood (a raw string, an apostrophe in
-    `#error`): then every doubt stands. So does it in a text that holds raw strings at all.
+    Where the text may not have been understood, every doubt stands: after a quote that is left over (an
+    apostrophe in `#error`), in raw strings, and where it depends on the compiler what ends a line.
     """
-    if b'R"' in data:
+    bare = _bare(data)
+    if bare is None or has_trigraphs:
         return scan
-    bare = _TOKENS.sub(_blank, data)
-    if _leftover(bare):
-        return scan
-    stripped = _scan(_TOKENS.sub(_keep_strings, data), pasted)
-    return scan._replace(
-        computed=stripped.computed, is_opaque=stripped.is_opaque, has_clock=_scan(bare, pasted).has_clock
-    )
+    stripped = _scan(_TOKENS.sub(_keep_strings, data))
+    return scan._replace(computed=stripped.computed, is_opaque=stripped.is_opaque, has_clock=_scan(bare).has_clock)
 
 
 def _blank(match: re.Match[bytes]) -> bytes:
@@ -173,8 +188,14 @@ def _keep_strings(match: re.Match[bytes]) -> bytes:
     return b" " if token.startswith(b"/") else token
 
 
-def _leftover(bare: bytes) -> bool:
-    return b'"' in bare or re.search(rb"(?<![0-9a-fA-F])'|'(?![0-9a-fA-F])", bare) is not None
+def _bare(data: bytes) -> bytes | None:
+    """The text without comments and strings; None where that cannot be told for certain."""
+    if b'R"' in data or re.search(rb"\r(?!\n)", data):
+        return None
+    bare = _TOKENS.sub(_blank, data)
+    if b'"' in bare or re.search(rb"(?<![0-9a-fA-F])'|'(?![0-9a-fA-F])", bare):  # 1'000 is a number
+        return None
+    return bare
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:
@@ -182,8 +203,8 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
 
     None at all where comments and strings cannot be taken out with certainty.
     """
-    data = _CONTINUED.sub(b"", source.encode("utf-8", "surrogatepass"))
-    if b"include" not in data or b'R"' in data or _leftover(_TOKENS.sub(_blank, data)):
+    data = _joined(source.encode("utf-8", "surrogatepass"))
+    if b"include" not in data or _bare(data) is None:
         return ()
     depth = 0
     found: list[Include] = []
@@ -196,20 +217,50 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
         elif words[0] == b"endif":
             depth -= 1
         elif depth == 0:
-            found += _scan(line, False).includes
+            found += _scan(line).includes
     return tuple(found)
 
 
-def literal_values(data: bytes, macro: str) -> tuple[tuple[Include, ...], bool]:
-    """The file names that the text may define `macro` as, and whether it may define it as anything else."""
-    pattern = rb"(?:#|%:|\?\?=)" + _GAP + rb"define" + _GAP + re.escape(macro.encode()) + rb"(?![0-9A-Za-z_])([^\n]*)"
-    found: list[Include] = []
+def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include | None]]:
+    """What a text may define these macros as: the names of files, or None for anything else."""
+    values: dict[str, set[Include | None]] = {}
+    if b"define" in data:
+        for match in _DEFINE.finditer(_joined(data)):
+            name = match[1].decode("ascii")
+            if name in macros:
+                values.setdefault(name, set()).add(_file_name(match[2]))
+    return values
+
+
+def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:
+    """What a text asks through these macros: the files, and whether there may be others."""
+    names = [wrapper.encode() for wrapper in sorted(wrappers)]
+    if not any(name in data for name in names):
+        return set(), False
+    data = _joined(data)
+    pattern = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b(?:" + _GAP + rb"\(" + _GAP + _NAME + rb")?", re.DOTALL)
+    found, is_other = _uses(pattern, data)
+    if is_other and _bare(data) is not None and b"??/" not in data:
+        _found, is_other = _uses(pattern, _TOKENS.sub(_keep_strings, data))
+    return found, is_other
+
+
+def _uses(pattern: re.Pattern[bytes], data: bytes) -> tuple[set[Include], bool]:
+    found: set[Include] = set()
     is_other = False
-    for match in re.finditer(pattern, _CONTINUED.sub(b"", data), re.DOTALL):
-        value = re.fullmatch(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", match[1], re.DOTALL)
-        if value is None:
+    for match in pattern.finditer(data):
+        if match[1] is not None or match[2] is not None:
+            form = Form.ANGLE if match[1] is None else Form.QUOTE
+            found.add(Include(form, os.fsdecode(match[2] if match[1] is None else match[1])))
+        elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start()):
             is_other = True
-        else:
-            form = Form.ANGLE if value[1] is None else Form.QUOTE
-            found.append(Include(form, os.fsdecode(value[2] if value[1] is None else value[1])))
-    return tuple(found), is_other
+    return found, is_other
+
+
+def _file_name(value: bytes) -> Include | None:
+    match = _FILE_NAME.fullmatch(value)
+    if match is None:
+        return None
+    return (
+        Include(Form.ANGLE, os.fsdecode(match[2])) if match[1] is None else Include(Form.QUOTE, os.fsdecode(match[1]))
+    )

@@ -91,8 +91,7 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
         found.insert(0, Place(WORKING, name))
     elif search.has_siblings and form is not Form.ANGLE and includer.base not in (SOURCE, MEMORY):
         sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
-        if sibling not in found:
-            found.insert(0, sibling)
+        found = [sibling, *(place for place in found if place != sibling)]
     return found
 
 

@@ -6,9 +6,9 @@ Promise     What cannot be read, or would do more than be linked, is `Refused`.
 from __future__ import annotations
 
 import os
-from hashlib import sha256
 from typing import Any
 
+from ..keys.digests import sha256
 from ..keys.encoding import Plain
 from ..model.linkable import callbacks_of, kind_of_path, linkable_input
 from ..model.request import LinkInput
@@ -53,7 +53,7 @@ def dependency_form(given: str | os.PathLike[str], folder: str) -> Plain:
     """
     try:
         with open(os.path.join(folder, os.fspath(given)), "rb") as file:
-            return "file", sha256(file.read(), usedforsecurity=False).digest()
+            return "file", sha256(file.read()).digest()
     except (OSError, ValueError) as error:
         if isinstance(given, str):
             return "value", given

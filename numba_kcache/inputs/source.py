@@ -18,8 +18,8 @@ from ..errors import KCacheError, OptionError
 from ..model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
 from ..model.request import LinkInput, Origin
 
-_PTX = re.compile(r"^\s*\.version\s+\d+\.\d+", re.MULTILINE)
-_COUNTER = re.compile(r"B\d+v\d+")
+_PTX = r"^\s*\.version\s+\d+\.\d+"
+_COUNTER = r"B\d+v\d+"
 _PATH_KINDS = {".cu": "cuda", ".ptx": "ptx"}
 
 
@@ -129,7 +129,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
     module = frame.f_globals.get("__name__", "?")
     source = text
     return SourceDefinition(
-        kind or ("ptx" if _PTX.search(text) else "cuda"),
+        kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda"),
         f"{module}:{line}",
         None,
         Origin(path, 1),
@@ -179,7 +179,7 @@ def normalised_ptx(text: str) -> str:
     """PTX whose counters, which Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`), are
     numbered by their first appearance: names that differ by them alone still differ."""
     seen: dict[str, str] = {}
-    return _COUNTER.sub(lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
+    return re.sub(_COUNTER, lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:

@@ -11,9 +11,9 @@ Not here    Reading files, versions or environment: inputs/ does, and hands valu
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
+from .digests import sha256
 from .encoding import Plain, encode
 
 SCHEMA = 1
@@ -41,7 +41,7 @@ class Component(NamedTuple):
     @property
     def digest(self) -> str:
         """sha256 of the encoded bytes, as 64 hexadecimal digits."""
-        return sha256(self.encoded, usedforsecurity=False).hexdigest()
+        return sha256(self.encoded).hexdigest()
 
     def record(self) -> tuple[str, str, Any]:
         """(name, digest, value in clear where it is small), to be kept with an entry."""
@@ -64,7 +64,7 @@ def component(name: str, value: Plain, *, clear: bool = True) -> Component:
 def derive(components: Iterable[Component]) -> str:
     """The key of these components, as 64 hexadecimal digits. Their order counts."""
     encoded = b"".join([each[1] for each in components])
-    return sha256(_PREFIX + encoded, usedforsecurity=False).hexdigest()
+    return sha256(_PREFIX + encoded).hexdigest()
 
 
 def diff(old: Sequence[tuple[str, str, Any]], new: Sequence[tuple[str, str, Any]]) -> tuple[Difference, ...]:

@@ -14,16 +14,12 @@ from typing import Any, TypeAlias
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 
 
-def encode(value: Plain) -> bytes:
+def encode(value: Any) -> bytes:
     """The canonical bytes of `value`.
 
     Raises:
         TypeError: A value of another type is inside.
     """
-    return _encode(value)
-
-
-def _encode(value: Any) -> bytes:
     body: bytes
     kind = type(value)
     if kind is str:
@@ -31,7 +27,7 @@ def _encode(value: Any) -> bytes:
     elif kind is bytes:
         tag, body = b"b", value
     elif kind is tuple or kind is list:
-        tag, body = b"l", b"".join(map(_encode, value))
+        tag, body = b"l", b"".join(map(encode, value))
     elif value is None:
         tag, body = b"n", b""
     elif kind is bool:
@@ -41,7 +37,7 @@ def _encode(value: Any) -> bytes:
     elif kind is float:
         tag, body = b"f", value.hex().encode()
     elif kind is dict:
-        tag, body = b"d", b"".join(_encode(key) + _encode(value[key]) for key in sorted(value))
+        tag, body = b"d", b"".join(encode(key) + encode(value[key]) for key in sorted(value))
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
     return tag + len(body).to_bytes(8, "big") + body

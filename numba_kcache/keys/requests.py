@@ -8,12 +8,12 @@ Not here    Compilers, versions and headers: the resolver adds what it learns fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 
 from ..model.options import CompileOptions
 from ..model.request import LinkInput
 from ..model.target import Target
 from .components import Component, component
+from .digests import sha256
 from .encoding import Plain
 
 TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
@@ -76,7 +76,7 @@ def source_components(
 
 def _link_input(item: LinkInput) -> Plain:
     """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
-    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data, usedforsecurity=False).hexdigest()]
+    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
 def _options(options: CompileOptions) -> dict[str, Plain]:

@@ -5,7 +5,7 @@ Promise     Nothing is queued before every argument fits its parameter; then the
 Method      After a few launches a kernel gets one straight-line function (`generated`): it recognises the
             common exact types, packs with one `struct` call into a buffer from a free list, and passes the
             driver the address of a pointer array made beforehand. Until then, and for whatever that function
-            does not recognise, `_Binding.launch` does the same argument by argument.
+            does not recognise, `Launcher._launch` does the same argument by argument.
 Not here    Loading, contexts and devices (launch.loader); shape and limits (launch.config).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
             costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
@@ -17,14 +17,14 @@ import ctypes
 import struct
 import weakref
 from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
-from .config import LaunchShape
+from .config import Dim3, LaunchShape
 from .failures import RECOVERABLE, launch_error
-from .generated import MISSING, STUB, bind_stub, fill, generate, inner_code
+from .generated import MISSING, STUB, fill, generate, inner_code, over_grids_stub
 from .places import Place
 from .pointers import Call, Surroundings
 from .slots import Slot, slot_of, struct_format
@@ -34,16 +34,23 @@ from .usual import usual_values
 Launch = Callable[..., None]
 """`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
 
-Relaunch = Callable[[tuple[Any, ...], int], bool]
-"""Called with the arguments and the driver's code where a launch cannot be made here (0: the module is gone,
-or its device is not the current one). True: it was made elsewhere. False: there is no way."""
+BindGrid = Callable[[int, int, int], Launch]
+"""Makes the launch of each grid, where block, shared memory and stream are fixed."""
+
+Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
+"""Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
+is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
 
 GENERATE_AFTER = 8
 """Interpreted launches of a kernel after which its function is generated."""
 
 
-class OtherTypes(Exception):
-    """Raised by a slot: the arguments are right, but not for this launcher. Nothing has been queued."""
+class _Site(NamedTuple):
+    """Where a launch goes: its shape, what the driver takes for it, and the stream as the user gave it."""
+
+    shape: LaunchShape
+    where: Any
+    stream: Any
 
 
 class Launcher:
@@ -59,6 +66,7 @@ class Launcher:
         live: One element, true while `function` may be used; whoever unloads it flips it.
         strided: Whether arrays that do not lie in one piece are taken.
         attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
+        relaunch: What to try where this module, or this device, is not the one to launch on.
         slots: One for each argument, where an argument fills several parameters; None for one each.
     """
 
@@ -74,6 +82,7 @@ class Launcher:
         live: list[bool],
         strided: bool = False,
         attributes: Sequence[Any] = (),
+        relaunch: Relaunch | None = None,
         slots: list[Slot] | None = None,
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
@@ -83,8 +92,11 @@ class Launcher:
         self.pack = self._layout.pack_into
         self._slots = slots
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self._namespace: dict[str, Any] = {}
-        self._bind = self._stub = FunctionType(bind_stub.__code__, self._namespace)
+        self._relaunch = relaunch
+        self._namespace: dict[str, Any] = {"slow": self._slow}
+        self._over_grids = FunctionType(over_grids_stub.__code__, self._namespace)
+        self._code: CodeType | None = None
+        self._stubs: list[weakref.ref[FunctionType]] = []
         self._interpreted = 0
 
     @property
@@ -95,50 +107,54 @@ class Launcher:
             self._slots = [slot_of(place, self.around, strided=self._strided) for place in places]
         return self._slots
 
-    def bind(
-        self,
-        shape: LaunchShape,
-        stream: Any = 0,
-        relaunch: Relaunch | None = None,
-        otherwise: Callable[[tuple[Any, ...]], None] | None = None,
-    ) -> Launch:
+    def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
         """The function that launches with this shape on this stream.
 
         Args:
             shape: Grid, block and shared memory, checked against the device.
             stream: Whatever `stream_handle` takes.
-            relaunch: What to try where this module, or this device, is not the one to launch on.
-            otherwise: Takes arguments that a slot met with `OtherTypes`.
 
         Raises:
             LaunchConfigError: `stream` is no stream.
         """
+        grid, block, shared = shape
         handle = stream_handle(stream)
         where = self.driver.CUstream(handle)
         if self.attributes:
             where = self._configuration(shape, where)
-        (gx, gy, gz), (bx, by, bz), shared = shape
-        binding = _Binding(self, shape, where, stream, handle, relaunch)
-        slow = binding.launch if otherwise is None else _or_else(binding.launch, otherwise)
-        bind = self._bind  # read once: another thread may be generating
-        launch: FunctionType = bind(gx, gy, gz, bx, by, bz, shared, where, same_order(handle), stream, slow)
-        if bind is self._stub:
-            binding.stub = weakref.ref(launch)
+        launch: FunctionType = self._over_grids(*block, shared, where, same_order(handle), stream)(*grid)
+        if launch.__code__ is not self._code:
+            self._stubs.append(weakref.ref(launch))
+            self._upgrade()  # another thread may have generated meanwhile
         return launch
+
+    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid | None:
+        """What binds any grid that fits at once; None while, or where, a grid takes more than that."""
+        if self._code is None or self.attributes or self.around.device_of is not None:
+            return None
+        handle = stream_handle(stream)
+        bind: BindGrid = self._over_grids(
+            *block, shared_bytes, self.driver.CUstream(handle), same_order(handle), stream
+        )
+        return bind
 
     def generated(self) -> bool:
         """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
         self._interpreted += 1
         if self._interpreted <= GENERATE_AFTER:
             return False
-        if self._bind is self._stub:
+        if self._code is None:
             self._generate()
+            self._upgrade()
         return True
 
-    def upgrade(self, launch: FunctionType) -> None:
-        """Give a function that was bound before the code was generated that code."""
-        launch.__defaults__ = (MISSING,) * len(self.slots)
-        launch.__code__ = inner_code(self._bind.__code__)
+    def _upgrade(self) -> None:
+        """Give the functions that were bound before the code was generated that code."""
+        while self._code is not None and self._stubs:
+            launch = self._stubs.pop()()
+            if launch is not None:
+                launch.__defaults__ = (MISSING,) * len(self.slots)
+                launch.__code__ = self._code
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
@@ -158,19 +174,6 @@ class Launcher:
                 self.function, *shape.grid, *shape.block, shape.shared_bytes, where, address, 0
             )
         return int(answer[0])
-
-    def usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
-        """The values to pack, where all arguments are of the most usual kinds; None to look closer."""
-        return usual_values(self.parameters, arguments, stream) if self.around.device_of is None else None
-
-    def misfit(self, arguments: tuple[Any, ...]) -> Exception:
-        """What to raise where the number of arguments is wrong."""
-        wanted = ", ".join(map(str, self.parameters)) or "none"
-        return ArgumentError(
-            f"cannot launch {self.kernel} with {len(arguments)} arguments",
-            f"it takes {len(self.parameters)}: {wanted}",
-            "pass one argument for each parameter",
-        )
 
     def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
         """What the driver takes beside function and parameters where the launch has attributes."""
@@ -198,121 +201,103 @@ class Launcher:
             pack=self.pack,
         )
         code = generate(inlines, elsewhere=around.device_of is not None, configured=bool(self.attributes))
-        self._bind = FunctionType(code, self._namespace)
+        self._over_grids = FunctionType(code, self._namespace)
+        self._code = inner_code(inner_code(code))
 
+    # -- the path that any launch can take -----------------------------------------------------------
 
-class _Binding:
-    """A shape and a stream of a launcher: the path that any launch can take."""
-
-    __slots__ = ("_handle", "_launcher", "_relaunch", "_shape", "_stream", "_where", "stub")
-
-    stub: Callable[[], FunctionType | None]
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        shape: LaunchShape,
-        where: Any,
-        stream: Any,
-        handle: int,
-        relaunch: Relaunch | None,
+    def _slow(
+        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
     ) -> None:
-        self._launcher, self._shape, self._where = launcher, shape, where
-        self._stream, self._handle, self._relaunch = stream, handle, relaunch
-
-    def launch(self, arguments: tuple[Any, ...], reason: int) -> None:
         """Launch with every check, or raise.
 
         Args:
             arguments: Of the launch.
             reason: `STUB`, 0 where the generated function met something unusual, or the driver's code.
+            extents: Grid, block and shared memory.
+            where: What the driver takes: a stream, or the whole configuration.
+            stream: The stream as the user gave it.
         """
-        launcher = self._launcher
+        site = _Site(LaunchShape(*extents), where, stream)
         if reason == STUB:
-            function = self.stub() if launcher.generated() else None
-            if function is not None:
-                launcher.upgrade(function)
-                function(*arguments)
-                return
+            self.generated()
         else:
             arguments = tuple(each for each in arguments if each is not MISSING)
         if reason > 0:
-            self._recover(arguments, reason)
+            self._recover(site, arguments, reason)
             return
         if not self._is_here():
-            self._recover(arguments, 0)
+            self._recover(site, arguments, 0)
             return
-        values = launcher.usual(arguments, self._stream) if reason == STUB else None
+        values = self._usual(arguments, stream) if reason == STUB else None
         if values is not None:
             try:
                 buffer = self._packed(values)
             except (struct.error, OverflowError):  # refused, in words, below
                 pass
             else:
-                self._queue(arguments, buffer)
+                self._queue(site, arguments, buffer)
                 return
-        self._launch(arguments)
+        self._launch(site, arguments)
 
-    def _launch(self, arguments: tuple[Any, ...]) -> None:
+    def _launch(self, site: _Site, arguments: tuple[Any, ...]) -> None:
         """Settle every argument, whatever it is, and launch."""
-        slots = self._launcher.slots
+        slots = self.slots
         if len(arguments) != len(slots):
-            raise self._launcher.misfit(arguments)
-        call = Call(self._stream, self._handle)
+            raise self._misfit(arguments)
+        call = Call(site.stream, stream_handle(site.stream))
         settled = [slot.settle(each, call) for slot, each in zip(slots, arguments, strict=True)]
         for prepare in call.before:
             prepare()
         values = [value for slot, each in zip(slots, settled, strict=True) for value in slot.spread(each)]
-        if self._queue(arguments, self._packed(values)):
+        if self._queue(site, arguments, self._packed(values)):
             for finish in call.after:
                 finish()
 
+    def _usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
+        """The values to pack, where all arguments are of the most usual kinds; None to look closer."""
+        return usual_values(self.parameters, arguments, stream) if self.around.device_of is None else None
+
     def _packed(self, values: list[Any]) -> tuple[Any, int]:
-        launcher = self._launcher
         try:
-            buffer = launcher.idle.pop()
+            buffer = self.idle.pop()
         except IndexError:
-            buffer = launcher.new_buffer()
-        launcher.pack(buffer[0], 0, *values)
+            buffer = self.new_buffer()
+        self.pack(buffer[0], 0, *values)
         return buffer
 
-    def _queue(self, arguments: tuple[Any, ...], buffer: tuple[Any, int]) -> bool:
+    def _queue(self, site: _Site, arguments: tuple[Any, ...], buffer: tuple[Any, int]) -> bool:
         """Launch what is packed; False where it was launched elsewhere instead."""
-        launcher = self._launcher
-        code = launcher.launch_kernel(self._shape, self._where, buffer[1])
-        launcher.idle.append(buffer)
+        code = self.launch_kernel(site.shape, site.where, buffer[1])
+        self.idle.append(buffer)
         if code:
-            self._recover(arguments, code)
+            self._recover(site, arguments, code)
         return not code
 
     def _is_here(self) -> bool:
-        launcher = self._launcher
-        if not launcher.live[0]:
+        if not self.live[0]:
             return False
-        code, device = launcher.driver.cuCtxGetDevice()
-        return not code and int(device) == launcher.around.device
+        code, device = self.driver.cuCtxGetDevice()
+        return not code and int(device) == self.around.device
 
-    def _recover(self, arguments: tuple[Any, ...], code: int) -> None:
-        if (code == 0 or code in RECOVERABLE) and self._relaunch is not None and self._relaunch(arguments, code):
-            return
+    def _recover(self, site: _Site, arguments: tuple[Any, ...], code: int) -> None:
+        if self._relaunch is not None and (code == 0 or code in RECOVERABLE):
+            grid, block, shared = site.shape
+            if self._relaunch((grid, block, site.stream, shared), arguments, code):
+                return
         if code:
-            raise launch_error(self._launcher.kernel, self._shape, code)
+            raise launch_error(self.kernel, site.shape, code)
         raise LaunchError(
-            f"cannot launch {self._launcher.kernel}",
-            f"it is not loaded on the current device, or no more on device {self._launcher.around.device}",
+            f"cannot launch {self.kernel}",
+            f"it is not loaded on the current device, or no more on device {self.around.device}",
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
 
-
-def _or_else(
-    launch: Callable[[tuple[Any, ...], int], None], otherwise: Callable[[tuple[Any, ...]], None]
-) -> Callable[[tuple[Any, ...], int], None]:
-    def slow(arguments: tuple[Any, ...], reason: int) -> None:
-        try:
-            launch(arguments, reason)
-            return
-        except OtherTypes:
-            pass  # left behind before going on: it is no part of what may be raised there
-        otherwise(tuple(each for each in arguments if each is not MISSING))
-
-    return slow
+    def _misfit(self, arguments: tuple[Any, ...]) -> Exception:
+        """What to raise where the number of arguments is wrong."""
+        wanted = ", ".join(map(str, self.parameters)) or "none"
+        return ArgumentError(
+            f"cannot launch {self.kernel} with {len(arguments)} arguments",
+            f"it takes {len(self.parameters)}: {wanted}",
+            "pass one argument for each parameter",
+        )

@@ -78,6 +78,17 @@ def launch_shape(grid: object, block: object, shared_bytes: object = 0) -> Launc
     )
 
 
+def usual_grid(grid: object, most: Dim3) -> Dim3 | None:
+    """The extents of a grid of plain integers within the limits; None for any other, which `launch_shape` reads."""
+    if type(grid) is int:
+        return (grid, 1, 1) if 1 <= grid <= most[0] else None
+    if type(grid) is tuple and 1 <= len(grid) <= 3:
+        x, y, z = extents = (*grid, 1, 1)[:3]
+        if type(x) is type(y) is type(z) is int and 1 <= x <= most[0] and 1 <= y <= most[1] and 1 <= z <= most[2]:
+            return extents
+    return None
+
+
 def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the kernel") -> None:
     """Check one launch against the device and the kernel; nothing is queued.
 

@@ -2,9 +2,10 @@
 
 Promise     The generated function launches exactly as the interpreted path does, or hands over to it.
 Method      Fixed lines go through `compile`. What is fixed per kernel stands in the namespace; what changes
-            with shape and stream stands in cells, so that binding a new shape makes no code. The stub closes
-            over the same cells: a function made with it takes the generated code later. Each kernel has code
-            objects of its own, since the interpreter's inline caches live in them.
+            with block and stream stands in cells, and so does the grid, in cells of its own: binding a new shape
+            makes no code, binding a new grid three cells and a function. The stub closes over the same cells: a
+            function made with it takes the generated code later. Each kernel has code objects of its own, since the
+            interpreter's inline caches live in them.
 Not here    What the lines of a parameter say (`slots`).
 Ground      CPython: `function.__code__` may be set where the numbers of free variables agree; they are in
             alphabetical order, and names count that only code behind a return mentions.
@@ -29,40 +30,42 @@ STUB = -1
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
-_CELLS = "gx, gy, gz, bx, by, bz, shared, stream, order, given, slow"
+_HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, given"
+_CELLS = "bx, by, bz, shared, stream, order, given"
+_GRID = "gx, gy, gz"
 
 
-def bind_stub(
-    gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int,
-    stream: Any, order: int, given: Any, slow: Callable[[tuple[Any, ...], int], None],
-) -> FunctionType:  # fmt: skip
-    """A function that hands every launch over, and what one binding fixes as its cells.
+def over_grids_stub(
+    bx: int, by: int, bz: int, shared: int, stream: Any, order: int, given: Any
+) -> Callable[[int, int, int], FunctionType]:
+    """What makes a function for each grid; the function hands every launch over, until it gets the generated code.
 
     Args:
-        gx, gy, gz: Blocks.
         bx, by, bz: Threads of a block.
         shared: Bytes of dynamic shared memory.
         stream: What the driver takes: a stream, or the whole configuration.
         order: Of the stream (`streams.same_order`).
         given: The stream as the user gave it.
-        slow: Takes arguments and reason wherever the function does not launch by itself.
     """
 
-    def launch(*arguments: Any) -> None:
-        slow(arguments, -1)  # STUB; the globals are those of the generated code
-        return
-        gx, gy, gz, bx, by, bz, shared, stream, order, given, slow  # noqa: B018
+    def bind(gx: int, gy: int, gz: int) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            slow(arguments, -1, ((gx, gy, gz), (bx, by, bz), shared), stream, given)  # type: ignore[name-defined]  # noqa: F821
+            return
+            order  # noqa: B018
 
-    return launch  # type: ignore[return-value]
+        return launch
+
+    return bind  # type: ignore[return-value]
 
 
-def inner_code(bind: CodeType) -> CodeType:
-    """The code of the function that a `bind` returns."""
-    return next(each for each in bind.co_consts if isinstance(each, CodeType))
+def inner_code(outer: CodeType) -> CodeType:
+    """The code of the function that a function makes."""
+    return next(each for each in outer.co_consts if isinstance(each, CodeType))
 
 
 def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) -> CodeType:
-    """The code of a `bind` whose functions launch by themselves wherever they can.
+    """The code of an `over_grids` whose functions launch by themselves wherever they can.
 
     Args:
         inlines: What it does for each parameter.
@@ -72,31 +75,34 @@ def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) ->
     names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
+    unusual = f"return slow({given}, 0, {_HERE})"
     values = [each.values.replace("{k}", str(k)) for k, each in enumerate(inlines)]
     text = [
-        f"def bind({_CELLS}):",
+        f"def over_grids({_CELLS}):",
+        f"  def bind({_GRID}):",
         f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
         f"        if {' or '.join(_refusals(names, elsewhere=elsewhere))}:",
-        f"            return slow(({listed}*rest,), 0)",
+        f"            return slow(({listed}*rest,), 0, {_HERE})",
         "        torch = cupy = False",
         "        try:",
-        *(each.lines.replace("{given}", given).replace("{k}", str(k)) for k, each in enumerate(inlines)),
+        *(each.lines.replace("{slow}", unusual).replace("{k}", str(k)) for k, each in enumerate(inlines)),
         "            if torch and torch_stream(device) != order or cupy and cupy_stream().ptr != order:",
-        f"                return slow({given}, 0)",
+        f"                {unusual}",
         "            try:",
         "                memory, address = buffer = idle.pop()",
         "            except IndexError:",
         "                memory, address = buffer = new_buffer()",
         f"            pack(memory, 0, {', '.join(values)})",
         "        except unusual:",
-        f"            return slow({given}, 0)",
+        f"            {unusual}",
         f"        code = launch_kernel({_CONFIGURED if configured else _PLAIN})[0]",
         "        idle.append(buffer)",
         "        if code:",
-        f"            return slow({given}, int(code))",
+        f"            return slow({given}, int(code), {_HERE})",
         "        return",
-        f"        {_CELLS}",
+        f"        {_CELLS}, {_GRID}",
         "    return launch",
+        "  return bind",
     ]
     return inner_code(compile("\n".join(text), "<launch>", "exec"))
 

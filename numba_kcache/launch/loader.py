@@ -5,8 +5,8 @@ Promise     One module per artifact and device, however many threads and kernel 
             a context reset, `clear()` or a fork; whoever sees that asks for it anew.
 Method      `Context.create_module_image(ObjectCode.from_cubin(bytes))`: Numba then owns the module, so its
             `cuda.close()` and reset unload it as they do Numba's. Each device gets an ObjectCode of its own: one
-            shared by two contexts is unloaded twice and cuda.close() fails. `live` is cleared by a finalizer on
-            Numba's module object.
+            shared by two contexts is unloaded twice and cuda.close() fails. `live` is cleared by the callback of a
+            weak reference to Numba's module object.
 Not here    Whether a grid fits (config) and how arguments are packed (arguments).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule; the private
             names that are used all stand in this file and are checked by `_probe` once.
@@ -24,7 +24,7 @@ from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from ..model.target import Target
-from .arguments import Launcher
+from .arguments import Launcher, Relaunch
 from .config import DeviceLimits
 from .pointers import Surroundings
 from .streams import StreamOrder
@@ -57,23 +57,26 @@ class LoadedKernel:
     Args:
         entry: The kernel.
         device: Where it is.
-        handle: Its CUfunction as an integer.
-        module: Numba's module that it belongs to.
+        function: Its CUfunction.
+        module: What it belongs to; kept, for it watches over `live`.
+
+    Attributes:
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    __slots__ = ("_limits", "device", "entry", "handle", "live", "module")
+    __slots__ = ("_limits", "_module", "_shared_allowed", "device", "entry", "function", "live")
 
-    def __init__(self, entry: Entry, device: CurrentDevice, handle: int, module: Any, live: list[bool]) -> None:
-        self.entry, self.device, self.handle, self.module, self.live = entry, device, handle, module, live
+    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module) -> None:
+        self.entry, self.device, self.function, self._module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
+        self._shared_allowed = _SHARED_BY_DEFAULT
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
-        from cuda.bindings import driver
+        import cuda.bindings.driver as driver
 
         which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        return int(_done(driver.cuFuncGetAttribute(which, driver.CUfunction(self.handle)), f"ask {self.entry.name}"))
+        return int(_done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
         """What the kernel can take here; shared memory is asked of the device only where a launch wants any."""
@@ -93,25 +96,29 @@ class LoadedKernel:
         Source:
             CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
         """
-        if dynamic_bytes > _SHARED_BY_DEFAULT:
-            from cuda.bindings import driver
+        if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need what it has
+            import cuda.bindings.driver as driver
 
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, dynamic_bytes)
+            answer = driver.cuFuncSetAttribute(self.function, attribute, dynamic_bytes)
             _done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
+            self._shared_allowed = dynamic_bytes
 
     def prefer_shared(self, percent: int) -> None:
         """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
-        from cuda.bindings import driver
+        import cuda.bindings.driver as driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        answer = driver.cuFuncSetAttribute(driver.CUfunction(self.handle), attribute, percent)
-        _done(answer, f"set the carveout of {self.entry.name}")
+        _done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
+
+    @property
+    def numba_function(self) -> Any:
+        """The kernel as Numba's own launch code takes it."""
+        return self._module.numba.get_function(self.entry.symbol)
 
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
-        function = self.module.get_function(self.entry.symbol)
-        _grid, block = self.device.context.get_max_potential_block_size(function, 0, dynamic_bytes, 1024)
+        _grid, block = self.device.context.get_max_potential_block_size(self.numba_function, 0, dynamic_bytes, 1024)
         return int(block)
 
 
@@ -165,30 +172,31 @@ class _Module:
     """One artifact on one device."""
 
     def __init__(self, artifact: Artifact, device: CurrentDevice) -> None:
-        from cuda.core import ObjectCode
+        import cuda.core as core
 
-        image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
+        image = core.ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else core.ObjectCode.from_ptx(artifact.ptx)
         self._device, self._target, self.live = device, artifact.target, [True]
         try:
-            self._module = device.context.create_module_image(image)  # a weak proxy: Numba's context owns the module
+            self.numba = device.context.create_module_image(image)  # a weak proxy: Numba's context owns the module
         except Exception as error:
             raise self._refused(str(error)) from error
-        module = device.context.modules[self._module.handle]
-        weakref.finalize(module, self.live.__setitem__, 0, False).atexit = False
+        live = self.live
+        module = device.context.modules[self.numba.handle]
+        self._watch = weakref.ref(module, lambda _gone: live.__setitem__(0, False))
         self._kernels: dict[str, LoadedKernel] = {}
 
     def kernel(self, entry: Entry) -> LoadedKernel:
         found = self._kernels.get(entry.symbol)
         if found is None:
             # Not Module.get_function: it asks the driver for five attributes that no launch needs.
-            from cuda.bindings import driver
+            import cuda.bindings.driver as driver
 
-            status, kernel = driver.cuLibraryGetKernel(self._module.handle, entry.symbol.encode())
+            status, kernel = driver.cuLibraryGetKernel(self.numba.handle, entry.symbol.encode())
             if status == 0:
                 status, function = driver.cuKernelGetFunction(kernel)
             if status != 0:
                 raise self._refused(f"the driver answered {status.name} to the kernel {entry.symbol}")
-            found = LoadedKernel(entry, self._device, int(function), self._module, self.live)
+            found = LoadedKernel(entry, self._device, function, self)
             self._kernels[entry.symbol] = found
         return found
 
@@ -228,7 +236,7 @@ def current_device() -> CurrentDevice:
 
 def current_ordinal() -> int:
     """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask."""
-    from cuda.bindings import driver
+    import cuda.bindings.driver as driver
 
     try:
         status, device = driver.cuCtxGetDevice()
@@ -237,33 +245,34 @@ def current_ordinal() -> int:
     return int(device) if status == 0 else -1
 
 
-def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool) -> Launcher:
-    """What packs and launches the kernel on its device."""
-    from cuda.bindings import driver
+def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool, relaunch: Relaunch) -> Launcher:
+    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot."""
+    import cuda.bindings.driver as driver
 
     return Launcher(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
-        function=driver.CUfunction(kernel.handle),
+        function=kernel.function,
         driver=driver,
         around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
+        relaunch=relaunch,
     )
 
 
 def surroundings(kernel: LoadedKernel) -> Surroundings:
     """The process as launches of the kernel see it."""
-    from cuda.bindings import driver
-    from cuda.core import Stream
+    import cuda.bindings.driver as driver
+    import cuda.core as core
 
     return Surroundings(
         device=kernel.device.ordinal,
         order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
         context=weakref.proxy(kernel.device.context),
-        numba_stream=Stream.from_handle,
+        numba_stream=core.Stream.from_handle,
     )
 
 
@@ -280,7 +289,8 @@ def _context() -> Any:
     """
     global _probed
     try:
-        from numba.cuda.cudadrv import devices, driver, error
+        import numba.cuda.cudadrv.devices as devices
+        import numba.cuda.cudadrv.driver as driver
     except ImportError as problem:
         raise ToolchainMissingError(
             "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
@@ -298,7 +308,7 @@ def _context() -> Any:
                 raise
             driver.driver.cuDevicePrimaryCtxRetain(0)
             return devices.get_context()
-    except (error.CudaSupportError, error.CudaDriverError) as problem:
+    except (driver.CudaSupportError, driver.CudaDriverError) as problem:
         raise NoDeviceError(
             "cannot find a CUDA device", _said(problem), "name a target to compile without one: arch='sm_90'"
         ) from problem
@@ -318,7 +328,7 @@ def _probe(driver: Any, devices: Any) -> None:
 
 
 def _device_count() -> int:
-    from cuda.bindings import driver
+    import cuda.bindings.driver as driver
 
     status, count = driver.cuDeviceGetCount()
     return int(count) if status == 0 else 0
@@ -326,7 +336,7 @@ def _device_count() -> int:
 
 def _device_of(address: int) -> int | None:
     """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
-    from cuda.bindings import driver
+    import cuda.bindings.driver as driver
 
     names = driver.CUpointer_attribute
     status, ordinal = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)

@@ -12,11 +12,13 @@ Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..model.artifact import Artifact
-from .arguments import Launcher, OtherTypes
+from .arguments import Launcher, Relaunch
+from .config import Dim3
+from .generated import MISSING
 from .loader import LoadedKernel, surroundings
 from .numba_abi import Argument, flatten, lay_out
 from .pointers import Call
@@ -24,13 +26,13 @@ from .slots import Inline, Slot
 
 _ARRAY_LINES = """\
             if type(a{k}) is not NumbaArray or a{k}._numba_type_ is not kind{k}:
-                return slow({given}, 0)
+                {slow}
             v{k} = a{k}.gpu_data.device_ctypes_pointer.value or 0
 """
 _ARRAY_VALUES = "0, 0, a{k}.size, a{k}.dtype.itemsize, v{k}, *a{k}.shape, *a{k}.strides"
 _NUMBER_LINES = """\
             if (t := type(a{k})) is not first{k} and t is not second{k}:
-                return slow({given}, 0)
+                {slow}
 """
 _HALF_LINES = (
     _NUMBER_LINES
@@ -43,27 +45,61 @@ _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """What Numba types as if it were NumPy's."""
 
 
-class NumbaLauncher(Launcher):
-    """A launcher whose arguments are Numba's: an array fills several parameters."""
+class OtherTypes(Exception):
+    """These arguments are not of the types of this kernel, or not of the exact classes that are taken here."""
 
-    def usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
+
+Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+"""Called with configuration and arguments where `OtherTypes` was met. Nothing has been queued."""
+
+
+class NumbaLauncher(Launcher):
+    """A launcher whose arguments are Numba's: an array fills several parameters.
+
+    Args:
+        otherwise: Takes what is not for this launcher.
+        more: As for `Launcher`.
+    """
+
+    def __init__(self, *arguments: Any, otherwise: Otherwise, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._otherwise = otherwise
+
+    def _slow(
+        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
+    ) -> None:
+        try:
+            super()._slow(arguments, reason, extents, where, stream)
+            return
+        except OtherTypes:
+            pass  # left behind before going on: it is no part of what may be raised there
+        grid, block, shared = extents
+        self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
+
+    def _usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
         """What is usual for Numba is for the slots to say."""
         return None
 
-    def misfit(self, arguments: tuple[Any, ...]) -> Exception:
+    def _misfit(self, arguments: tuple[Any, ...]) -> Exception:
         """Numba says itself how many arguments it takes."""
         return OtherTypes()
 
 
 def make_numba_launcher(
-    kernel: LoadedKernel, name: str, types: Sequence[Any], artifact: Artifact
+    kernel: LoadedKernel,
+    name: str,
+    types: Sequence[Any],
+    artifact: Artifact,
+    *,
+    relaunch: Relaunch,
+    otherwise: Otherwise,
 ) -> NumbaLauncher | None:
     """What launches one signature on the kernel's device; None where an argument type is not for this path.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
     """
-    from cuda.bindings import driver
+    import cuda.bindings.driver as driver
 
     slots = slots_of(types)
     if slots is None:
@@ -72,12 +108,14 @@ def make_numba_launcher(
         name,
         lay_out(name, flatten(types), kernel.entry.parameters),
         typed=True,
-        function=driver.CUfunction(kernel.handle),
+        function=kernel.function,
         driver=driver,
         around=surroundings(kernel),
         live=kernel.live,
         attributes=[_cooperative()] if artifact.attributes.get("cooperative") else (),
+        relaunch=relaunch,
         slots=slots,
+        otherwise=otherwise,
     )
 
 

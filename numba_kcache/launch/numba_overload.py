@@ -116,7 +116,7 @@ def _classes() -> tuple[Any, Any]:
             found = self._functions.get(ordinal)
             if found is None or not found[1].live[0]:
                 loaded = self._load()
-                found = self._functions[ordinal] = loaded.module.get_function(loaded.entry.symbol), loaded
+                found = self._functions[ordinal] = loaded.numba_function, loaded
             return found[0]
 
         def get_cubin(self, cc: Any = None) -> Any:

@@ -2,8 +2,8 @@
 
 Promise     `Slot.settle` is the whole check of one argument; the lines of `Slot.inline` accept only what
             `settle` accepts and give the same values, faster. They are put together from fixed text alone.
-Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, and what else it
-            needs stands under names in {k} in the namespace of the generated function (`names`).
+Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, {slow} hands over; what
+            else it needs stands under names in {k} in the namespace of the generated function (`names`).
 Not here    How slots become a function (`generated`).
 Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes; its gpu_data knows the
             address as a ctypes value. torch.dtype and NumPy's own dtypes are singletons, so `is` decides the
@@ -41,15 +41,15 @@ _POINTER_LINES = """\
                 v{k} = a{k}.data_ptr()
                 torch = True
             elif (v{k} := pointer{k}(a{k}, order)) is None:
-                return slow({given}, 0)
+                {slow}
 """
 _ALIGNED_LINES = """\
             if v{k} & {mask}:
-                return slow({given}, 0)
+                {slow}
 """
 _ADDRESS_LINES = """\
             if (v{k} := pointer{k}(a{k}, order)) is None:
-                return slow({given}, 0)
+                {slow}
 """
 _USUAL = {
     "i": "(t := type(a{k})) is int or t in integers",

@@ -115,23 +115,26 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
         ValueError: A field is missing, of another type, or out of bounds.
     """
     try:
-        entries = header["entries"]
+        entries, kind = header["entries"], header["kind"]
         seconds, attributes = header["compile_time_s"], header["attributes"]
         if type(entries) is not list or len(entries) > _MAX_ENTRIES:
             raise ValueError("entries")
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
-        if header["kind"] not in ("cuda", "ptx", "cubin", "numba"):
+        if kind not in ("cuda", "ptx", "cubin", "numba"):
             raise ValueError("kind")
         target = parse_target(header["target"])
-        cubin = payloads.get("cubin", b"")
+        cubin = payloads["cubin"] if "cubin" in payloads else b""  # noqa: SIM401 - Mapping.get is Python
         if not cubin and not target.virtual:
             raise ValueError("a real target without a cubin")
-        return Artifact(
-            header["kind"], target, tuple(map(_entry, entries)), cubin, float(seconds), attributes, payloads
-        )
+        read = tuple([_entry(each) for each in entries])
+        return _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads))
     except (KeyError, TypeError) as error:
         raise ValueError(f"header is malformed: {error!r}") from None
+
+
+_new = tuple.__new__
+"""Makes a named tuple without its own constructor, which a warm start would have to call for the first time."""
 
 
 def _entry(fields: Any) -> Entry:
@@ -152,5 +155,5 @@ def _entry(fields: Any) -> Entry:
         if own_size != size and own_size is not None:
             raise ValueError("parameter of another size than its type, or of no type that is known")
         end = offset + size
-        read.append(Parameter(offset, size, code, c_type, label))
-    return Entry(name, symbol, tuple(read), typed, registers, shared, local, const)
+        read.append(_new(Parameter, (offset, size, code, c_type, label)))
+    return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const))

@@ -42,7 +42,7 @@ _REFUSED_FLAGS = {
 }
 
 
-_MACRO = re.compile(r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z", re.ASCII)
+_MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
 
 
 class CompileOptions(NamedTuple):
@@ -114,7 +114,7 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
         raise _refuse(name, value, "it is not a mapping", "write defines={'TILE': 32, 'FAST': None}")
     pairs = []
     for macro, text in value.items():
-        if not (isinstance(macro, str) and _MACRO.match(macro)):
+        if not (isinstance(macro, str) and re.match(_MACRO, macro, re.ASCII)):
             raise _refuse(name, value, f"{macro!r} is not the name of a macro")
         if not (text is None or isinstance(text, str) or type(text) is int):
             raise _refuse(name, value, f"{macro} is a {type(text).__name__}", "give str, int or None")

@@ -7,12 +7,11 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from ..errors import OptionError
 
-_SPELLING = re.compile(r"(sm|compute)_(\d{1,2})(\d)([af]?)\Z", re.ASCII)
+_KINDS = ("sm", "compute")
 
 
 class Target(NamedTuple):
@@ -67,6 +66,15 @@ class Target(NamedTuple):
         return self.name
 
 
+class UnknownTargetError(OptionError):
+    """The installed compiler does not know the target; `newest` is the newest that it knows."""
+
+    def __init__(self, what: str, why: str, hint: str, newest: Target) -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, newest)
+        self.newest = newest
+
+
 def parse_target(spelling: object) -> Target:
     """Read one target as users write it.
 
@@ -83,10 +91,11 @@ def parse_target(spelling: object) -> Target:
         if 1 <= major <= 99 and 0 <= minor <= 9:
             return Target(major, minor)
     if isinstance(spelling, str):
-        match = _SPELLING.match(spelling)
-        if match:
-            kind, major_text, minor_text, suffix = match.groups()
-            return Target(int(major_text), int(minor_text), suffix, kind == "compute")
+        kind, _, rest = spelling.partition("_")
+        digits = rest.rstrip("af")
+        suffix = rest[len(digits) :]
+        if kind in _KINDS and 2 <= len(digits) <= 3 and digits.isascii() and digits.isdecimal() and len(suffix) <= 1:
+            return Target(int(digits[:-1]), int(digits[-1]), suffix, kind == "compute")
     raise OptionError(
         f"cannot read arch {spelling!r}",
         "it is not a compute capability",

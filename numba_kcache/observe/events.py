@@ -70,6 +70,13 @@ def _logger() -> Any:
     return logging.getLogger("numba_kcache")
 
 
+def set_log_level(name: str) -> None:
+    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program."""
+    if name != "warning":
+        levels = {"debug": 10, "info": 20, "error": 40, "off": 1000}
+        _logger().setLevel(levels[name])
+
+
 def _warning_of(event: Event) -> tuple[str, str] | None:
     """What to say once about an event, and the subject it is said once about; None for the others."""
     fields = event.fields

@@ -20,10 +20,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from ..model.event import Emit, Event, EventKind
 from . import directory as directories
-from .counters import CounterFile
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -36,13 +36,16 @@ from .entry import (
     payload_sizes,
     require_key,
 )
-from .limits import Limits
-from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
-from .memory import MemoryCounters, MemoryStore
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
 from .tree import RECENCY_NS, Found, Tree, remove
+
+if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
+    from .counters import CounterFile
+    from .limits import Limits
+    from .locks import KeyLocks, Turn
+    from .memory import MemoryCounters, MemoryStore
 
 _PAUSE_S = 60.0
 """How long nothing is written after the disk was found full."""
@@ -88,23 +91,43 @@ class DiskStore:
         self._durability: Durability = durability
         self._shared, self._emit, self._clock, self._max_wait_s = shared, emit, clock, max_wait_s
         self._tree = Tree(directory, shared=shared)
-        self._limits = Limits(
-            self._tree, max_size_bytes=max_size_bytes, max_entries=max_entries, emit=emit, clock=clock
-        )
         self._is_checked = self._is_refused = self._is_settled = False
         self._refresh_ns = RECENCY_NS
         self._front: DiskStore | MemoryStore | None = None
         self._spare: DiskStore | MemoryStore | None = None
         self._locks: KeyLocks | None = None
+        self._own_limits: Limits | None = None
+        self._own_counters: CounterFile | None = None
         self._paused_until_s = 0.0
         self._opening = threading.RLock()
-        self._counters = CounterFile(self._tree.statistics, emit=emit, readonly=readonly)
         _all.add(self)
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
         """Statistics over processes, kept where the entries are."""
-        return self._counters if self._spare is None else self._spare.counters
+        if self._spare is not None:
+            return self._spare.counters
+        with self._opening:
+            if self._own_counters is None:
+                from .counters import CounterFile
+
+                self._own_counters = CounterFile(self._tree.statistics, emit=self._emit, readonly=self.readonly)
+            return self._own_counters
+
+    @property
+    def _limits(self) -> Limits:
+        with self._opening:
+            if self._own_limits is None:
+                from .limits import Limits
+
+                self._own_limits = Limits(
+                    self._tree,
+                    max_size_bytes=self.max_size_bytes,
+                    max_entries=self.max_entries,
+                    emit=self._emit,
+                    clock=self._clock,
+                )
+            return self._own_limits
 
     # Reading
 
@@ -401,6 +424,8 @@ class DiskStore:
         """A store of this user alone on a local disk, or else in memory."""
         path = None if self.readonly else directories.private_directory()
         if path is None or path == self.directory:
+            from .memory import MemoryStore
+
             return MemoryStore(
                 max_size_bytes=self.max_size_bytes,
                 max_entries=self.max_entries,
@@ -428,6 +453,8 @@ class DiskStore:
         return self._locks
 
     def _choose_locks(self) -> KeyLocks:
+        from .locks import KeyLocks
+
         other = self._front or self._spare
         if isinstance(other, DiskStore):
             return other._key_locks()

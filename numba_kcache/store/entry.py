@@ -24,6 +24,8 @@ from typing import Any, NamedTuple, NoReturn
 import zstandard
 from xxhash import xxh3_128_digest
 
+from ..keys.digests import sha256
+
 FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""
 
@@ -45,8 +47,7 @@ _LEVEL = 1
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 
-_is_key = re.compile(r"[0-9a-f]{64}\Z").match
-_is_name = re.compile(r"[a-z][a-z0-9_]{0,15}\Z").match
+_NAME = r"[a-z][a-z0-9_]{0,15}\Z"
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
@@ -142,7 +143,7 @@ def require_key(key: str) -> str:
     Raises:
         ValueError: It is not 64 lower-case hexadecimal digits.
     """
-    if _is_key(key) is None:
+    if len(key) != 64 or key.strip("0123456789abcdef"):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
 
@@ -154,18 +155,16 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         ValueError: The entry cannot be held: a bad key or payload name, NaN, or a size beyond the limits.
         TypeError: The header holds something other than JSON values.
     """
-    from hashlib import sha256
-
     key = bytes.fromhex(require_key(entry.key))
     header = json.dumps(entry.header, separators=(",", ":"), allow_nan=False).encode("ascii")
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if _is_name(name) is None:
+        if re.match(_NAME, name) is None:
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (_RAW, payload)
-        digest = sha256(payload, usedforsecurity=False).digest()
+        digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
     size = _SMALLEST - len("{}") + len(table) * _RECORD.size + len(header) + sum(map(len, stored))
@@ -240,11 +239,9 @@ def check_payloads(entry: StoredEntry) -> None:
     Raises:
         DamagedEntry: One does not unpack, or to other bytes.
     """
-    from hashlib import sha256
-
     for record in payload_records(entry):
         payload = entry.payloads.get(record.name)
-        if payload is None or sha256(payload, usedforsecurity=False).digest() != record.sha256:
+        if payload is None or sha256(payload).digest() != record.sha256:
             raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
 
 
@@ -276,14 +273,15 @@ def _unpack(record: tuple[Any, ...], stored: memoryview) -> bytes:
     return payload
 
 
-_names: dict[bytes, str] = {}  # those seen: a few words, checked once
+_names = {name.encode().ljust(16, b"\0"): name for name in ("cubin", "ptx", "log", "report")}
+"""Names that need no check: the usual ones, and those seen."""
 
 
 def _name(padded: bytes) -> str:
     name = _names.get(padded)
     if name is None:
         name = padded.rstrip(b"\0").decode("latin-1")
-        if _is_name(name) is None:
+        if re.match(_NAME, name) is None:
             raise DamagedEntry("a payload's name is malformed")
         if len(_names) < 64:
             _names[padded] = name

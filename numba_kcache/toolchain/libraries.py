@@ -17,10 +17,10 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
+from ..keys.digests import sha256
 from ..keys.encoding import Plain, encode
 from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
 
@@ -136,7 +136,7 @@ def _name_of_surroundings() -> str:
     surroundings: tuple[Plain, ...] = (
         sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
     )  # fmt: skip
-    return sha256(encode(surroundings), usedforsecurity=False).hexdigest()
+    return sha256(encode(surroundings)).hexdigest()
 
 
 def _watched() -> list[list[Any]]:
@@ -241,14 +241,16 @@ def _folder_stats(root: str) -> list[list[int]]:
 
 def _tree_identity(root: str) -> str:
     """A digest of every file's path and content."""
-    found = sha256(usedforsecurity=False)
+    import hashlib
+
+    found = hashlib.sha256(usedforsecurity=False)
     for folder, folders, names in os.walk(root):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
             try:
                 with open(path, "rb") as file:
-                    content = sha256(file.read(), usedforsecurity=False).digest()
+                    content = sha256(file.read()).digest()
             except OSError:
                 content = b""
             found.update(encode([os.path.relpath(path, root), content]))
@@ -266,12 +268,14 @@ def _version(distribution: str) -> str | None:
 
 def _build_of(path: str) -> str:
     """The GNU build-id of an ELF library, or the digest of a file that has none."""
+    import hashlib
+
     with open(path, "rb") as file:
         note = _build_id(file)
         if note is not None:
             return "build-id:" + note.hex()
         file.seek(0)
-        digest = sha256(usedforsecurity=False)
+        digest = hashlib.sha256(usedforsecurity=False)
         while block := file.read(1 << 20):
             digest.update(block)
     return "sha256:" + digest.hexdigest()

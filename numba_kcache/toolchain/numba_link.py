@@ -114,10 +114,11 @@ def _compiled(parts: Internals, item: LinkInput, target: Target, lto: bool, logs
     if item.kind != "cu":
         return item
     kind = "ltoir" if lto else "ptx"
-    flags = [f"-arch={target.name}", "--relocatable-device-code=true", "--no-source-include"]
+    flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
     flags += ["--dlink-time-opt"] if lto else []
     flags += [f"--include-path={folder}" for folder in (*include_dirs(), item.folder) if folder]
-    result = run_nvrtc(item.data.decode(), item.name, flags, (kind,))
+    # A name with its folder: quoted names are then looked for there, as beside every header.
+    result = run_nvrtc(item.data.decode(), os.path.join(item.folder, item.name), flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:

@@ -20,7 +20,7 @@ from ..model.artifact import Artifact
 from ..model.cubin import read_cubin
 from ..model.options import CompileOptions
 from ..model.request import LinkInput, SourceRequest
-from ..model.target import Target
+from ..model.target import Target, UnknownTargetError
 from .diagnostics import excerpt, first_line, remap, summary
 from .entries import choose_kernel, describe_kernel, kernels_in
 from .nvjitlink import link
@@ -72,14 +72,15 @@ def check_target(target: Target) -> None:
     """Refuse a target that the installed NVRTC does not compile for.
 
     Raises:
-        OptionError: It is not among NVRTC's.
+        UnknownTargetError: It is not among NVRTC's.
     """
     known = supported_targets()
     if target.major * 10 + target.minor not in known:
-        raise OptionError(
+        raise UnknownTargetError(
             f"cannot compile for {target}",
             f"the installed NVRTC compiles for {', '.join(f'sm_{each}' for each in known)}",
             "an older one needs the cu12 extra, a newer one a newer NVRTC",
+            Target(*divmod(max(known), 10)),
         )
 
 
@@ -92,17 +93,13 @@ def _compile(
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     program, outputs = _program_name(request), _outputs(request)
-    flags = _nvrtc_flags(request, toolkit_dirs) + ([trace.flag] if trace else [])
-    source = _with_lines(request)
+    flags, source = _nvrtc_flags(request, toolkit_dirs), _with_lines(request)
     if wanted is not None:
-        if trace:
-            trace.clear()
-        result = run_nvrtc(source + PROBE_SOURCE, program, flags, outputs, (wanted, probe_expression(wanted)))
+        expressions = wanted, probe_expression(wanted)
+        result = _run_traced(trace, source + PROBE_SOURCE, program, flags, outputs, expressions)
         if result.ok:
             return wanted, result
-    if trace:
-        trace.clear()
-    plain = run_nvrtc(source, program, flags, outputs)
+    plain = _run_traced(trace, source, program, flags, outputs)
     if not plain.ok:
         raise _refused(request, program, plain.log)
     if wanted is not None and "<" in wanted:
@@ -115,6 +112,32 @@ def _compile(
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
         return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
     return wanted, plain
+
+
+def _run_traced(
+    trace: TimeTrace | None,
+    source: str,
+    program: str,
+    flags: Sequence[str],
+    outputs: Sequence[str],
+    expressions: Sequence[str] = (),
+) -> NvrtcResult:
+    """Run NVRTC; where a trace is wanted, leave its tracer stopped.
+
+    After a traced compile that failed the tracer still runs, and the next compile of this thread, Numba's too, writes
+    ".json" into the working directory, or aborts the process where it cannot. A traced compile that succeeds stops it.
+    """
+    if trace is None:
+        return run_nvrtc(source, program, flags, outputs, expressions)
+    trace.clear()
+    is_stopped = False
+    try:
+        result = run_nvrtc(source, program, [*flags, trace.flag], outputs, expressions)
+        is_stopped = result.ok
+        return result
+    finally:
+        if not is_stopped:
+            run_nvrtc("", program, [trace.flag], ())
 
 
 def _program_name(request: SourceRequest) -> str:

@@ -6,7 +6,8 @@ Method      `--fdevice-time-trace=NAME` writes NAME.json. NAME.json is a symboli
             /proc/self/fd/N of a memfd. NVRTC appends to what is there, so the file is emptied before each compile.
 Not here    What the trace says (inputs.header_trace).
 Ground      NVRTC User Guide, "--fdevice-time-trace"; memfd_create(2). From NVRTC 13.0 on the trace names headers;
-            12.8 and 12.9 write one without them, 12.6 fails the compile.
+            12.8 and 12.9 write one without them, 12.6 fails the compile. Seen with 13.5: after a traced compile that
+            failed, the thread's next compile writes `.json` into the working directory (source_build ends that).
 """
 
 from __future__ import annotations

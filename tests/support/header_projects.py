@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.inputs.closure import Closure, closure_from_json, closure_to_json
+from numba_kcache.inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json
 from numba_kcache.inputs.closure_check import Match, Mismatch, check_closure
 from numba_kcache.inputs.header_trace import TraceResult
-from numba_kcache.inputs.headers import Uncapturable, learn_closure, survey_headers
+from numba_kcache.inputs.headers import learn_closure, survey_headers
 from numba_kcache.inputs.include_search import Search, Tree
 
 from .nvrtc import Compiled, compile_source
@@ -34,6 +34,7 @@ class Project:
         self.folders = ["source", "first", "second"]
         self.trees: tuple[Tree, ...] = ()
         self.more: dict[str, object] = {}
+        self.read: list[Path] = []
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file below the root, in place where it exists."""
@@ -185,6 +186,17 @@ def has_include_target_appears(project: Project) -> None:
     project.write("second/extra.h", "")
 
 
+def asks_through_a_macro(project: Project) -> None:
+    """As CCCL of CUDA 12 does."""
+    project.source = '#include "ask.h"\n#if ASK("extra.h")\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n' + KERNEL
+    project.write("source/ask.h", "#define ASK(_X) __has_include(_X)\n")
+
+
+@scenario(asks_through_a_macro)
+def wrapped_has_include_target_appears(project: Project) -> None:
+    project.write("second/extra.h", "")
+
+
 def linked_header(project: Project) -> None:
     one_header(project)
     project.write("second/one.h", "#define VALUE 1\n")
@@ -278,6 +290,19 @@ def new_header_next_to_its_includer(project: Project) -> None:
     project.write("second/sub/inner.h", "#define VALUE 2\n")
 
 
+def sibling(project: Project) -> None:
+    """The header beside the includer is taken, though an earlier folder has one of its name."""
+    project.source = "#include <outer.h>\n" + KERNEL
+    project.write("second/outer.h", '#include "inner.h"\n')
+    project.write("second/inner.h", "#define VALUE 1\n")
+    project.write("first/inner.h", "#define VALUE 3\n")
+
+
+@scenario(sibling)
+def header_next_to_its_includer_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("second/inner.h", "#define VALUE 2\n")
+
+
 def next_header(project: Project) -> None:
     project.source = "#include <header.h>\n" + KERNEL
     project.folders = ["first", "between", "second"]
@@ -322,10 +347,27 @@ def toolkit_header_shadowed(project: Project) -> None:
     project.write("source/kit/value.h", "#define VALUE 2\n")
 
 
+def in_tree_computed(project: Project) -> None:
+    """As CCCL's thrust does; no scanner can tell which header that is."""
+    in_tree(project)
+    project.write("tree/include/kit/kit.h", "#define PICK(name) <kit/name>\n#include PICK(value.h)\n")
+
+
+@scenario(in_tree_computed)
+def computed_include_of_the_toolkit_shadowed(project: Project) -> None:
+    project.write("source/kit/value.h", "#define VALUE 2\n")
+
+
 @scenario(in_tree)
 def toolkit_of_another_identity(project: Project) -> None:
     project.write("tree/include/kit/value.h", "#define VALUE 2\n")
     project.trees = (Tree(str(project.root / "tree"), "kit 2.0"),)
+
+
+@scenario(in_tree)
+def another_folder_of_the_same_toolkit(project: Project) -> None:
+    project.write("tree/other/kit/kit.h", "#define VALUE 2\n")
+    project.folders = ["source", "tree/other"]
 
 
 @scenario(one_header)

@@ -101,7 +101,7 @@ class Kernel:
             options.pop("device_of", None),
             options.pop("context", None),
         )
-        self._bind = (options.pop("stream", 0), options.pop("relaunch", None))
+        self._stream = options.pop("stream", 0)
         self.launcher = Launcher(
             "saxpy", parameters, typed=options.pop("typed", True), function=77, driver=self.driver,
             around=around, live=self.live, **options,
@@ -111,7 +111,7 @@ class Kernel:
         """The bound launch, with its generated code already in place if asked for."""
         while generated and not self.launcher.generated():
             pass
-        return self.launcher.bind(SHAPE, *self._bind)
+        return self.launcher.bind(SHAPE, self._stream)
 
     def bytes_of(self, *arguments: Any, generated: bool = False) -> list[bytes]:
         """Launch, and return the bytes of each parameter that reached the driver."""

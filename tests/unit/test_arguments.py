@@ -70,6 +70,31 @@ def test_bound_launch_goes_on_after_its_code_is_generated(numba: Numba) -> None:
     assert [each[2] for each in kernel.driver.launches] == [kernel.driver.launches[0][2]] * (GENERATE_AFTER + 3)
 
 
+def test_any_grid_is_bound_to_one_block_and_stream(numba: Numba) -> None:
+    """Once the code is generated, what binds grids is had for the asking; each launch goes out with its own grid."""
+    kernel, array = Kernel(stream=5), numba.array(ADDRESS)
+    assert kernel.launcher.over_grids((32, 4, 1), 16, 5) is None
+    kernel.bind(generated=True)
+
+    bind = kernel.launcher.over_grids((32, 4, 1), 16, 5)
+    assert bind is not None
+    first, second = bind(3, 2, 1), bind(9, 1, 1)
+    first(2.0, array, array, 7)
+    second(2.0, array, array, 7)
+
+    read = kernel.driver.launches[0][2]
+    assert kernel.driver.launches == [((3, 2, 1, 32, 4, 1, 16), 5, read), ((9, 1, 1, 32, 4, 1, 16), 5, read)]
+
+
+@pytest.mark.parametrize("options", [{"device_of": lambda address: 0}, {"attributes": ["cooperative"]}])
+def test_grids_are_not_bound_alone_where_more_depends_on_them(options: dict[str, Any]) -> None:
+    """With several devices the current one decides, with attributes the driver takes the grid in its configuration."""
+    kernel = Kernel(**options)
+    kernel.bind(generated=True)
+
+    assert kernel.launcher.over_grids((1, 1, 1), 0, 0) is None
+
+
 REFUSED = {
     "swapped": (
         lambda n: (n.array(), 2, n.array(), 7),
@@ -352,7 +377,7 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
     """No module, another device, no context, a stale handle: the loader is asked, with the arguments."""
     asked: list[Any] = []
 
-    def relaunch(arguments: tuple[Any, ...], code: int) -> bool:
+    def relaunch(config: Any, arguments: tuple[Any, ...], code: int) -> bool:
         asked.append((arguments[0], arguments[3], code))
         return True
 
@@ -372,7 +397,7 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
 def test_driver_error_names_kernel_and_cause(numba: Numba, generated: bool) -> None:
     """A code of the driver becomes a LaunchError with the kernel, the shape, the code and a step."""
     asked: list[int] = []
-    kernel = Kernel(relaunch=lambda arguments, code: asked.append(code))
+    kernel = Kernel(relaunch=lambda config, arguments, code: asked.append(code))
     launch = kernel.bind(generated=generated)
     kernel.driver.answer = 701
 

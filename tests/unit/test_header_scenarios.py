@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, closure_digest
+from numba_kcache.inputs.closure import Closure, Doubt, Uncapturable, closure_digest
 from numba_kcache.inputs.closure_check import Change, Match, Mismatch
 from numba_kcache.inputs.header_trace import TraceResult
-from numba_kcache.inputs.headers import Doubt, Uncapturable, find_embedded_paths
-from tests.support.header_projects import KERNEL, SCENARIOS, Project, Scenario, in_tree, one_header
+from numba_kcache.inputs.headers import find_embedded_paths, learn_closure, survey_headers
+from tests.support.header_projects import KERNEL, SCENARIOS, Project, Scenario, in_tree, later_ns, one_header
 from tests.support.nvrtc import compile_here, in_child, library_path
 
 NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
@@ -201,8 +200,6 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     """A generated header, written right before the compile: learned, but its stat is not trusted yet."""
     project = Project(tmp_path)
     one_header(project)
-    from numba_kcache.inputs.headers import learn_closure, survey_headers
-
     _, trace = compiled(project, how)
     now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
     closure = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
@@ -215,11 +212,11 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     assert outcome.refreshed.files[0].stat
 
 
-def test_damaged_trace_is_not_believed() -> None:
+def test_damaged_trace_is_not_believed(tmp_path: Path) -> None:
     """After a compile died in a nested header, traces of that process lack headers, and their first one."""
 
-    def traces(root: str) -> tuple[TraceResult | None, TraceResult | None]:
-        project = Project(Path(root))
+    def traces(root: Path) -> tuple[TraceResult | None, TraceResult | None]:
+        project = Project(root)
         project.source = '#include "a.h"\n' + KERNEL
         project.write("second/a.h", '#include "b.h"\n')
         project.write("second/b.h", "#define VALUE 1\n")
@@ -232,11 +229,7 @@ def test_damaged_trace_is_not_believed() -> None:
         return before.trace, after.trace
 
     library_path()
-    root = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"kcache-{os.getpid()}")
-    try:
-        before, after = in_child(lambda: traces(root))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+    before, after = in_child(lambda: traces(tmp_path))
 
     assert before
     assert before.is_whole
@@ -301,7 +294,7 @@ def test_include_computed_by_a_function_needs_the_trace(tmp_path: Path) -> None:
         ("__device__ const char *when = __TIME__;", Doubt.CLOCK),
         ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", Doubt.CLOCK),
         ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
-        ("#define ASK(x) __has_include(x)\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
+        ("#define ASK(x) __has_include(x)\n#define X <x.h>\n#if ASK(X)\n#endif", Doubt.OPAQUE),
         ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", Doubt.OPAQUE),
     ],
 )
@@ -325,3 +318,91 @@ def test_path_in_the_code_is_found(tmp_path: Path) -> None:
     assert code
 
     assert find_embedded_paths(code, project.search.folders) == (str(tmp_path / "second"),)
+
+
+def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: Path) -> None:
+    """NVRTC's --no-source-include takes the includer's folder away from headers, too."""
+    project = Project(tmp_path)
+    project.source = "#include <sub/outer.h>\n" + KERNEL
+    project.more = {"has_siblings": False}
+    project.write("second/sub/outer.h", '#include "inner.h"\n')
+    project.write("second/sub/inner.h", "#define VALUE 1\n")
+    project.write("second/inner.h", "#define VALUE 2\n")
+    code, trace = compiled(project, "trace")
+    closure = project.learn(trace)
+
+    project.write("second/sub/inner.h", "#define VALUE 3\n")
+    assert compiled(project, "trace")[0] == code
+    assert project.check(closure) == Match()
+    project.write("second/inner.h", "#define VALUE 4\n")
+    assert isinstance(project.check(closure), Mismatch)
+
+
+@pytest.mark.parametrize("folder", ["ünïcode", b"not-utf8-\xff", "with space", "with\nnewline", "x/../with-dots"])
+def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes) -> None:
+    """Paths are bytes to the system; NVRTC writes those that are no UTF-8 wrongly into its trace."""
+    project = Project(tmp_path)
+    one_header(project)
+    name = os.fsdecode(folder)
+    (tmp_path / "x").mkdir()
+    project.write(f"{name}/header.h", "#define VALUE 1\n")
+    project.folders = ["source", name]
+    closure = project.learn(compiled(project, how)[1])
+    assert [file.place for file in closure.files] == [(1, "header.h")]
+
+    project.write(f"{name}/header.h", "#define VALUE 2\n")
+
+    assert isinstance(project.check(closure), Mismatch)
+
+
+def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, how: str) -> None:
+    """Each header is reached by the one before it alone; more of them than are read ahead of the compiler."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.write("second/header.h", '#include "deep/h0.h"\n')
+    for number in range(150):  # NVRTC gives up at 200
+        project.write(f"second/deep/h{number}.h", f'#include "h{number + 1}.h"\n#include "w{number}.h"\n')
+        project.write(f"second/deep/w{number}.h", "")
+    project.write("second/deep/h150.h", "#define VALUE 1\n")
+    closure = project.learn(compiled(project, how)[1])
+    assert len(closure.files) == 302
+
+    project.edit_and_restore_mtime("second/deep/h150.h", "#define VALUE 2\n")
+
+    assert isinstance(project.check(closure), Mismatch)
+
+
+def test_young_header_read_after_the_compiler_is_not_learned(tmp_path: Path) -> None:
+    """One that only the trace names was not read ahead: its age must say that the compiler saw the same."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.source = PASTED
+    _, trace = compiled(project, "trace")
+    now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
+
+    outcome = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
+
+    assert outcome == Uncapturable(Doubt.MODIFIED, str(tmp_path / "second/header.h"))
+
+
+def test_link_switched_while_compiler_ran_is_noticed_for_late_headers(tmp_path: Path) -> None:
+    """All files behind it are old; the link is not."""
+    project = Project(tmp_path)
+    one_header(project)
+    project.source = PASTED
+    project.write("v1/header.h", "#define VALUE 1\n")
+    project.write("v2/header.h", "#define VALUE 2\n")
+    project.link("current", "v1")
+    project.folders = ["source", "current"]
+    _, trace = compiled(project, "trace")
+    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+
+    project.link("current", "v2")
+    os.utime(tmp_path / "current", ns=(0, 0), follow_symlinks=False)
+    link = os.lstat(tmp_path / "current")
+    survey.now_ns = link.st_ctime_ns + 1_000_000_000
+    young = learn_closure(survey, trace)
+    survey.now_ns += 2_000_000_000
+
+    assert isinstance(young, Uncapturable)
+    assert isinstance(learn_closure(survey, trace), Closure)

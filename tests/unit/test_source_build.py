@@ -14,7 +14,7 @@ from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
 from numba_kcache.toolchain import source_build
 from numba_kcache.toolchain.nvrtc import run_nvrtc
-from tests.support.compiling import EMPTY, SAXPY, build, compiled, request
+from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
 
 DIVIDE = 'extern "C" __global__ void k(float *x) { x[0] = x[1] / sqrtf(x[2]) + sinf(x[3]); }'
 CALLS = 'extern "C" __device__ float twice(float); extern "C" __global__ void k(float *x) { *x = twice(*x); }'
@@ -446,6 +446,30 @@ def test_compiler_is_told_to_keep_no_cache_and_no_stack_limit(monkeypatch: pytes
 
     assert told
     assert all({b"--no-cache", b"--modify-stack-limit=false", b"-arch=sm_90"} <= set(words) for words in told)
+
+
+AFTER_A_FAILURE = """
+import sys
+from numba_kcache import CompileError, cached_kernel
+from numba_kcache.toolchain.nvrtc import run_nvrtc
+for source in sys.argv[1:]:
+    try:
+        cached_kernel(source, arch="sm_90").compile()
+    except CompileError:
+        print("refused")
+    print(run_nvrtc("", "other.cu", ["-arch=sm_90"], ()).ok)
+"""
+
+
+def test_failed_compile_leaves_nvrtc_as_it_was(tmp_path: Path) -> None:
+    """Whoever compiles next in this thread neither finds a .json in the working directory nor is aborted for it."""
+    (tmp_path / "cwd").mkdir()
+    sources = ['#include "no_such_header.h"', "#include <cuda_fp16.h>\nnonsense"]
+
+    for cwd in (str(tmp_path / "cwd"), "/proc"):
+        said = in_python(AFTER_A_FAILURE, *sources, cwd=cwd, NUMBA_KCACHE_DIR=str(tmp_path / "cache"))
+        assert said.split() == ["refused", "True"] * 2
+    assert not list((tmp_path / "cwd").iterdir())
 
 
 def test_stack_limit_of_the_process_is_untouched() -> None:

@@ -1,0 +1,164 @@
+"""Hundreds of changes to real header trees: how often would a cache have been stale, how often needlessly cold?
+
+    python -m tests.corpus.header_mutations [--maze 240] [--real 30] [--seed 1] [--nvrtc PATH] [--only NAME]
+
+`--maze` steps run in mazes of our own, `--real` in a copy of the toolkit's and CCCL's headers for each of the
+kernels below, which for this purpose are the user's own: nothing in them is known by identity. Truth is a
+fresh compile after each step, so a run takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+
+from tests.support.header_corpus import MACROS, MAZE_STEPS, READING, Step, maze, run
+from tests.support.header_projects import Project
+
+KERNELS = {
+    "cuda_fp16": ("#include <cuda_fp16.h>", "out[60] = __half2int_rn(__int2half_rn(out[61]));"),
+    "cooperative_groups": ("#include <cooperative_groups.h>", "cooperative_groups::this_thread_block().sync();"),
+    "cuda_std_array": ("#include <cuda/std/array>", "cuda::std::array<int, 3> a{out[60], 2, 3}; out[61] = a[0];"),
+    "cub_block_reduce": (
+        "#include <cub/block/block_reduce.cuh>",
+        "using R = cub::BlockReduce<int, 128>; __shared__ typename R::TempStorage t; out[60] = R(t).Sum(out[61]);",
+    ),
+}
+
+
+def real(root: Path, name: str) -> Project:
+    """A kernel over a copy of the installed headers."""
+    import nvidia.cu13
+
+    project = Project(root)
+    root.mkdir()
+    shutil.copytree(Path(next(iter(nvidia.cu13.__path__))) / "include", root / "toolkit")
+    project.folders = ["source", "own", "toolkit/cccl", "toolkit"]
+    for folder in project.folders[:2]:
+        project.write(f"{folder}/readme", "")
+    include, body = KERNELS[name]
+    project.source = f'{include}\nextern "C" __global__ void kernel(int *out) {{\n{READING}    {body}\n}}\n'
+    return project
+
+
+def _define(macro: str, chance: random.Random) -> bytes:
+    return f"#undef {macro}\n#define {macro} {chance.randrange(100, 1000)}\n".encode()
+
+
+def _marked(text: bytes, chance: random.Random, path: Path) -> bytes | None:
+    """The text with a definition in place of some of its first comment, as long as before."""
+    define = _define(MACROS[zlib.crc32(path.name.encode()) % len(MACROS)], chance)
+    if text.startswith(b"#undef "):
+        return define + text[len(define) :] if text[: len(define)].count(b"\n") == 2 else None
+    if text.startswith(b"/*") and text.find(b"*/") > len(define) + 2:
+        return define + b"/*" + text[len(define) + 2 :]
+    at = 0
+    while text.startswith(b"//", at):
+        at = text.index(b"\n", at) + 1
+        if at > len(define) + 3:
+            return define + b"//" + b"=" * (at - 1 - len(define) - 2) + text[at - 1 :]
+    return None
+
+
+def _read(project: Project, chance: random.Random) -> Path:
+    return chance.choice([path for path in project.read if path.exists()])
+
+
+def edit_same_size(project: Project, chance: random.Random) -> object:
+    """A license becomes a macro; size and mtime stay."""
+    path = _read(project, chance)
+    text = _marked(path.read_bytes(), chance, path)
+    if text is None:
+        return None
+    before = path.stat()
+    path.write_bytes(text)
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return path
+
+
+def shadow(project: Project, chance: random.Random) -> object:
+    """A vendored copy of one header, a little different, in the user's folder."""
+    path = _read(project, chance)
+    base = next(project.root / each for each in project.folders if path.is_relative_to(project.root / each))
+    target = project.root / chance.choice(project.folders[:2]) / path.relative_to(base)
+    text = _marked(path.read_bytes(), chance, path)
+    if text is None or target.exists():
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(text)
+    return target
+
+
+def answer(project: Project, chance: random.Random) -> object:
+    """A name that CCCL asks for appears, with a definition in it."""
+    name = chance.choice(
+        ["cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "version", "endian.h", "nv/target", "cuda_awbarrier.h"]
+    )
+    target = project.root / chance.choice(project.folders[:2]) / name
+    if target.exists():
+        target.unlink()
+    else:
+        project.write(str(target.relative_to(project.root)), _define(chance.choice(MACROS), chance))
+    return target
+
+
+def edit_unread(project: Project, chance: random.Random) -> object:
+    """A header of the tree that this kernel does not read."""
+    read = set(project.read)
+    path = chance.choice(sorted((project.root / "toolkit").glob("*.h")))
+    if path in read:
+        return None
+    path.write_bytes(path.read_bytes() + b"\n")
+    return path
+
+
+def touch(project: Project, _chance: random.Random) -> object:
+    """All headers get new times."""
+    for path in (project.root / "toolkit").rglob("*.h"):
+        path.touch()
+    return project
+
+
+REAL_STEPS: dict[str, tuple[int, Step]] = {
+    "same-size edit": (8, edit_same_size),
+    "shadow": (4, shadow),
+    "answer": (2, answer),
+    "unread": (1, edit_unread),
+    "touch": (1, touch),
+}
+
+
+def main() -> int:
+    """Run the corpus; 1 if anything was stale."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--maze", type=int, default=240)
+    options.add_argument("--real", type=int, default=30)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--nvrtc", default="")
+    options.add_argument("--only", default="")
+    chosen = options.parse_args()
+    stale = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(chosen.maze // 40):
+            seed = chosen.seed * 1000 + number
+            tally = run(maze(Path(folder, f"maze{number}"), seed), MAZE_STEPS, 40, seed, library=chosen.nvrtc)
+            print(f"maze {seed}: {tally.report()}", flush=True)
+            stale += sum(map(len, tally.stale.values()))
+        for name in KERNELS if chosen.real else ():
+            if chosen.only in name:
+                project = real(Path(folder, name), name)
+                tally = run(project, REAL_STEPS, chosen.real, chosen.seed, library=chosen.nvrtc)
+                print(f"{name}: {tally.report()}", flush=True)
+                stale += sum(map(len, tally.stale.values()))
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

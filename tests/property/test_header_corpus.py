@@ -1,0 +1,21 @@
+"""A maze of headers under random changes: never stale, seldom needless. tests/corpus has the long run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.header_corpus import MAZE_STEPS, maze, run
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_closure_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:
+    """Each change is judged by what a fresh compiler makes of the tree."""
+    tally = run(maze(tmp_path / "maze", seed), MAZE_STEPS, 40, seed)
+
+    print(tally.report())
+    assert tally.stale == {"trace": [], "scan": []}
+    assert not tally.refused["trace"]
+    assert tally.changing.total() >= 20
+    assert len([each for each in tally.needless["trace"] if each != "comment"]) <= 4

@@ -1,0 +1,331 @@
+"""Random changes to trees of headers, and what two caches would have made of each: truth is a fresh compile.
+
+A step changes one thing. A closure that holds although NVRTC's output differs is stale; one that breaks although
+it is the same is needless. Nothing is learned from a step that does not compile; it is undone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from numba_kcache.inputs.closure import Closure
+from numba_kcache.inputs.closure_check import Match
+from numba_kcache.inputs.header_trace import TraceResult
+from numba_kcache.inputs.headers import learn_closure, survey_headers
+from numba_kcache.inputs.include_search import Place
+
+from .header_projects import Project, later_ns
+from .nvrtc import compile_source
+
+SLOTS = 12
+"""How many macros of a kind a kernel writes out: V of each header, W of its double, E of what was added."""
+
+MACROS = [f"{letter}{slot}" for letter in "VWEA" for slot in range(SLOTS)]
+READING = "".join(f"#ifdef {name}\n    out[{at}] = {name};\n#endif\n" for at, name in enumerate(MACROS))
+Step = Callable[[Project, random.Random], object]
+
+
+class Tally(NamedTuple):
+    """What became of the steps, by kind; `stale` and `needless` name them."""
+
+    steps: Counter[str]
+    changing: Counter[str]
+    stale: dict[str, list[str]]
+    needless: dict[str, list[str]]
+    refused: dict[str, list[str]]
+
+    def report(self) -> str:
+        """One line per figure."""
+        total, changing = self.steps.total(), self.changing.total()
+        lines = [f"steps {total}, changing the output {changing} ({100 * changing // max(total, 1)} %)"]
+        lines += [f"  {kind}: {count}, changing {self.changing[kind]}" for kind, count in sorted(self.steps.items())]
+        for how in self.stale:
+            needless = len(self.needless[how])
+            lines.append(
+                f"{how}: stale {len(self.stale[how])}, needless {needless} ({100 * needless / max(total, 1):.1f} %), "
+                f"not learned {len(self.refused[how])} {Counter(self.refused[how])}"
+            )
+            lines += [f"  stale after {each}" for each in self.stale[how]]
+            lines += [f"  needless after {each}: {n}" for each, n in Counter(self.needless[how]).items()]
+        return "\n".join(lines)
+
+
+class Cached(NamedTuple):
+    """One cache's memory: the closure of the last compile that could be learned."""
+
+    closure: Closure | None
+    code: bytes | None
+
+
+def run(
+    project: Project,
+    steps: dict[str, tuple[int, Step]],
+    count: int,
+    seed: int,
+    *,
+    library: str = "",
+    rest_every: int = 10,
+) -> Tally:
+    """Change the project `count` times and compare both caches with the truth.
+
+    Args:
+        project: It compiles.
+        steps: By kind, how often it is taken and what it does; None from a step means that it could not be done.
+        count: How many changes.
+        seed: Of the random numbers.
+        library: A libnvrtc; without it the installed one.
+        rest_every: After how many steps the whole tree is put back.
+    """
+    chance = random.Random(seed)
+    tally = Tally(Counter(), Counter(), {}, {}, {})
+    backup = project.root.with_name(project.root.name + ".backup")
+    shutil.copytree(project.root, backup, symlinks=True)
+    caches = _compiled(project, library, tally)
+    kinds = [kind for kind, (weight, _step) in steps.items() for _ in range(weight)]
+    while tally.steps.total() < count:
+        if tally.steps.total() % rest_every == rest_every - 1:
+            _put_back(project, backup)
+            caches = _compiled(project, library, tally)
+        kind = chance.choice(kinds)
+        if steps[kind][1](project, chance) is None:
+            continue
+        tally.steps[kind] += 1
+        outcomes = {how: project.check(each.closure) if each.closure else None for how, each in caches.items()}
+        held = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
+        now = compile_source(project.source, project.search, library=library)
+        if any(now.code != each.code for each in caches.values()):
+            tally.changing[kind] += 1
+        for how, each in caches.items():
+            if held[how] and now.code != each.code:
+                tally.stale[how].append(kind)
+            if held[how] is False and now.code == each.code:
+                tally.needless[how].append(f"{kind} ({outcomes[how].change})")
+        if now.code is None:
+            _put_back(project, backup)
+            caches = _compiled(project, library, tally)
+        elif not all(held.values()):
+            caches = _learned(project, now.code, now.trace, tally)
+    shutil.rmtree(backup)
+    return tally
+
+
+def _put_back(project: Project, backup: Path) -> None:
+    shutil.rmtree(project.root)
+    shutil.copytree(backup, project.root, symlinks=True)
+
+
+def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
+    made = compile_source(project.source, project.search, library=library)
+    assert made.code, made.log
+    return _learned(project, made.code, made.trace, tally)
+
+
+def _learned(project: Project, code: bytes, trace: TraceResult | None, tally: Tally) -> dict[str, Cached]:
+    caches = {}
+    for how, given in (("trace", trace), ("scan", None)):
+        outcome = learn_closure(survey_headers(project.source, project.search, now_ns=later_ns()), given)
+        for table in (tally.stale, tally.needless, tally.refused):
+            table.setdefault(how, [])
+        if isinstance(outcome, Closure):
+            project.read = (
+                [path_under(project, file.place) for file in outcome.files] if how == "trace" else project.read
+            )
+            caches[how] = Cached(outcome, code)
+        else:
+            tally.refused[how].append(outcome.doubt)
+            caches[how] = Cached(None, code)
+    return caches
+
+
+def path_under(project: Project, place: Place) -> Path:
+    """The path of a place in one of the project's own folders."""
+    return project.root / project.folders[place.base] / place.rest
+
+
+def maze(root: Path, seed: int) -> Project:
+    """A tree of our own: shadowed names, nested `#if`, questions, `#include_next`, symlinks, computed includes."""
+    chance = random.Random(seed)
+    project = Project(root)
+    project.folders = ["source", "first", "second", "third"]
+    names = [f"h{slot}.h" if slot % 3 else f"sub/h{slot}.h" for slot in range(SLOTS)]
+    for slot, name in enumerate(names):
+        project.write(f"{chance.choice(project.folders[1:])}/{name}", _header("V", slot, names, chance))
+        if chance.random() < 0.3:  # the same name again, behind or before
+            project.write(f"{chance.choice(project.folders[1:])}/{name}", _header("W", slot, names, chance))
+    project.write("third/plain.h", "#define PLAIN 100\n")
+    project.link("second/linked.h", "../third/plain.h")
+    project.write("third/other.h", "#define PLAIN 200\n")
+    project.write("first/next.h", "#define NEXTS 100\n#include_next <next.h>\n")
+    project.write("third/next.h", "#define NEXT 300\n")
+    project.write("third/unread.h", "#define UNREAD 1\n")
+    for folder in project.folders:
+        project.write(f"{folder}/readme", "")
+    project.source = (
+        f'#define COMPUTED "{names[1]}"\n#include COMPUTED\n#include "{names[2]}"\n#include <{names[3]}>\n'
+        '#include "linked.h"\n#include <next.h>\n'
+        "#if 0\n#include <unread.h>\n#endif\n"
+        '#if __has_include("asked.h") || __has_include(<sub/asked.h>)\n#define ASKED 1\n'
+        "#else\n#define ASKED 0\n#endif\n"
+        'extern "C" __global__ void kernel(int *out) {\n'
+        f"{READING}    out[60] = PLAIN; out[61] = NEXT + NEXTS; out[62] = ASKED;\n}}\n"
+    )
+    return project
+
+
+def _header(kind: str, slot: int, names: list[str], chance: random.Random) -> str:
+    guard = "#pragma once\n" if slot % 2 else f"#ifndef H{kind}{slot}\n#define H{kind}{slot}\n"
+    text = f"// {slot:03d}\n{guard}#undef {kind}{slot}\n#define {kind}{slot} {chance.randrange(100, 999)}\n"
+    for other in chance.sample(range(slot + 1, SLOTS), min(2, SLOTS - slot - 1)):
+        include = f'#include "{names[other]}"\n' if chance.random() < 0.5 else f"#include <{names[other]}>\n"
+        if chance.random() < 0.4:
+            include = (
+                f"#if defined(V{chance.randrange(SLOTS)})\n{include}#elif defined(NEVER)\n#include <unread.h>\n#endif\n"
+            )
+        if chance.random() < 0.3:
+            include = f'#if __has_include("asked{other}.h")\n#define A{other} 1\n#else\n{include}#endif\n'
+        text += include
+    return text if slot % 2 else text + "#endif\n"
+
+
+def _headers(project: Project) -> list[Path]:
+    return sorted(path for path in project.root.rglob("*.h") if path.is_file() and not path.is_symlink())
+
+
+def _choice(project: Project, chance: random.Random) -> Path:
+    """Mostly a header that the last compile read."""
+    read = [path for path in project.read if path.is_file() and not path.is_symlink()]
+    return chance.choice(read if read and chance.random() < 0.85 else _headers(project))
+
+
+def _numbered(project: Project, chance: random.Random) -> tuple[Path, str, int] | None:
+    """A header with a number in it, its text and where the number starts."""
+    path = _choice(project, chance)
+    text = path.read_text()
+    mark = next((mark for mark in ("#define V", "#define W") if mark in text), "#define ")
+    at = text.rfind(" ", 0, text.find("\n", text.find(mark))) + 1
+    return (path, text, at) if text[at : at + 3].isdigit() else None
+
+
+def edit_same_size(project: Project, chance: random.Random) -> object:
+    """Another number, in place, with the same size and mtime."""
+    found = _numbered(project, chance)
+    if found is None:
+        return None
+    path, text, at = found
+    project.edit_and_restore_mtime(
+        str(path.relative_to(project.root)), f"{text[:at]}{chance.randrange(100, 999)}{text[at + 3 :]}"
+    )
+    return path
+
+
+def edit(project: Project, chance: random.Random) -> object:
+    """One more line."""
+    path = _choice(project, chance)
+    slot = chance.randrange(SLOTS)
+    path.write_text(path.read_text() + f"#undef E{slot}\n#define E{slot} {chance.randrange(100, 999)}\n")
+    return path
+
+
+def edit_comment(project: Project, chance: random.Random) -> object:
+    """A change that the compiler sees and that means nothing."""
+    path = chance.choice(_headers(project))
+    path.write_text(f"// {chance.random()}\n" + path.read_text())
+    return path
+
+
+def shadow(project: Project, chance: random.Random) -> object:
+    """A header of the same name in another folder, earlier or later."""
+    path = _choice(project, chance)
+    rest = Path(*path.relative_to(project.root).parts[1:])
+    target = project.root / chance.choice(project.folders) / (rest if chance.random() < 0.8 else f"sub/{rest.name}")
+    if target.exists() or target.is_symlink():
+        return None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    slot = chance.randrange(SLOTS)
+    target.write_text(path.read_text() + f"#undef E{slot}\n#define E{slot} {chance.randrange(100, 999)}\n")
+    return target
+
+
+def delete(project: Project, chance: random.Random) -> object:
+    """Any header."""
+    path = _choice(project, chance)
+    path.unlink()
+    return path
+
+
+def answer(project: Project, chance: random.Random) -> object:
+    """A file that a `__has_include` asks for comes or goes."""
+    name = chance.choice(["asked.h", "sub/asked.h", *(f"asked{slot}.h" for slot in range(SLOTS))])
+    path = project.root / chance.choice(project.folders) / name
+    if path.exists():
+        path.unlink()
+    else:
+        project.write(str(path.relative_to(project.root)), "")
+    return path
+
+
+def retarget(project: Project, chance: random.Random) -> object:
+    """The symlink leads to another header."""
+    path = project.root / "second/linked.h"
+    if not path.is_symlink():
+        return None
+    target = "../third/plain.h" if os.readlink(path).endswith("other.h") else "../third/other.h"
+    project.link("second/linked.h", target)
+    return target
+
+
+def touch(project: Project, _chance: random.Random) -> object:
+    """All headers get new times."""
+    for path in _headers(project):
+        path.touch()
+    return project
+
+
+def check_out(project: Project, chance: random.Random) -> object:
+    """Some headers are written anew, as they were."""
+    for path in _headers(project):
+        if chance.random() < 0.5:
+            text = path.read_bytes()
+            path.unlink()
+            path.write_bytes(text)
+    return project
+
+
+def move(project: Project, _chance: random.Random) -> object:
+    """The whole tree goes elsewhere."""
+    target = project.root.with_name(project.root.name + "_")
+    project.root.rename(target)
+    project.root = target
+    return target
+
+
+def edit_unread(project: Project, chance: random.Random) -> object:
+    """A header in a branch that is never taken, or that nobody includes."""
+    return project.write(chance.choice(["third/unread.h", "second/nobody.h"]), f"// {chance.random()}\n")
+
+
+def add_unrelated(project: Project, chance: random.Random) -> object:
+    """A file that nobody asks for."""
+    return project.write(f"{chance.choice(project.folders)}/new{chance.randrange(1 << 30)}.h", "")
+
+
+MAZE_STEPS: dict[str, tuple[int, Step]] = {
+    "same-size edit": (10, edit_same_size),
+    "edit": (3, edit),
+    "comment": (1, edit_comment),
+    "shadow": (6, shadow),
+    "delete": (2, delete),
+    "answer": (4, answer),
+    "symlink": (3, retarget),
+    "touch": (1, touch),
+    "checkout": (1, check_out),
+    "move": (1, move),
+    "unread": (1, edit_unread),
+    "unrelated": (1, add_unrelated),
+}

@@ -1,0 +1,178 @@
+"""What the scanner sees in a text: every include that NVRTC carries out, and its doubts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.inputs.header_trace import TraceResult, read_trace
+from numba_kcache.inputs.include_scanner import (
+    PLAIN,
+    Form,
+    Include,
+    macro_values,
+    scan_includes,
+    unconditional_includes,
+    wrapper_uses,
+)
+from numba_kcache.inputs.include_search import Search
+from tests.support.nvrtc import compile_source
+
+SPELLINGS = [
+    '#include "x.h"\n',
+    "#include <x.h>\n",
+    '  #  include "x.h"\n',
+    '#include"x.h"',
+    '#include "x.h" // said\n',
+    '\f#\v include\t"x.h"\r\n',
+    '%:include "x.h"\n',
+    '??=include "x.h"\n',
+    '#inc\\\nlude "x\\\n.h"\n',
+    '#inc\\\r\nlude "x.h"\r\n',
+    '#inc??/\nlude "x.h"\n',
+    '/* a */ # /* b\n c */ include/**/"x.h"\n',
+    "#" + " " * 100 + 'include "x.h"\n',
+    '#define F(a) a\nF(\n#include "x.h"\n)\n',
+    '#include_next "x.h"\n',
+]
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_include_is_seen_in_spelling(tmp_path: Path, text: str) -> None:
+    """NVRTC takes it (with trigraphs, of C++11), so the scanner must see it."""
+    (tmp_path / "x.h").write_text("#define VALUE 1\n")
+    kernel = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
+    made = compile_source(f"{text}\n{kernel}", Search((str(tmp_path),)), traced=False, options=["--std=c++11"])
+    assert made.code, made.log
+
+    assert "x.h" in [name for _form, name in scan_includes(text).includes]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= 2; }',
+        "// include nothing",
+        "int included, include;",
+        "#define GLUE(a, b) a##b\nint GLUE(in, clude);",
+        "#if defined(__has_include)\n#endif\n#ifndef __has_include\n#define __has_include(x) 0\n#endif",
+        "// the first #include of this file, or __has_include(what), at __DATE__\n",
+        "const char *s = \"__DATE__ /*\";\nchar c = '\"', d = 1'000;\n",
+    ],
+)
+def test_text_that_asks_nothing_is_plain(text: str) -> None:
+    """Most kernels: no header, no clock, no place."""
+    assert scan_includes(text) == PLAIN
+    assert not scan_includes(text).asks_files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto t = __DATE__;",
+        "auto t = __TI\\\nME__;",
+        "#define G(a, b) a##b\nauto t = G(__DA, TE__);",
+        "#define G(a, b) a##b\nauto t = G(_, _TIME__);",
+        'auto s = R"(//)" __DATE__;',
+        "#error don't\nauto t = __DATE__; // don't",
+        "auto t = 1'000 + f(__DATE__, 'c');",
+        "// what??/\nauto t = __DATE__;",
+        "// what\rauto t = __DATE__;",
+    ],
+)
+def test_clock_is_noticed(text: str) -> None:
+    """However it is written, and also where comments and strings cannot be told for certain."""
+    assert scan_includes(text).has_clock
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define H __has_include\n#if H(<x.h>)\n#endif",
+        "#define H(x) __has_include(x) + 1\n",
+        "#define H(x, y) __has_include(y)\n",
+        "#if __has_include(X)\n#endif",
+        "#define G(a, b) a##b\n#if G(__has_, include)(<x.h>)\n#endif",
+        "#define G(a, b) a##b\n#if G(_, _has_include)(<x.h>)\n#endif",
+        "#if defined(__has_include) && __has_include(X)\n#endif",
+    ],
+)
+def test_hidden_question_is_noticed(text: str) -> None:
+    """A `__has_include` whose file cannot be read off the text."""
+    assert scan_includes(text).is_opaque
+
+
+def test_questions_and_computed_includes_are_listed() -> None:
+    """What the search needs: the form and the name, or the operand."""
+    scan = scan_includes(
+        '#if defined(__has_include) && __has_include( /* is it */ <a.h> ) || __has_include("b.h")\n'
+        "#include HEADER /* of ours */\n#include STRING(x.h)\n#endif\n"
+    )
+
+    assert scan.has_includes == (Include(Form.ANGLE, "a.h"), Include(Form.QUOTE, "b.h"))
+    assert scan.computed == ("HEADER", "STRING(x.h)")
+    assert not scan.is_opaque
+
+
+def test_uses_of_a_wrapped_question_are_listed() -> None:
+    """As CCCL of CUDA 12 writes it; a use that names no file, or hands the macro on, is a doubt."""
+    text = b"#ifdef __has_include\n#  define ASK(_X) __has_include(_X)\n#else\n#  define ASK(_X) 0\n#endif\n"
+    scan = scan_includes(text)
+    assert scan.wrappers == ("ASK",)
+    assert not scan.is_opaque
+    asks = frozenset({"ASK"})
+
+    assert wrapper_uses(text, asks) == (set(), False)
+    assert wrapper_uses(b'#if ASK(<a.h>) && !defined(ASK)\n#endif // ASK or ASK("b.h")\n', asks) == (
+        {Include(Form.ANGLE, "a.h"), Include(Form.QUOTE, "b.h")},
+        False,
+    )
+    assert wrapper_uses(b"#define MORE ASK\n", asks) == (set(), True)
+    assert wrapper_uses(b"#if ASK(WHICH)\n", asks) == (set(), True)
+    assert wrapper_uses(b"#if TASK(WHICH) || ASKED\n", asks) == (set(), False)
+
+
+@pytest.mark.parametrize("word", ["assert(x);", "__LINE__", "__FILE__", "__BASE_FILE__", "__builtin_LINE()"])
+def test_location_is_noticed(word: str) -> None:
+    """What puts a line or a file name into the code."""
+    assert scan_includes(f"int x = {word};").has_location
+    assert not scan_includes("static_assert(true);").has_location
+
+
+def test_unconditional_includes_are_those_under_no_condition() -> None:
+    """Literal ones outside of every `#if`, comments left out."""
+    text = '#include "a.h"\n#if 1\n#include "b.h"\n#endif\n// #include "c.h"\n/*\n#include "d.h"\n*/\n# include <e.h>\n'
+
+    assert unconditional_includes(text) == (Include(Form.QUOTE, "a.h"), Include(Form.ANGLE, "e.h"))
+    assert unconditional_includes("#error don't\n" + text) == ()
+
+
+def test_macro_values_are_file_names_or_unknown() -> None:
+    """Every definition in any branch counts; one that is no file name says that there are others."""
+    text = b'#define H "a.h"\n# define H <b.h> // second\n#define HH "c.h"\n#define F(x) <x>\n#define \\\nH OTHER\n'
+
+    assert macro_values(text, frozenset({"H", "F"})) == {
+        "H": {Include(Form.QUOTE, "a.h"), Include(Form.ANGLE, "b.h"), None},
+        "F": {None},
+    }
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"null", b'{"traceEvents": 3}', b'{"traceEvents": [{"name": 1}]}',
+                                  b"\xff", b"[" * 100_000, b'{"traceEvents": ["x"]}'])  # fmt: skip
+def test_file_that_is_no_trace_is_not_whole(data: bytes) -> None:
+    """Reading one never raises, and nothing is believed."""
+    assert read_trace(data) == TraceResult()
+
+
+def test_trace_without_the_compilers_own_header_is_not_whole() -> None:
+    """The first header that a damaged trace loses."""
+
+    def trace(*names: str) -> bytes:
+        events = [{"name": "Processing Header File", "args": {"detail": name}} for name in names]
+        return json.dumps({"traceEvents": [{}, {"name": "Other"}, *events]}).encode()
+
+    assert read_trace(trace("a.h", "__nv_nvrtc_builtin_header.h", "a.h")) == TraceResult(("a.h",), True)
+    assert read_trace(trace("a.h")) == TraceResult(("a.h",), False)

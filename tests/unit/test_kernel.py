@@ -1,0 +1,446 @@
+"""Kernels without a GPU: compiled ahead, asked about, pickled, shared between threads and processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import CachedKernel, KernelCache, cached_kernel
+from numba_kcache.errors import (
+    CompileError,
+    EntryError,
+    KCacheWarning,
+    LaunchConfigError,
+    NoDeviceError,
+    OptionError,
+    UncacheableError,
+)
+from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.target import Target
+from tests.support import kernels
+from tests.support.compiling import EMPTY, SAXPY, in_python
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> KernelCache:
+    return KernelCache(tmp_path / "cache", durability="none")
+
+
+def counts(cache: KernelCache) -> tuple[int, int, int]:
+    """(compiles, hits, misses) of this process."""
+    info = cache.info("process")
+    return info.compiles, info.hits, info.misses
+
+
+# -- compiling ahead and looking ------------------------------------------------------------------------------
+
+
+def test_compile_stores_for_an_explicit_target(cache: KernelCache) -> None:
+    """No GPU, driver or context: an entry in the cache, and everything about the kernel can be asked."""
+    kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
+    kernel.compile()
+
+    assert cache.info().entries == 1
+    assert [str(each) for each in kernel.params] == ["float", "float const*", "float*", "int"]
+    assert read_cubin(kernel.cubin()).sm == 90
+    assert kernel.ptx().startswith("//")
+    assert (kernel.regs_per_thread > 0, kernel.log) == (True, "")
+    assert (kernel.shared_mem_per_block, kernel.local_mem_per_thread, kernel.const_mem_size) == (0, 0, 0)
+    assert len(kernel.key()) == 64
+
+
+def test_resources_are_the_compiler_s(cache: KernelCache) -> None:
+    """Static shared memory and the module's own constants."""
+    source = """
+__constant__ double table[4];
+extern "C" __global__ void k(double *x) {
+    __shared__ double part[64];
+    part[threadIdx.x] = x[0] * table[threadIdx.x];
+    __syncthreads();
+    x[0] = part[threadIdx.x ^ 1];
+}"""
+    kernel = cached_kernel(source, arch="sm_80", cache=cache)
+
+    assert (kernel.shared_mem_per_block, kernel.const_mem_size) == (512, 32)
+
+
+def test_each_target_of_a_list_is_compiled(cache: KernelCache) -> None:
+    """arch=[...] compiles all of them ahead; the same target twice is one."""
+    kernel = cached_kernel(SAXPY, arch=["sm_80", "sm_90", (8, 0), "compute_90"], cache=cache)
+    kernel.compile()
+
+    assert cache.info().entries == 3
+    assert {read_cubin(kernel.cubin(arch)).sm for arch in ("sm_80", "sm_90")} == {80, 90}
+    assert kernel.cubin("compute_90") == b""
+    assert ".target sm_90" in kernel.ptx("compute_90")
+    assert counts(cache)[0] == 3
+
+
+def test_key_never_compiles(cache: KernelCache) -> None:
+    """The digest of the request, for each target its own."""
+    kernel = cached_kernel("this does not compile", cache=cache)
+
+    assert len({kernel.key("sm_80"), kernel.key("sm_90"), kernel.key("sm_90a"), kernel.key("compute_90")}) == 4
+    assert counts(cache) == (0, 0, 0)
+
+
+def test_auto_without_a_device_is_said(cache: KernelCache) -> None:
+    """`arch="auto"` needs a device to ask; the hint names a target."""
+    if _has_device():
+        pytest.skip("there is a device here")
+    kernel = cached_kernel(SAXPY, cache=cache)
+    for use in (kernel.compile, kernel.key, lambda: kernel[1, 1]):
+        with pytest.raises(NoDeviceError, match="cannot find a CUDA device") as caught:
+            use()
+        assert "arch='sm_90'" in caught.value.hint
+
+
+def _has_device() -> bool:
+    from numba import cuda
+
+    return bool(cuda.is_available())
+
+
+def test_launch_needs_a_configuration(cache: KernelCache) -> None:
+    """As in Numba, `kernel(args)` is an error that says what to write; so is a wrong number in the brackets."""
+    kernel = cached_kernel(SAXPY, cache=cache)
+    with pytest.raises(LaunchConfigError, match="it has no grid and block") as caught:
+        kernel(1, 2, 3)
+    assert "[grid, block]" in caught.value.hint
+    for config in (1, (1,), (1, 1, 0, 0, 0)):
+        with pytest.raises(LaunchConfigError, match=r"a launch takes \[grid, block\]"):
+            kernel[config]
+    with pytest.raises(LaunchConfigError, match="a count is not negative"):
+        kernel.forall(-1)
+    assert kernel.forall(0)(1, 2, 3) is None  # type: ignore[func-returns-value]
+
+
+def test_refused_source_is_refused_each_time(cache: KernelCache) -> None:
+    """A failed compile stores nothing and is not remembered as done."""
+    kernel = cached_kernel("nonsense", arch="sm_90", cache=cache)
+    for _ in range(2):
+        with pytest.raises(CompileError):
+            kernel.compile()
+
+    assert cache.info().entries == 0
+    assert counts(cache) == (0, 0, 2)
+
+
+def test_wrong_entry_is_said_at_first_use(cache: KernelCache) -> None:
+    """The candidates are listed."""
+    with pytest.raises(EntryError, match="the source has saxpy"):
+        cached_kernel(SAXPY, name="axpy", arch="sm_90", cache=cache).compile()
+
+
+def test_disassembly_where_the_tool_is_there(cache: KernelCache) -> None:
+    """nvdisasm's text, or the error that names what to install."""
+    kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    if find_nvidia_binary_utility("nvdisasm"):
+        assert "saxpy" in kernel.inspect_sass()
+    else:
+        with pytest.raises(numba_kcache.ToolchainMissingError, match="nvdisasm is not installed"):
+            kernel.inspect_sass()
+
+
+# -- decorator forms, names -----------------------------------------------------------------------------------
+
+
+def test_decorator_in_all_its_forms(cache: KernelCache) -> None:
+    """Bare, called, called with options, and as a function."""
+
+    @cached_kernel
+    def bare() -> str:
+        return EMPTY
+
+    @cached_kernel()
+    def called() -> str:
+        return EMPTY
+
+    @cached_kernel(arch="sm_90", cache=cache)
+    def with_options() -> str:
+        return EMPTY
+
+    for kernel in (bare, called, with_options, cached_kernel(EMPTY), cache.get_or_compile(EMPTY)):
+        assert isinstance(kernel, CachedKernel)
+    with_options.compile()
+    assert counts(cache) == (1, 0, 1)
+
+
+def test_get_or_compile_is_of_that_cache(cache: KernelCache) -> None:
+    """Source, name and options; the kernel lives in the cache it was asked of."""
+    source = SAXPY + "template<class T> __global__ void axpy(T a) {}"
+    kernel = cache.get_or_compile(source, "axpy<double>", arch="sm_90", fastmath=True)
+    kernel.compile()
+
+    assert cache.info().entries == 1
+    assert kernel.params[0].code == "f8"
+    assert numba_kcache.info().entries == 0
+
+
+def test_kernel_is_a_class_attribute() -> None:
+    """On the class and on an instance: the kernel itself, not a bound method."""
+    assert kernels.Model.saxpy is kernels.Model().saxpy
+    assert kernels.Model.saxpy.__doc__ == "A class attribute."
+    assert repr(kernels.Model.saxpy) == "<CachedKernel tests.support.kernels.Model.saxpy>"
+
+
+def test_redefined_kernel_is_another(cache: KernelCache) -> None:
+    """A re-run notebook cell with other source: the new name launches the new code."""
+    made = []
+    for factor in (2, 3):
+        names: dict[str, Any] = {"cached_kernel": cached_kernel, "cache": cache}
+        cell = f"""
+@cached_kernel(arch="sm_90", cache=cache)
+def k() -> str:
+    return 'extern "C" __global__ void k(float *x) {{ *x *= {factor}; }}'
+"""
+        exec(cell, names)
+        made.append(names["k"].cubin())
+
+    assert made[0] != made[1]
+    assert counts(cache)[0] == 2
+
+
+# -- pickling -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [kernels.saxpy, kernels.Model.saxpy])
+def test_importable_kernel_pickles_by_its_name(kernel: CachedKernel) -> None:
+    """Module level and class attribute: the very object comes back, as for functions."""
+    assert pickle.loads(pickle.dumps(kernel)) is kernel
+    assert copy.deepcopy(kernel) is kernel
+
+
+def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
+    """Nested, under another name, from text or a relative file: same source, same options, same key."""
+
+    @cached_kernel(arch="sm_80", fastmath=True, defines={"N": 3})
+    def saxpy() -> str:
+        return SAXPY + EMPTY
+
+    (tmp_path / "saxpy.cu").write_text(SAXPY + EMPTY)
+    names: dict[str, Any] = {"cached_kernel": cached_kernel, "Path": Path}
+    (tmp_path / "user.py").write_text("")
+    code = "kernel = cached_kernel(Path('saxpy.cu'), arch='sm_80', include_dirs=['include'])"
+    exec(compile(code, str(tmp_path / "user.py"), "exec"), names)
+
+    for kernel in (saxpy, kernels.renamed, cached_kernel(SAXPY, arch="sm_80", name="saxpy"), names["kernel"]):
+        again = pickle.loads(pickle.dumps(kernel))
+
+        assert again is not kernel
+        assert again.key() == kernel.key()
+        assert again.__name__ == kernel.__name__
+        assert again._plan.options == kernel._plan.options
+        again.compile()
+        assert pickle.loads(pickle.dumps(again)).key() == kernel.key()
+
+
+def test_kernel_of_a_cache_pickles_without_it(cache: KernelCache) -> None:
+    """A cache is this process's; the kernel that comes back uses the process's own."""
+    kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
+    kernel.compile()
+
+    again = pickle.loads(pickle.dumps(kernel))
+    again.compile()
+
+    assert again.key() == kernel.key()
+    assert counts(cache)[0] == numba_kcache.info("process").compiles == 1
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+def together(count: int, work: Any) -> list[BaseException]:
+    """Run `work(0..count-1)` in as many threads that start at once; what they raised."""
+    begin, failed = threading.Barrier(count), list[BaseException]()
+
+    def one(number: int) -> None:
+        begin.wait()
+        try:
+            work(number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
+def test_threads_of_one_kernel_compile_once(cache: KernelCache) -> None:
+    """Eight threads, one kernel object: one compile, one miss, the same code for all."""
+    asked = []
+
+    def text() -> str:
+        asked.append(1)
+        return SAXPY
+
+    kernel = cached_kernel(text, kind="cuda", name="saxpy", arch="sm_90", cache=cache)
+    cubins: dict[int, bytes] = {}
+
+    assert not together(8, lambda number: cubins.__setitem__(number, kernel.cubin()))
+    assert len(set(cubins.values())) == 1
+    assert (counts(cache), len(asked)) == ((1, 0, 1), 1)
+
+
+def test_threads_of_equal_kernels_compile_once(cache: KernelCache) -> None:
+    """Eight kernel objects of one key: one compile, seven hits."""
+    made = [cached_kernel(SAXPY, arch="sm_90", cache=cache) for _ in range(8)]
+
+    assert not together(8, lambda number: made[number].compile())
+    assert counts(cache) == (1, 7, 1)
+
+
+def test_threads_of_different_kernels_do_not_disturb_each_other(cache: KernelCache) -> None:
+    """Each gets its own code."""
+    sources = [f'extern "C" __global__ void k{n}(int *x) {{ *x = {n}; }}' for n in range(8)]
+    made = [cached_kernel(source, arch="sm_90", cache=cache) for source in sources]
+
+    assert not together(8, lambda number: made[number].compile())
+    assert [kernel._at_hand().artifact.entries[0].symbol for kernel in made] == [f"k{n}" for n in range(8)]
+    assert counts(cache) == (8, 0, 8)
+
+
+# -- a second process -----------------------------------------------------------------------------------------
+
+SERVED = """
+import sys
+import numba_kcache
+from numba_kcache import cached_kernel
+source = sys.argv[1]
+
+@cached_kernel(arch="sm_90")
+def saxpy() -> str:
+    return source
+
+linked = cached_kernel(source, arch="sm_90", lto=True)
+for kernel in (saxpy, linked):
+    kernel.compile()
+maps = open("/proc/self/maps").read()
+info = numba_kcache.info("process")
+names = ("libnvrtc", "libnvvm", "libnvJitLink", "libcuda.so")
+print(info.compiles, info.hits, info.misses, *[name in maps for name in names], "numba" in sys.modules)
+print(saxpy.key(), linked.key(), *saxpy.params, sep="|")
+"""
+
+
+def test_second_process_compiles_nothing_and_maps_no_compiler(tmp_path: Path) -> None:
+    """Served from disk: no NVRTC, NVVM, nvJitLink or driver in its memory, and Numba not even imported."""
+    first, second = (in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path)).splitlines() for _ in range(2))
+
+    assert first[0] == "2 0 2 True False True False False"
+    assert second[0] == "0 2 0 False False False False False"
+    assert first[1] == second[1]
+    assert second[1].endswith("|float|float const*|float*|int")
+
+
+WITHOUT_COMPILERS = (
+    """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cuda", "numba"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+"""
+    + SERVED
+)
+
+
+def test_hit_needs_no_compiler_installed(tmp_path: Path) -> None:
+    """A process in which neither CUDA nor Numba can be imported is served all the same."""
+    in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path))
+
+    said = in_python(WITHOUT_COMPILERS, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path)).splitlines()
+
+    assert said[0] == "0 2 0 False False False False False"
+
+
+# -- what cannot be cached ------------------------------------------------------------------------------------
+
+STAMPED = '#define NOW __DATE__\nextern "C" __global__ void k(char *x) { *x = NOW[0]; }'
+
+
+def test_uncacheable_kernel_compiles_with_one_warning(cache: KernelCache) -> None:
+    """A source with the clock in it runs, uncached, and says so once however often it is asked."""
+    kernel = cached_kernel(STAMPED, arch="sm_90", cache=cache)
+    with pytest.warns(numba_kcache.KCacheWarning, match="is not cached: it uses __DATE__ or __TIME__") as caught:
+        assert kernel.params[0].code == "*i1"
+    assert len(caught) == 1
+
+    cache.resolver.forget()
+    assert kernel.cubin()
+    assert cache.info().entries == 0
+    assert counts(cache) == (2, 0, 2)
+
+
+def test_uncacheable_kernel_is_refused_where_caching_was_asked_for(cache: KernelCache) -> None:
+    """`.key()`, `.compile()`, strict=True: the reason, and nothing is compiled."""
+    loose = cached_kernel(STAMPED, arch="sm_90", cache=cache)
+    strict = cached_kernel(STAMPED, arch="sm_90", cache=cache, strict=True)
+
+    uses = (loose.key, loose.compile, strict.key, strict.compile, strict.cubin, lambda: strict.params)
+    for use in uses:
+        with pytest.raises(UncacheableError, match="it uses __DATE__ or __TIME__"):
+            use()
+    assert counts(cache) == (0, 0, 0)
+
+
+def test_depends_enter_the_key(cache: KernelCache, tmp_path: Path) -> None:
+    """Plain values and the content of files; an edited file is another key, a touched one is not."""
+    file = tmp_path / "weights.txt"
+    file.write_text("1")
+
+    def key(*depends: Any) -> str:
+        return cached_kernel(EMPTY, arch="sm_90", cache=cache, depends=depends).key()
+
+    before = key(file)
+    file.touch()
+    assert key(file) == before
+    file.write_text("2")
+    assert key(file) != before
+    assert len({key(), key(1), key("1"), key(b"1"), key(None), key([1]), key({"a": 1})}) == 7
+    for wrong, says in (
+        ({1}, "encode a set"),
+        ([{1}], "encode a set"),
+        (tmp_path / "gone", "cannot read"),
+    ):
+        with pytest.raises(OptionError, match=says):
+            key(wrong)
+
+
+def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
+    """Whatever can be keyed can be stored with its explanation."""
+    kernel = cached_kernel(EMPTY, arch="sm_90", cache=cache, depends=[b"\xff", float("inf"), "\ud800"])
+    kernel.compile()
+
+    assert cache.info().entries == 1
+
+
+def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> None:
+    """A device that NVRTC does not know yet: PTX for the driver to finish, and one warning."""
+    kernel = cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))
+
+    with pytest.warns(KCacheWarning, match="sm_990a") as said:
+        found = kernel._resolve_for_device(Target(99, 0, "a"))
+
+    assert len(said) == 1
+    assert found.artifact.target.virtual
+    assert not found.artifact.cubin
+    assert b".entry saxpy" in found.artifact.ptx
+
+
+def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:
+    """An older device is an error that lists what there is."""
+    with pytest.raises(OptionError, match="sm_75"):
+        cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolve_for_device(Target(7, 0))

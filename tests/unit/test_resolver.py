@@ -1,0 +1,481 @@
+"""From a request to an artifact: every mode, every trouble with the store, and what is counted and said."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.model.artifact import artifact_header
+from numba_kcache.observe.info import bytes_text, seconds_text
+from numba_kcache.store import directory as directories
+from numba_kcache.store.entry import StoredEntry
+from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
+from tests.support.stores import file_of
+
+OTHER = 'extern "C" __global__ void other(int a) {}'
+
+
+def open_cache(directory: Path, **settings: Any) -> KernelCache:
+    return KernelCache(directory, durability="none", **settings)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def compiled(cache: KernelCache, source: str = SAXPY, **options: Any) -> numba_kcache.CachedKernel:
+    """A kernel of this cache, resolved for sm_90."""
+    kernel = cached_kernel(source, arch="sm_90", cache=cache, **options)
+    kernel.compile()
+    return kernel
+
+
+def counts(cache: KernelCache) -> tuple[int, int, int]:
+    """(compiles, hits, misses) of this process."""
+    info = cache.info("process")
+    return info.compiles, info.hits, info.misses
+
+
+def heard(cache: KernelCache) -> list[Event]:
+    """What the cache tells from now on."""
+    events: list[Event] = []
+    cache.subscribe(events.append)
+    return events
+
+
+# -- where an artifact comes from -------------------------------------------------------------------------------
+
+
+def test_resolved_kernel_counts_nothing_more(directory: Path) -> None:
+    """A resolution is counted once for a kernel and target, however often it is used."""
+    cache = open_cache(directory)
+    kernel = compiled(cache)
+    for _ in range(3):
+        kernel.compile()
+        assert kernel.cubin()
+
+    assert counts(cache) == (1, 0, 1)
+
+
+def test_second_kernel_object_is_served_from_memory(directory: Path) -> None:
+    """Same key, same process: nothing is read, and it is the same bytes."""
+    cache = open_cache(directory)
+    first = compiled(cache)
+    for path in directory.rglob("entries/*/*"):
+        path.unlink()
+    second = compiled(cache)
+
+    assert second.cubin() == first.cubin()
+    assert counts(cache) == (1, 1, 1)
+    assert cache.info("process").loads == 0
+
+
+def test_second_cache_is_served_from_disk(directory: Path) -> None:
+    """Everything about the kernel comes back: types, resources, PTX, log and compile time."""
+    source = SAXPY + '\nextern "C" __global__ void k() { int unused; }'
+    first = compiled(open_cache(directory), source, name="saxpy")
+    cache = open_cache(directory)
+    second = compiled(cache, source, name="saxpy")
+
+    assert counts(cache) == (0, 1, 0)
+    assert second._at_hand().artifact._replace(extras={}) == first._at_hand().artifact._replace(extras={})
+    assert (second.ptx(), second.log) == (first.ptx(), first.log)
+    assert "never referenced" in second.log
+    info = cache.info("process")
+    assert (info.loads, info.load_time_s > 0) == (1, True)
+    assert info.time_saved_s == pytest.approx(second._at_hand().artifact.compile_time_s - info.load_time_s)
+
+
+def test_resolution_tells_what_it_did(directory: Path) -> None:
+    """MISS, COMPILE_BEGIN, COMPILE_END, STORED; then HIT with its source."""
+    cache = open_cache(directory)
+    events = heard(cache)
+    kernel = compiled(cache)
+    compiled(cache)
+    key = kernel.key()
+
+    assert [each.kind for each in events] == [
+        EventKind.MISS, EventKind.COMPILE_BEGIN, EventKind.COMPILE_END, EventKind.STORED, EventKind.HIT,
+    ]  # fmt: skip
+    assert {each.fields["key"] for each in events} == {key}
+    assert events[-1].fields["source"] == "memory"
+    assert {each.fields["target"] for each in events if "target" in each.fields} == {"sm_90"}
+
+
+def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
+    """COMPILE_FAILED with the error; the next attempt compiles again."""
+    cache = open_cache(directory)
+    events = heard(cache)
+    with pytest.raises(numba_kcache.CompileError):
+        compiled(cache, "nonsense")
+
+    assert [each.kind for each in events] == [EventKind.MISS, EventKind.COMPILE_BEGIN, EventKind.COMPILE_FAILED]
+    assert cache.info().entries == 0
+
+
+def test_other_compiler_is_another_entry(directory: Path) -> None:
+    """After an upgrade nothing old is served; the old entry stays for whoever still has that compiler."""
+    first = open_cache(directory)
+    key = compiled(first).key()
+    second = open_cache(directory)
+    second.resolver.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
+    events = heard(second)
+    with pytest.raises(AttributeError):  # the made-up toolchain has no headers: the miss is what is looked at
+        compiled(second)
+
+    assert events[0].kind is EventKind.MISS
+    assert events[0].fields["key"] != key
+
+
+def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> None:
+    """toolchain="any": the family's manifest leads to what another compiler made."""
+    cubin = compiled(open_cache(directory)).cubin()
+    for given in (COMPILERS, {}):
+        cache = open_cache(directory, toolchain="any" if given else "exact")  # none at all: whatever is there
+        cache.resolver.toolchain = MadeUpToolchain(given, VERSIONS)  # type: ignore[assignment]
+
+        assert compiled(cache).cubin() == cubin
+        assert counts(cache) == (0, 1, 0)
+
+
+# -- modes ------------------------------------------------------------------------------------------------------
+
+
+def test_off_keeps_nothing_on_disk(directory: Path) -> None:
+    """mode="off": each kernel object compiles, nothing is written, nothing is read."""
+    compiled(open_cache(directory / "used"))
+    for name in ("used", "fresh"):
+        cache = open_cache(directory / name, mode="off")
+        compiled(cache)
+        compiled(cache)
+        assert counts(cache) == (2, 0, 2)
+        assert cache.info().hits == 0
+
+    assert not (directory / "fresh").exists()
+
+
+def test_readonly_reads_and_never_writes(directory: Path) -> None:
+    """Hits are served; a miss compiles and leaves no trace, not even a directory."""
+    cache = open_cache(directory, mode="readonly")
+    compiled(cache)
+    cache.info()
+    assert not directory.exists()
+
+    compiled(open_cache(directory))
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+    cache = open_cache(directory, mode="readonly")
+    compiled(cache)
+    compiled(cache, OTHER)
+    cache.info()
+
+    assert counts(cache) == (1, 1, 1)
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
+
+
+def test_frozen_serves_and_refuses(directory: Path) -> None:
+    """A miss is an error that names kernel and target; no compiler is asked."""
+    compiled(open_cache(directory))
+    cache = open_cache(directory, mode="frozen")
+    compiled(cache)
+    with pytest.raises(FrozenCacheError, match=r"cannot compile .* for sm_90: the cache is frozen"):
+        compiled(cache, OTHER)
+    with pytest.raises(UncacheableError):
+        compiled(cache, "__DATE__")
+
+    assert counts(cache)[:2] == (0, 1)
+
+
+def test_refresh_compiles_and_overwrites(directory: Path) -> None:
+    """mode="refresh": the stored entry is replaced, and served to the next."""
+    key = compiled(open_cache(directory)).key()
+    path = file_of(open_cache(directory).resolver.store, key)  # type: ignore[arg-type]
+    before = path.stat().st_ino
+    cache = open_cache(directory, mode="refresh")
+    compiled(cache)
+
+    assert counts(cache) == (1, 0, 1)
+    assert path.stat().st_ino != before
+    later = open_cache(directory)
+    compiled(later)
+    assert counts(later) == (0, 1, 0)
+
+
+def test_verify_compares_what_is_stored(directory: Path) -> None:
+    """mode="verify": the same code passes in silence, other code is told once as trouble."""
+    kernel = compiled(open_cache(directory))
+    cache = open_cache(directory, mode="verify")
+    compiled(cache)
+    assert cache.info("process").errors == 0
+
+    header = artifact_header(kernel._at_hand().artifact)
+    assert cache.resolver.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
+    cache = open_cache(directory, mode="verify")
+    with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
+        compiled(cache)
+    assert cache.info("process").errors == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "readonly", "frozen"])
+def test_mode_comes_from_the_environment(tmp_path: Path, mode: str) -> None:
+    """NUMBA_KCACHE_MODE for the process's cache."""
+    code = """
+import sys
+from numba_kcache import cached_kernel, info, FrozenCacheError
+try:
+    cached_kernel(sys.argv[1], arch="sm_90").compile()
+    print("compiled", info("process").compiles)
+except FrozenCacheError:
+    print("frozen")
+"""
+    said = in_python(code, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / "cache"), NUMBA_KCACHE_MODE=mode)
+
+    assert said.strip() == ("frozen" if mode == "frozen" else "compiled 1")
+    assert not (tmp_path / "cache").exists()
+
+
+# -- trouble ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["below a file", "a file", "of others", "nowhere"])
+def test_directory_that_cannot_be_used_costs_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Three kernels compile and work; one warning, a count in errors, and nothing else."""
+    monkeypatch.setattr(directories, "LOCAL_PARENT", str(tmp_path / "no such folder"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder either"))
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    where = {
+        "below a file": tmp_path / "file" / "cache",
+        "a file": tmp_path / "file",
+        "of others": tmp_path / "open",
+        "nowhere": Path("/proc/no/such/place"),
+    }[place]
+    cache = open_cache(where)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for source in (SAXPY, OTHER, EMPTY, SAXPY):
+            assert compiled(cache, source).params is not None
+
+    assert [each.category for each in caught] == [KCacheWarning], [str(each.message) for each in caught]
+    assert cache.info("process").errors >= 1
+    assert counts(cache) == (3, 1, 3)
+
+
+def damage_flip(data: bytes) -> bytes:
+    return data[:200] + bytes((data[200] ^ 1,)) + data[201:]
+
+
+def damage_cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def damage_empty(_data: bytes) -> bytes:
+    return b""
+
+
+def damage_other(_data: bytes) -> bytes:
+    return b"not an entry at all"
+
+
+@pytest.mark.parametrize("damage", [damage_flip, damage_cut, damage_empty, damage_other])
+def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
+    """Set aside, told once, counted; the next process is served the healed one."""
+    kernel = compiled(open_cache(directory))
+    path = file_of(open_cache(directory).resolver.store, kernel.key())  # type: ignore[arg-type]
+    path.write_bytes(damage(path.read_bytes()))
+    cache = open_cache(directory)
+    with pytest.warns(KCacheWarning, match="a damaged cache entry was set aside") as caught:
+        again = compiled(cache)
+
+    assert len(caught) == 1
+    assert again.cubin() == kernel.cubin()
+    assert (counts(cache), cache.info("process").errors) == ((1, 0, 1), 1)
+    healed = open_cache(directory)
+    compiled(healed)
+    assert counts(healed) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"kind": "exe"}, {"target": "sm_90", "kind": "cuda", "entries": [], "compile_time_s": "1", "attributes": {}}],
+)
+def test_entry_that_holds_no_artifact_is_compiled_again(directory: Path, header: dict[str, Any]) -> None:
+    """Whole as a file, of another shape inside: as damaged as one with a flipped byte."""
+    key = compiled(open_cache(directory)).key()
+    assert open_cache(directory).resolver.store.put(StoredEntry(key, header, {"cubin": b"x"}))
+    cache = open_cache(directory)
+    with pytest.warns(KCacheWarning, match="damaged cache entry"):
+        compiled(cache)
+
+    assert (counts(cache), cache.info("process").errors) == ((1, 0, 1), 1)
+
+
+def test_warnings_as_errors_do_not_reach_the_user(directory: Path) -> None:
+    """`python -W error`: damage, an unusable directory and an uncacheable kernel still work."""
+    code = """
+import sys
+from numba_kcache import cached_kernel
+for source in sys.argv[1:]:
+    assert cached_kernel(source, arch="sm_90").params is not None
+print("done")
+"""
+    said = in_python(
+        "import warnings; warnings.simplefilter('error')\n" + code, SAXPY, "#define NOW __DATE__\n" + EMPTY,
+        NUMBA_KCACHE_DIR="/proc/no/such/place", TMPDIR="/proc/none",
+    )  # fmt: skip
+
+    assert said.strip() == "done"
+
+
+# -- the verbs --------------------------------------------------------------------------------------------------
+
+
+def test_clear_makes_everything_resolve_anew(directory: Path) -> None:
+    """Entries go, and kernels that were resolved compile again at their next use."""
+    cache = open_cache(directory)
+    kernel = compiled(cache)
+    compiled(cache, OTHER)
+
+    assert cache.clear() == 2
+    assert cache.info().entries == 0
+    kernel.compile()
+    assert counts(cache) == (3, 0, 3)
+    assert cache.clear() == 1
+    assert cache.clear() == 0
+
+
+def test_prune_removes_the_least_recently_used(directory: Path) -> None:
+    """Down to a size; the count of what went is the answer and in info()."""
+    cache = open_cache(directory)
+    for source in (SAXPY, OTHER, EMPTY):
+        compiled(cache, source)
+
+    assert cache.prune(max_size_bytes=1) == 3
+    assert cache.info().entries == 0
+
+
+def test_configure_directory_moves_every_kernel(tmp_path: Path) -> None:
+    """The next use of a resolved kernel goes to the new directory; going back finds the old entry."""
+    kernel = cached_kernel(SAXPY, arch="sm_90")
+    numba_kcache.configure(directory=tmp_path / "one")
+    kernel.compile()
+    numba_kcache.configure(directory=tmp_path / "two")
+    kernel.compile()
+
+    assert numba_kcache.info("process").compiles == 1
+    assert all(any((tmp_path / name).rglob("entries/*/*")) for name in ("one", "two"))
+    numba_kcache.configure(directory=tmp_path / "one")
+    kernel.compile()
+    assert (numba_kcache.info("process").compiles, numba_kcache.info("process").hits) == (0, 1)
+
+
+def test_functions_are_those_of_the_process_s_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """info, print_info, subscribe, prune, clear."""
+    events: list[Event] = []
+    end = numba_kcache.subscribe(events.append)
+    cached_kernel(EMPTY, arch="sm_90").compile()
+    end()
+    numba_kcache.print_info("process")
+
+    assert events
+    assert numba_kcache.info().directory == os.environ["NUMBA_KCACHE_DIR"]
+    assert "compiles" in capsys.readouterr().out
+    assert numba_kcache.prune(older_than=3600) == 0
+    assert numba_kcache.clear() == 1
+
+
+def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
+    """Two processes, one compile and one hit between them; the counts survive both."""
+    code = "import sys\nfrom numba_kcache import cached_kernel\ncached_kernel(sys.argv[1], arch='sm_90').compile()"
+    for _ in range(2):
+        in_python(code, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path))
+    info = open_cache(tmp_path).info()
+
+    assert (info.compiles, info.hits, info.misses, info.entries, info.loads) == (1, 1, 1, 1, 1)
+    assert info.time_saved_s > 0
+    assert open_cache(tmp_path).info("process").hits == 0
+
+
+# -- info -------------------------------------------------------------------------------------------------------
+
+
+def test_info_is_a_value_that_prints_as_a_table(directory: Path) -> None:
+    """Every figure of the contract, as attribute, in the dict, in text and as HTML."""
+    cache = open_cache(directory, max_size_bytes="10MB")
+    compiled(cache)
+    compiled(cache)
+    info = cache.info("process")
+    text, html, figures = str(info), info._repr_html_(), info.to_dict()
+
+    assert (info.directory, info.max_size_bytes, info.hit_rate, info.entries) == (str(directory), 10**7, 0.5, 1)
+    assert {"directory", "entries", "size_bytes", "max_size_bytes", "hits", "misses", "hit_rate", "waited", "evictions",
+            "errors", "compile_time_s", "load_time_s", "avg_compile_time_s", "avg_load_time_s", "time_saved_s",
+            "tiers"} <= set(figures)  # fmt: skip
+    assert all(getattr(info, name) == value for name, value in figures.items())
+    assert text.splitlines()[0] == "numba_kcache, this process"
+    assert f"directory   {directory}" in text
+    assert "hits        1 (50%)" in text
+    assert "of 9.5 MiB" in text
+    assert html.startswith("<table>")
+    assert f"<td style='text-align:left'>{directory}</td>" in html
+
+
+def test_html_escapes_the_directory(tmp_path: Path) -> None:
+    """A folder's name is text, not markup."""
+    html = open_cache(tmp_path / "<b>&").info()._repr_html_()
+
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>" not in html
+
+
+def test_empty_cache_has_no_rates(directory: Path) -> None:
+    """Nothing is divided by nothing."""
+    info = open_cache(directory).info()
+
+    assert (info.hit_rate, info.avg_compile_time_s, info.avg_load_time_s, info.entries) == (0, 0, 0, 0)
+    assert "in memory" not in str(info)
+
+
+def test_unknown_scope_is_refused(directory: Path) -> None:
+    """Two scopes, no others."""
+    with pytest.raises(SettingsError, match="cannot use scope='today'"):
+        open_cache(directory).info("today")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1468006, "1.4 MiB"), (2**41, "2048.0 GiB")],
+)
+def test_sizes_read_well(size_bytes: int, text: str) -> None:
+    """In the unit that people would use."""
+    assert bytes_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 us"), (85e-6, "85 us"), (2.1e-3, "2.1 ms"), (8.5, "8.5 s"), (190, "3 min 10 s")]
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    """In the unit that people would use."""
+    assert seconds_text(seconds) == text
+
+
+def test_process_cache_is_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels without cache= share it; a KernelCache of one's own is apart."""
+    cached_kernel(EMPTY, arch="sm_90").compile()
+    cached_kernel(EMPTY, arch="sm_90").compile()
+
+    assert (numba_kcache.info("process").compiles, numba_kcache.info("process").hits) == (1, 1)
+    assert "numba" not in vars(sys.modules["numba_kcache.resolver"])
