@@ -106,8 +106,9 @@ class Resolver:
         return job.components + made_by
 
     def _ask_toolchain(self, libraries: Sequence[str], distributions: Sequence[str]) -> tuple[Component, ...]:
-        builds = {name: found.build if (found := self.toolchain.library(name)) else None for name in libraries}
-        versions = {name: self.toolchain.version(name) for name in distributions}
+        with self.toolchain.saving_once():
+            builds = {name: found.build if (found := self.toolchain.library(name)) else None for name in libraries}
+            versions = {name: self.toolchain.version(name) for name in distributions}
         return component("compilers", dict(builds)), component("versions", dict(versions))
 
     def key(self, job: Job) -> str:

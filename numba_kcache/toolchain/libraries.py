@@ -17,6 +17,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
@@ -51,6 +52,7 @@ class Toolchain:
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record | None = None
+        self._is_saved_later = self._is_dirty = False
 
     def library(self, name: str) -> Library | None:
         """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
@@ -105,6 +107,19 @@ class Toolchain:
                 self._save(self._name, self._remembered())
             return tuple((root, identity) for root, identity, _ in known)
 
+    @contextmanager
+    def saving_once(self) -> Iterator[None]:
+        """Save what is learned inside at the end, in one go: ten questions would write ten times."""
+        with self._lock:
+            self._is_saved_later = True
+            try:
+                yield
+            finally:
+                self._is_saved_later = False
+                if self._is_dirty:
+                    self._is_dirty = False
+                    self._save(self._name, self._remembered())
+
     def forget(self) -> None:
         """Look at the record again at the next question."""
         with self._lock:
@@ -128,7 +143,10 @@ class Toolchain:
     def _remember(self, table: str, name: str, value: Any) -> None:
         record = self._remembered()
         record.setdefault(table, {})[name] = value
-        self._save(self._name, record)
+        self._is_dirty = True
+        if not self._is_saved_later:
+            self._is_dirty = False
+            self._save(self._name, record)
 
 
 def _name_of_surroundings() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from numba_kcache.inputs.source import SourceDefinition
@@ -32,6 +33,10 @@ class MadeUpToolchain:
     def version(self, distribution: str) -> str | None:
         """The version in the table."""
         return self._versions.get(distribution)
+
+    def saving_once(self) -> AbstractContextManager[None]:
+        """Nothing is saved."""
+        return nullcontext()
 
 
 def job_of(
