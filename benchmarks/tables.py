@@ -42,10 +42,8 @@ def import_time() -> str:
     """One sentence: what the import and three decorations add."""
     result = result_of("import_time")
     bare, ours = (statistics.median(times) * 1e3 for times in result["samples"].values())
-    return (
-        f"Importing the package and decorating three kernels adds {ours - bare:.0f} ms to a bare Python of {bare:.0f} ms\n"
-        f"(`benchmarks/import_time.py`, {machine_of(result)})"
-    )
+    more = f"adds {ours - bare:.0f} ms to a bare Python of {bare:.0f} ms"
+    return f"Importing the package and decorating three kernels {more}\n(`benchmarks/import_time.py`, {machine_of(result)})"
 
 
 def cell(times_s: list[float]) -> str:
