@@ -43,7 +43,8 @@ def import_time() -> str:
     result = result_of("import_time")
     bare, ours = (statistics.median(times) * 1e3 for times in result["samples"].values())
     more = f"adds {ours - bare:.0f} ms to a bare Python of {bare:.0f} ms"
-    return f"Importing the package and decorating three kernels {more}\n(`benchmarks/import_time.py`, {machine_of(result)})"
+    where = f"(`benchmarks/import_time.py`, {machine_of(result)})"
+    return f"Importing the package and decorating three kernels {more}\n{where}"
 
 
 def cell(times_s: list[float]) -> str:
