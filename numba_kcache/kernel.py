@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
+from .inputs.numba_objects import is_dispatcher
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import BindGrid, Launch, Launcher
@@ -26,7 +27,8 @@ from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, UnknownTargetError, parse_target
+from .model.target import Target, UnknownTargetError, read_arch
+from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
@@ -59,7 +61,7 @@ class CachedKernel:
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._plan, self._options = plan, options
-        self._arch = _read_arch(options.get("arch", "auto"))
+        self._arch = read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
@@ -229,7 +231,7 @@ class CachedKernel:
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         if arch is not None:
-            return _read_arch(arch) or (current_device().target,)
+            return read_arch(arch) or (current_device().target,)
         return self._arch or (current_device().target,)
 
     def _at_hand(self) -> Resolution:
@@ -396,7 +398,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
 _OWN_OPTIONS = frozenset(("name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache"))
 
 
-def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel:
+def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
     kind = options.get("kind")
     if kind is not None and kind not in _KINDS:
@@ -407,7 +409,11 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
         definition = define_text(thing, kind, depth)
     elif isinstance(thing, Path):
         definition = define_path(thing, kind, depth)
-    elif callable(thing) and hasattr(thing, "__code__") and (kind in ("cuda", "ptx") or returns_source(thing)):
+    elif is_dispatcher(thing) or kind == "numba":
+        return make_numba_kernel(thing, options)
+    elif callable(thing) and hasattr(thing, "__code__"):
+        if kind is None and not returns_source(thing):
+            return make_numba_kernel(thing, options)
         definition = define_function(thing, kind)
     else:
         raise OptionError(
@@ -457,14 +463,3 @@ def _cache_of(options: dict[str, Any]) -> Any:
     if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
         raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
     return value
-
-
-def _read_arch(arch: Any) -> tuple[Target, ...]:
-    """The targets that `arch` names; none for "auto"."""
-    if arch is None or arch == "auto":
-        return ()
-    if isinstance(arch, (list, set, frozenset)):
-        if not arch:
-            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
-        return tuple(dict.fromkeys(parse_target(each) for each in arch))
-    return (parse_target(arch),)

@@ -104,10 +104,21 @@ class LoadedKernel:
             _done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
             self._shared_allowed = dynamic_bytes
 
+    def prefer_shared(self, percent: int) -> None:
+        """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
+        import cuda.bindings.driver as driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        _done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
+
+    @property
+    def numba_function(self) -> Any:
+        """The kernel as Numba's own launch code takes it."""
+        return self._module.numba.get_function(self.entry.symbol)
+
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
-        function = self._module.numba.get_function(self.entry.symbol)
-        _grid, block = self.device.context.get_max_potential_block_size(function, 0, dynamic_bytes, 1024)
+        _grid, block = self.device.context.get_max_potential_block_size(self.numba_function, 0, dynamic_bytes, 1024)
         return int(block)
 
 
@@ -237,25 +248,31 @@ def current_ordinal() -> int:
 def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool, relaunch: Relaunch) -> Launcher:
     """What packs and launches the kernel on its device, and asks `relaunch` where it cannot."""
     import cuda.bindings.driver as driver
-    import cuda.core as core
 
-    around = Surroundings(
-        device=kernel.device.ordinal,
-        order_after=StreamOrder(driver).order_after,
-        device_of=_device_of if _device_count() > 1 else None,
-        context=weakref.proxy(kernel.device.context),
-        numba_stream=core.Stream.from_handle,
-    )
     return Launcher(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=kernel.function,
         driver=driver,
-        around=around,
+        around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
         relaunch=relaunch,
+    )
+
+
+def surroundings(kernel: LoadedKernel) -> Surroundings:
+    """The process as launches of the kernel see it."""
+    import cuda.bindings.driver as driver
+    import cuda.core as core
+
+    return Surroundings(
+        device=kernel.device.ordinal,
+        order_after=StreamOrder(driver).order_after,
+        device_of=_device_of if _device_count() > 1 else None,
+        context=weakref.proxy(kernel.device.context),
+        numba_stream=core.Stream.from_handle,
     )
 
 
