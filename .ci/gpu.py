@@ -17,11 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from header import machine_header  # noqa: E402
 
-<<<<<<< HEAD
-BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py")
-=======
-BENCHMARKS = ("first_launch.py", "launch.py", "numba_first_launch.py")
->>>>>>> numbaface
+BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py", "numba_first_launch.py")
 
 
 def main() -> int:
