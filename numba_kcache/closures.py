@@ -11,7 +11,7 @@ Not here    What a closure is and how it is compared and learned (inputs.closure
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json, closure_value
@@ -19,7 +19,7 @@ from .inputs.closure_check import Match, check_closure
 from .inputs.header_trace import read_trace
 from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from .inputs.include_search import Search, Tree
-from .jobs import HeaderQuestion
+from .jobs import HeaderQuestion, Learned
 from .keys.components import Component, component, derive
 from .model.artifact import Artifact
 from .toolchain.libraries import Toolchain
@@ -40,14 +40,6 @@ class Found(NamedTuple):
     key: str | None
     renewed: Variant | None = None
     reasons: tuple[str, ...] = ()
-
-
-class Learned(NamedTuple):
-    """The closure of a compile as components and as a variant of the manifest; or why there is none."""
-
-    components: tuple[Component, ...] = ()
-    variant: Mapping[str, Any] = {}
-    doubt: str = ""
 
 
 def find_key(

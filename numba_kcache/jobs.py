@@ -7,7 +7,7 @@ Promise     A job's components hold everything that can change its code; what ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import OptionError
@@ -86,6 +86,14 @@ class HeaderQuestion(NamedTuple):
             definitions=self.definitions,
             working_folder=os.getcwd(),
         )
+
+
+class Learned(NamedTuple):
+    """The closure of a compile as components and as a variant of the manifest; or why there is none."""
+
+    components: tuple[Component, ...] = ()
+    variant: Mapping[str, Any] = {}
+    doubt: str = ""
 
 
 class SourcePlan(NamedTuple):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import FrozenCacheError, KCacheError, UncacheableError
-from .jobs import CUDA_SOURCE, HeaderQuestion, Job
+from .jobs import CUDA_SOURCE, HeaderQuestion, Job, Learned
 from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
@@ -34,7 +34,6 @@ from .store.entry import StoredEntry
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from .closures import Learned
     from .store.memory import MemoryStore
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
@@ -250,13 +249,13 @@ class Resolver:
             self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
-        from .closures import Learned, compile_and_learn
-
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
             if job.headers is None:
                 artifact, learned = job.build(self.toolchain, None), Learned()
             else:
+                from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
+
                 build = functools.partial(job.build, self.toolchain)
                 artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
         except KCacheError as error:
