@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -47,10 +48,12 @@ def _gpu() -> dict[str, Any]:
 
 
 def _driver_release() -> str | None:
+    """The driver's own release, 580.159.04; None where the kernel does not say."""
     try:
-        return Path("/proc/driver/nvidia/version").read_text().split("Module")[1].split()[0]
-    except (OSError, IndexError):
+        found = re.search(r"\b\d{3,}\.\d+(?:\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
         return None
+    return found[0] if found else None
 
 
 def write_result(path: Path, question: str, header: dict[str, Any], samples: Any) -> None:

@@ -56,7 +56,7 @@ def cell(times_s: list[float]) -> str:
 def machine_of(result: dict[str, Any]) -> str:
     """The machine in a line."""
     machine = result["machine"]
-    parts = (machine["gpu"], f"driver {machine['driver'] or machine['driver_cuda']}", f"Python {machine['python']}")
+    parts = (machine["gpu"], f"driver {machine['driver'] or 'for CUDA ' + str(machine['driver_cuda'] // 1000)}", f"Python {machine['python']}")
     return f"{', '.join(parts)}, {machine['time'][:10]}."
 
 
