@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, info, print_info, prune, subscribe
+    from .cache import KernelCache, clear, configure, entries, info, print_info, prune, subscribe, verify
     from .errors import (
         ArgumentError,
         BundleError,
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
     from .observe.info import CacheInfo
+    from .store.report import EntryInfo, Problem
 
 _HOMES = {
-    "cache": ("KernelCache", "clear", "configure", "info", "print_info", "prune", "subscribe"),
+    "cache": ("KernelCache", "clear", "configure", "entries", "info", "print_info", "prune", "subscribe", "verify"),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
@@ -41,6 +42,7 @@ _HOMES = {
     "kernel": ("CachedKernel", "cached_kernel"),
     "model.event": ("Event", "EventKind"),
     "observe.info": ("CacheInfo",),
+    "store.report": ("EntryInfo", "Problem"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -52,6 +54,7 @@ __all__ = [
     "CachedKernel",
     "CompileError",
     "EntryError",
+    "EntryInfo",
     "Event",
     "EventKind",
     "FrozenCacheError",
@@ -63,6 +66,7 @@ __all__ = [
     "LinkError",
     "NoDeviceError",
     "OptionError",
+    "Problem",
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
@@ -70,10 +74,12 @@ __all__ = [
     "cached_kernel",
     "clear",
     "configure",
+    "entries",
     "info",
     "print_info",
     "prune",
     "subscribe",
+    "verify",
 ]
 
 

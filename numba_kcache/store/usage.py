@@ -16,13 +16,14 @@ from struct import Struct
 
 from .publish import publish
 from .report import Usage
+from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 
 _RECORD = Struct("<qqq")  # bytes, entries, and in records of a walk its time, in seconds
 MANY_RECORDS = 4096
 """From so many records on, the file is shortened by the next walk."""
 
 _READ_BYTES = 1024 * _RECORD.size
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | NOFOLLOW | CLOEXEC | NONBLOCK
 
 
 class UsageFile:
@@ -58,7 +59,7 @@ class UsageFile:
             OSError: It is there and cannot be read.
         """
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self._path, os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK)
         except FileNotFoundError:
             return None
         try:
@@ -72,7 +73,7 @@ class UsageFile:
         Raises:
             OSError: It cannot be written.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
         try:
             fd = os.open(self._path, flags, 0o666)
         except FileExistsError:
