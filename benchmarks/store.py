@@ -221,7 +221,7 @@ class LmdbVerified(Lmdb):
     is_verified = True
 
 
-SYSTEMS: dict[str, Callable[[Path], Any]] = {
+SYSTEMS: dict[str, type[Any]] = {
     "bare open+read, size known": BareSized,
     "bare open+read, 8 MB buffer": Bare,
     "numba_kcache": Ours,
@@ -280,28 +280,28 @@ def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         for entries in arguments.entries:
             if entries * size > arguments.room_bytes:
                 continue
-            for name, make in SYSTEMS.items():
+            for number, (name, make) in enumerate(SYSTEMS.items()):
+                place = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all of a kind
                 common = {"system": name, "size": size_name, "entries": entries}
                 try:
-                    found = measure_one(arguments, make, root / "store", size, entries)
+                    found = measure_one(arguments, make, place, size, entries, 10_000_000 * number)
                 except ImportError as error:
                     print(f"left out: {name}: {error}", file=sys.stderr)
                     continue
                 rows += [{**common, **row} for row in found]
-                shutil.rmtree(root / "store")
     return rows
 
 
 def measure_one(
-    arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int
+    arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int, unused: int
 ) -> list[dict[str, Any]]:
-    """Fill a store, then hit it and put more into it."""
+    """Fill a store, unless another of its kind has, then hit it and put more into it from the key `unused` on."""
     payloads = [code_like(size, seed) for seed in range(4)]
-    store = make(place)
+    is_filled, store = place.exists(), make(place)
     fill = OursUnsynced(place) if isinstance(store, Ours) else store
     sync, os.fsync = os.fsync, lambda fd: None  # filling is not measured, and 100,000 syncs take minutes
     try:
-        for number in range(entries):
+        for number in range(0 if is_filled else entries):
             fill.put(key_of(number), payloads[number % 4])
     finally:
         os.fsync = sync
@@ -313,7 +313,7 @@ def measure_one(
         return timed(lambda number: mine.get(keys[number % len(keys)]), arguments.seconds)
 
     def puts(process: int) -> list[float]:
-        mine, base = make(place), 1_000_000 * (process + 1)
+        mine, base = make(place), unused + 1_000_000 * (process + 1)
         return timed(lambda number: mine.put(key_of(base + number), payloads[0]), arguments.seconds)
 
     rows = []

@@ -204,7 +204,7 @@ def test_running_sum_passes_over_a_torn_record(tmp_path: Path) -> None:
         usage = UsageFile(str(path))
         usage.add(100, 1)
         usage.correct(usage.read(), 100, 1, 1_800_000_000)
-        usage.add(70_000, 1)
+        UsageFile(str(path)).add(70_000, 1)
         os.truncate(path, 2 * 24 + torn)
         usage.add(5, 2)
 
