@@ -269,7 +269,7 @@ def test_deepgemm_loser_of_a_rename_race_aborts(directory: Path, monkeypatch: py
     assert first.put(entry_of(1))
     assert won == [True]
     assert first.get(key_of(1)) == second.get(key_of(1)) == entry_of(1)
-    assert files_below(directory / "v1" / "tmp") == []
+    assert files_below(directory / "v1" / "tmp") == files_below(directory / "v1" / "quarantine") == []
 
 
 @pytest.mark.parametrize("point", publish.FAULT_POINTS)
