@@ -221,7 +221,7 @@ class LmdbVerified(Lmdb):
     is_verified = True
 
 
-SYSTEMS: dict[str, Callable[[Path], Any]] = {
+SYSTEMS: dict[str, type[Any]] = {
     "bare open+read, size known": BareSized,
     "bare open+read, 8 MB buffer": Bare,
     "numba_kcache": Ours,
@@ -280,27 +280,31 @@ def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
         for entries in arguments.entries:
             if entries * size > arguments.room_bytes:
                 continue
-            for name, make in SYSTEMS.items():
+            for number, (name, make) in enumerate(SYSTEMS.items()):
+                place = root / f"{size}-{entries}-{make.__mro__[-2].__name__}"  # one for all of a kind
                 common = {"system": name, "size": size_name, "entries": entries}
                 try:
-                    found = measure_one(arguments, make, root / "store", size, entries)
+                    found = measure_one(arguments, make, place, size, entries, 10_000_000 * number)
                 except ImportError as error:
                     print(f"left out: {name}: {error}", file=sys.stderr)
                     continue
                 rows += [{**common, **row} for row in found]
-                shutil.rmtree(root / "store")
     return rows
 
 
 def measure_one(
-    arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int
+    arguments: argparse.Namespace, make: Callable[[Path], Any], place: Path, size: int, entries: int, unused: int
 ) -> list[dict[str, Any]]:
-    """Fill a store, then hit it and put more into it."""
+    """Fill a store, unless another of its kind has, then hit it and put more into it from the key `unused` on."""
     payloads = [code_like(size, seed) for seed in range(4)]
-    store = make(place)
+    is_filled, store = place.exists(), make(place)
     fill = OursUnsynced(place) if isinstance(store, Ours) else store
-    for number in range(entries):
-        fill.put(key_of(number), payloads[number % 4])
+    sync, os.fsync = os.fsync, lambda fd: None  # filling is not measured, and 100,000 syncs take minutes
+    try:
+        for number in range(0 if is_filled else entries):
+            fill.put(key_of(number), payloads[number % 4])
+    finally:
+        os.fsync = sync
     del store, fill
 
     def hits(process: int) -> list[float]:
@@ -309,7 +313,7 @@ def measure_one(
         return timed(lambda number: mine.get(keys[number % len(keys)]), arguments.seconds)
 
     def puts(process: int) -> list[float]:
-        mine, base = make(place), 1_000_000 * (process + 1)
+        mine, base = make(place), unused + 1_000_000 * (process + 1)
         return timed(lambda number: mine.put(key_of(base + number), payloads[0]), arguments.seconds)
 
     rows = []
@@ -366,8 +370,14 @@ def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
     return out
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+def directory_type(directory: str) -> str:
+    """The type of the filesystem that holds `directory`."""
+    found = subprocess.run(["stat", "-f", "-c", "%T", directory], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def machine(directory: str) -> dict[str, Any]:
+    """What the figures were measured on; a store needs no GPU."""
     packages = ("xxhash", "zstandard", "cuda-core", "diskcache", "lmdb")
     versions = {}
     for name in packages:
@@ -380,7 +390,9 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": model,
         "cpus": os.cpu_count(),
+        "gpu": None,
         "kernel": platform.release(),
+        "filesystem": directory_type(directory),
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "load": os.getloadavg()[0],
@@ -426,7 +438,12 @@ def main() -> None:
     print("\nfresh process: " + ", ".join(f"{name} {value:.2f}" for name, value in fresh.items()))
     print("20,000 entries: " + ", ".join(f"{name} {value:.1f}" for name, value in many.items()))
     if arguments.json:
-        out = {"machine": machine(), "rows": rows, "fresh_process": fresh, "20000_entries": many}
+        out = {
+            "machine": machine(tempfile.gettempdir() if arguments.directory is None else arguments.directory),
+            "rows": rows,
+            "fresh_process": fresh,
+            "20000_entries": many,
+        }
         Path(arguments.json).write_text(json.dumps(out, indent=1) + "\n")
 
 

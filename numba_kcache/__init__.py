@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, info, print_info, prune, subscribe
+    from .cache import KernelCache, clear, configure, entries, info, print_info, prune, subscribe, verify
     from .errors import (
         ArgumentError,
         BundleError,
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
     from .observe.info import CacheInfo
+    from .store.report import EntryInfo, Problem
 
 _HOMES = {
-    "cache": ("KernelCache", "clear", "configure", "info", "print_info", "prune", "subscribe"),
+    "cache": ("KernelCache", "clear", "configure", "entries", "info", "print_info", "prune", "subscribe", "verify"),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
@@ -45,6 +46,7 @@ _HOMES = {
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
     "observe.info": ("CacheInfo",),
+    "store.report": ("EntryInfo", "Problem"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -56,6 +58,7 @@ __all__ = [
     "CachedKernel",
     "CompileError",
     "EntryError",
+    "EntryInfo",
     "Event",
     "EventKind",
     "FrozenCacheError",
@@ -68,6 +71,7 @@ __all__ = [
     "NoDeviceError",
     "NumbaKernel",
     "OptionError",
+    "Problem",
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
@@ -75,12 +79,14 @@ __all__ = [
     "cached_kernel",
     "clear",
     "configure",
+    "entries",
     "info",
     "install",
     "print_info",
     "prune",
     "subscribe",
     "uninstall",
+    "verify",
 ]
 
 

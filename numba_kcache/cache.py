@@ -7,7 +7,7 @@ Not here    What the verbs do (resolver, store): they are called from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import SettingsError
@@ -17,6 +17,7 @@ from .numba_kernel import NumbaKernel
 from .observe.info import CacheInfo, cache_info
 from .resolver import Resolver, configure_process, process_resolver
 from .settings import default_directory, read_settings
+from .store.report import EntryInfo, Problem
 
 
 class KernelCache:
@@ -110,6 +111,23 @@ class KernelCache:
         """
         return self.resolver.store.prune(max_size_bytes, older_than).entries
 
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry that can be trusted, in no order; looking does not count as use.
+
+        Yields:
+            `key`, `kernels`, `target`, `size_bytes`, `compile_time_s` and `used_s`, when it was last used to the hour,
+            of each.
+        """
+        return self.resolver.store.entries()
+
+    def verify(self) -> list[Problem]:
+        """Read every file in full and set aside what is damaged, which the next launch then compiles again.
+
+        Returns:
+            The key and the reason for each damaged file; empty where all are whole.
+        """
+        return self.resolver.store.verify()
+
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
         return self.resolver.events.subscribe(callback)
@@ -128,6 +146,8 @@ info = _PROCESS_CACHE.info
 print_info = _PROCESS_CACHE.print_info
 clear = _PROCESS_CACHE.clear
 prune = _PROCESS_CACHE.prune
+entries = _PROCESS_CACHE.entries
+verify = _PROCESS_CACHE.verify
 subscribe = _PROCESS_CACHE.subscribe
 
 

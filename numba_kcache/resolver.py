@@ -31,6 +31,7 @@ from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
 from .store.disk import DiskStore
 from .store.entry import StoredEntry
+from .store.system import missing
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
@@ -330,7 +331,11 @@ class Resolver:
 
 
 def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
-    if directory is None or settings.mode == "off":
+    lacks = "" if directory is None or settings.mode == "off" else missing()
+    if lacks:
+        error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
+        emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+    if directory is None or settings.mode == "off" or lacks:
         from .store.memory import MemoryStore
 
         return MemoryStore(max_size_bytes=settings.max_size_bytes, max_entries=settings.max_entries)

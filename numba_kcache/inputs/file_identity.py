@@ -25,6 +25,10 @@ CLOCKS_APART_NS = 120_000_000_000
 
 MAX_HEADER_BYTES = 64 << 20
 
+_READ = os.O_RDONLY
+for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not hold us; no system has them all
+    _READ |= getattr(os, _flag, 0)
+
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", "overlay", "ramfs"})
 
 
@@ -54,7 +58,7 @@ def read_steady(path: str) -> tuple[FileStat, bytes]:
         OSError: It cannot be read, is no regular file, or is larger than any header.
         Unsteady: It changed meanwhile.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not hold us
+    handle = os.open(path, _READ)
     try:
         before = os.fstat(handle)
         if not modes.S_ISREG(before.st_mode) or before.st_size > MAX_HEADER_BYTES:

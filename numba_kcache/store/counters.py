@@ -13,7 +13,6 @@ Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills her
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import threading
@@ -23,12 +22,13 @@ from collections.abc import Callable, Iterable, Mapping
 from ..model.event import Emit, Event, EventKind
 from .faults import reached
 from .publish import publish
+from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 
 Counts = dict[str, float]
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOFOLLOW | CLOEXEC
 _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
@@ -105,9 +105,9 @@ class CounterFile:
         if self._readonly:
             return
         try:
-            lock = os.open(f"{self.directory}/fold.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(f"{self.directory}/fold.lock", os.O_RDWR | os.O_CREAT | CLOEXEC, 0o600)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_flock(lock)
                 os.utime(lock)
                 self._fold(os.fstat(lock).st_mtime - stale_s)
             except BlockingIOError:
@@ -191,7 +191,7 @@ class CounterFile:
 
 
 def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK)
     try:
         return os.read(fd, min(os.fstat(fd).st_size, _MAX_SHARD_BYTES))
     finally:

@@ -14,6 +14,7 @@ import os
 import stat
 
 from .entry import FORMAT
+from .system import CLOEXEC
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -64,7 +65,7 @@ def make_root(path: str, *, shared: bool) -> None:
         if os.listdir(path):
             return  # tagged already, or it holds other things as well, which backups must not pass over
     try:
-        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode & 0o666)
+        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, mode & 0o666)
     except FileExistsError:
         return
     try:

@@ -39,6 +39,7 @@ from .entry import (
 from .manifest import Variant, merge, variants_of
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
+from .system import after_fork
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
@@ -485,4 +486,4 @@ def _after_fork() -> None:
         each._opening = threading.RLock()  # another thread of the parent may have held it
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

@@ -13,12 +13,15 @@ Ground      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk c
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
+import re
+import shutil
 
-from .entry import ENTRY, MANIFEST
+from .entry import ENTRY, FORMAT, MANIFEST
 from .faults import reached
 from .report import Removed
+from .system import CLOEXEC, NOFOLLOW, try_flock
 from .tree import Found, Tree, remove
 from .usage import UsageFile
 
@@ -35,6 +38,10 @@ WALK_AGAIN_S = 60
 
 STALE_S = 3600
 """Age from which a private file or a lock file that nobody holds is one of the dead."""
+
+
+OLD_FORMAT_S = 30 * 24 * 3600
+"""Age from which the tree of an older format, in which nothing was stored or used since, is one of the dead."""
 
 
 def evict(
@@ -142,17 +149,18 @@ def remove_unchanged(file: Found) -> bool:
 
 
 def reap(tree: Tree) -> None:
-    """Remove private files and lock files whose owners are dead.
+    """Remove private files and lock files whose owners are dead, and trees of older formats that nobody uses.
 
     Age is taken against a file made on the spot, so that the clock of a file server does not matter.
     """
     probe = f"{tree.private}/{os.getpid()}.{os.urandom(8).hex()}"
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        limit = os.lstat(probe).st_mtime - STALE_S
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o600))
+        now_s = os.lstat(probe).st_mtime
         os.unlink(probe)
     except OSError:
         return
+    limit = now_s - STALE_S
     for path in _older(tree.private, limit):
         remove(path)
     for path in _older(tree.locks, limit):
@@ -160,6 +168,33 @@ def reap(tree: Tree) -> None:
         if lock is not None:
             remove(path)
             os.close(lock)
+    for path in old_formats(tree.root):
+        if _last_change_s(path) < now_s - OLD_FORMAT_S:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def old_formats(root: str) -> list[str]:
+    """The trees below `root` of formats older than this one; newer ones are not ours to judge."""
+    try:
+        with os.scandir(root) as names:
+            found = [name for name in names if name.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [each.path for each in found if re.fullmatch(r"v[0-9]{1,6}", each.name) and int(each.name[1:]) < FORMAT]
+
+
+def _last_change_s(directory: str) -> float:
+    """The newest modification time of anything in the tree: of an entry that is when it was last used."""
+    try:
+        newest = os.lstat(directory).st_mtime
+        with os.scandir(directory) as names:
+            for name in names:
+                is_folder = name.is_dir(follow_symlinks=False)
+                changed_s = _last_change_s(name.path) if is_folder else name.stat(follow_symlinks=False).st_mtime
+                newest = max(newest, changed_s)
+        return newest
+    except (OSError, RecursionError):
+        return math.inf  # somebody is at work in it, or it is not ours
 
 
 def _older(directory: str, limit_s: float) -> list[str]:
@@ -172,9 +207,9 @@ def _older(directory: str, limit_s: float) -> list[str]:
 
 def _try_lock(path: str) -> int | None:
     """The locked file at `path`, made if need be; None if another has it. Without locks it is free."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC, 0o666)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_flock(fd)
     except BlockingIOError:
         os.close(fd)
         return None

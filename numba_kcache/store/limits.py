@@ -8,7 +8,6 @@ Not here    What a pass does (store.eviction) and how the sum is kept (store.usa
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from ..model.event import Emit, Event, EventKind
 from .eviction import LOW_WATER, WALK_EVERY_S, evict
 from .report import Removed, Usage
+from .system import after_fork
 from .tree import Tree
 from .usage import MANY_RECORDS, UsageFile
 
@@ -141,4 +141,4 @@ def _after_fork() -> None:
         each._reset()  # another thread of the parent may have held the mutex; its pass stays with the parent
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

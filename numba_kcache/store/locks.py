@@ -14,7 +14,6 @@ Ground      flock(2): a lock is inherited over fork, so a child closes what its 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -23,11 +22,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from .system import CLOEXEC, NOFOLLOW, after_fork, try_flock
+
 Result = TypeVar("Result")
 
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC
 
 
 class Turn(Generic[Result]):
@@ -139,7 +140,7 @@ class KeyLocks:
                 if fd < 0:
                     fd = self._open(f"{self._directory}/{name}")
                 try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    try_flock(fd)
                 except BlockingIOError:
                     found, remaining = look(), deadline - time.monotonic()
                     if found is not None or remaining <= 0:
@@ -194,4 +195,4 @@ def _after_fork() -> None:
         each._after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

@@ -19,6 +19,7 @@ import os
 from typing import Literal, TypeAlias
 
 from .faults import reached
+from .system import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
 
 Durability: TypeAlias = Literal["none", "data", "full"]
 """What is forced to the disk before publish() returns: nothing, the bytes, or the bytes and their name."""
@@ -31,7 +32,7 @@ FAULT_POINTS = (
     "publish.renamed",
 )
 
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
 def publish(data: bytes, target: str, *, private: str, durability: Durability, time_ns: int, mode: int = 0o600) -> None:
@@ -61,7 +62,7 @@ def publish(data: bytes, target: str, *, private: str, durability: Durability, t
             os.utime(fd, ns=(time_ns, time_ns))
             reached("publish.written")
             if durability != "none":
-                os.fdatasync(fd)
+                sync_data(fd)
             reached("publish.synced")
         finally:
             os.close(fd)
@@ -79,7 +80,7 @@ def publish(data: bytes, target: str, *, private: str, durability: Durability, t
 
 def sync_directory(path: str) -> None:
     """Force the names in the directory `path` to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | DIRECTORY | CLOEXEC)
     try:
         os.fsync(fd)
     finally:

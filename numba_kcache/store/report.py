@@ -24,6 +24,25 @@ class EntryInfo(NamedTuple):
     used_s: float
     payload_bytes: dict[str, int]
 
+    @property
+    def target(self) -> str:
+        """What its code was built for, such as `"sm_90"`; "" where the header does not say."""
+        target = self.header.get("target")
+        return target if isinstance(target, str) else ""
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The names of the kernels in it, as the source has them."""
+        entries = self.header.get("entries")
+        rows = entries if isinstance(entries, list) else []
+        return tuple(row[0] for row in rows if isinstance(row, list) and row and isinstance(row[0], str))
+
+    @property
+    def compile_time_s(self) -> float:
+        """Seconds that its compilation took; 0 where the header does not say."""
+        seconds = self.header.get("compile_time_s")
+        return float(seconds) if isinstance(seconds, (int, float)) else 0.0
+
 
 class Problem(NamedTuple):
     """A file that `verify` found damaged: the key it was under, and why."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from .directory import format_directory, make_root
 from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry
 from .publish import Durability, publish, sync_directory
+from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 
 RECENCY_NS = 3600 * 10**9
 """How old a file's recency must be before a hit renews it."""
@@ -25,7 +26,7 @@ RECENCY_NS = 3600 * 10**9
 MAX_QUARANTINED = 20
 """Damaged files that are kept to be looked at."""
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold the reader
+_READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK  # a FIFO must not hold the reader
 _FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
 _SHARDS = tuple(f"{number:02x}" for number in range(256))
 

@@ -5,7 +5,8 @@ Promise     Each change costs one small append. The sum is right but for changes
             walk sets both right. Counting too much is harmless: it only brings that walk forward.
 Method      One file of fixed records (bytes, entries, time), appended with O_APPEND, which the kernel makes
             atomic on a local filesystem. A walk appends the difference between what it has counted and the
-            sum that was there before it, so that no addition of others is lost. A torn record is passed over.
+            sum that was there before it, so that no addition of others is lost. The next append fills a torn record
+            up so that it is passed over, and those after it are in their places.
 Not here    Deciding when to walk (store.disk).
 """
 
@@ -16,13 +17,20 @@ from struct import Struct
 
 from .publish import publish
 from .report import Usage
+from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 
 _RECORD = Struct("<qqq")  # bytes, entries, and in records of a walk its time, in seconds
 MANY_RECORDS = 4096
 """From so many records on, the file is shortened by the next walk."""
 
+_MOST_BYTES, _MOST_ENTRIES, _LAST_S = 1 << 48, 1 << 32, 1 << 40
+"""What no change amounts to: a record that says more is damage, and passed over."""
+
+_FILL = b"\x7f" * _RECORD.size
+"""What the rest of a torn record is filled with: wherever it was torn, it then says too much."""
+
 _READ_BYTES = 1024 * _RECORD.size
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | NOFOLLOW | CLOEXEC | NONBLOCK
 
 
 class UsageFile:
@@ -58,7 +66,7 @@ class UsageFile:
             OSError: It is there and cannot be read.
         """
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(self._path, os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK)
         except FileNotFoundError:
             return None
         try:
@@ -72,7 +80,7 @@ class UsageFile:
         Raises:
             OSError: It cannot be written.
         """
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
         try:
             fd = os.open(self._path, flags, 0o666)
         except FileExistsError:
@@ -96,7 +104,8 @@ class UsageFile:
     def _append(self, record: bytes) -> Usage:
         fd = os.open(self._path, _APPEND, 0o666)
         try:
-            os.write(fd, record)
+            torn = os.fstat(fd).st_size % _RECORD.size
+            os.write(fd, _FILL[torn:] + record if torn else record)
             return self._sum(fd)
         finally:
             os.close(fd)
@@ -110,6 +119,8 @@ class UsageFile:
             data = os.pread(fd, _READ_BYTES, records * _RECORD.size)
             whole = len(data) - len(data) % _RECORD.size
             for size, number, when in _RECORD.iter_unpack(data[:whole]):
+                if abs(size) > _MOST_BYTES or abs(number) > _MOST_ENTRIES or not 0 <= when <= _LAST_S:
+                    continue
                 size_bytes += size
                 entries += number
                 walked_s = when or walked_s

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -373,6 +374,35 @@ def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest
 
     assert young - old == {"dead"}
     assert key_of(2) in old
+
+
+def test_tree_of_an_older_format_is_reaped_when_nobody_uses_it(root: Path) -> None:
+    """30 days after anything in it was stored or used; newer formats, links and what is not ours are left."""
+    store = open_store(root)
+    store.put(small_entry(1))
+    store.wait_for_eviction()
+    (root / "target").mkdir()
+    (root / "target" / "kept").write_bytes(b"x")
+    for name in ("v0", "v2", "v00x", "notes"):
+        (root / name / "entries" / "00").mkdir(parents=True)
+        (root / name / "entries" / "00" / "used").write_bytes(b"x")
+    (root / "v0" / "link").symlink_to(root / "target")
+    for path in (*root.rglob("*"),):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    used = root / "v0" / "entries" / "00" / "used"
+    os.utime(used)
+
+    store.prune(max_size_bytes=1 << 30)
+    assert used.exists(), "an older version of the package is still at work here"
+    os.utime(used, (time.time() - 29 * 24 * HOUR_S,) * 2)
+    store.prune(max_size_bytes=1 << 30)
+    assert used.exists()
+    os.utime(used, (time.time() - 31 * 24 * HOUR_S,) * 2)
+    store.prune(max_size_bytes=1 << 30)
+
+    assert sorted(path.name for path in root.iterdir()) == ["CACHEDIR.TAG", "notes", "target", "v00x", "v1", "v2"]
+    assert (root / "target" / "kept").exists()
+    assert store.get(key_of(1)) == small_entry(1)
 
 
 # Manifests

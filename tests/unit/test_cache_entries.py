@@ -1,0 +1,85 @@
+"""What a user sees of the entries: a list with names and times, and a check that says what is damaged."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import numba_kcache
+from numba_kcache import EntryInfo, KernelCache, Problem, cached_kernel
+from tests.support.compiling import EMPTY
+from tests.support.stores import file_of, key_of, open_store, small_entry
+
+TWO = 'extern "C" __global__ void one(int a) {}\nextern "C" __global__ void two(float *b) {}'
+
+
+def listed(cache: KernelCache) -> dict[str, EntryInfo]:
+    return {each.key: each for each in cache.entries()}
+
+
+def test_entries_say_what_they_are(tmp_path: Path) -> None:
+    """Key, kernels, target, bytes on disk, compile time and last use of each; looking is no use."""
+    cache = KernelCache(tmp_path / "cache", durability="none")
+    first = cached_kernel(EMPTY, arch="sm_90", cache=cache)
+    second = cached_kernel(TWO, name="two", arch="sm_80", cache=cache)
+    before = time.time()
+    first.compile()
+    second.compile()
+    path = file_of(open_store(tmp_path / "cache"), first.key())
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    found = listed(cache)
+
+    assert set(found) == {first.key(), second.key()}
+    one, two = found[first.key()], found[second.key()]
+    assert (one.kernels, one.target) == (("k",), "sm_90")
+    assert (two.kernels, two.target) == (("two",), "sm_80")
+    assert one.size_bytes == path.stat().st_size
+    assert one.used_s == 1_700_000_000 == path.stat().st_mtime
+    assert before - 1 <= two.used_s <= time.time() + 1
+    assert one.compile_time_s == first._at_hand().artifact.compile_time_s > 0
+
+
+def test_entries_that_say_nothing_are_listed_too(tmp_path: Path) -> None:
+    """A header is only as good as its writer: what it does not say is empty, never an error."""
+    store = open_store(tmp_path / "cache")
+    store.put(small_entry(1))
+    (entry,) = KernelCache(tmp_path / "cache").entries()
+
+    assert (entry.key, entry.kernels, entry.target, entry.compile_time_s) == (key_of(1), (), "", 0.0)
+
+
+def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
+    """The damaged key and the reason; whole entries stay; the next launch heals, and then all is well."""
+    cache = KernelCache(tmp_path / "cache", durability="none")
+    kernels = [cached_kernel(source, arch="sm_90", cache=cache) for source in (EMPTY, EMPTY + " ")]
+    for kernel in kernels:
+        kernel.compile()
+    assert cache.verify() == []
+    path = file_of(open_store(tmp_path / "cache"), kernels[0].key())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.warns(numba_kcache.KCacheWarning, match="damaged"):
+        problems = cache.verify()
+
+    assert problems == [Problem(kernels[0].key(), "the digest differs")]
+    assert set(listed(cache)) == {kernels[1].key()}
+    assert len(list((tmp_path / "cache" / "v1" / "quarantine").iterdir())) == 1
+    cached_kernel(EMPTY, arch="sm_90", cache=KernelCache(tmp_path / "cache", durability="none")).compile()
+    assert cache.verify() == []
+    assert set(listed(cache)) == {each.key() for each in kernels}
+
+
+def test_functions_of_the_package_are_those_of_the_process_s_cache() -> None:
+    """`numba_kcache.entries()` and `.verify()`, before and after the first kernel."""
+    assert list(numba_kcache.entries()) == [] == numba_kcache.verify()
+    kernel = cached_kernel(EMPTY, arch="sm_90")
+    kernel.compile()
+
+    assert [each.key for each in numba_kcache.entries()] == [kernel.key()]
+    assert numba_kcache.verify() == []
+    assert numba_kcache.clear() == 1
+    assert list(numba_kcache.entries()) == []
