@@ -113,8 +113,8 @@ class CachedKernel:
             return lambda *_args: None
         block = tpb
         if not block:
-            loaded = self._loaded()[1]
-            check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=self.__name__)
+            launcher, loaded = self._loaded()
+            check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=launcher.kernel)
             block = loaded.potential_block_size(sharedmem)
         grid = -(-ntasks // block)
         if self._launch_options and self._launch_options.cluster:
@@ -145,10 +145,10 @@ class CachedKernel:
         shape = launch_shape(grid, block, sharedmem)
         launcher, loaded = self._loaded()
         limits = loaded.limits(shape.shared_bytes)
-        check_launch(shape, limits, kernel=self.__name__)
+        check_launch(shape, limits, kernel=launcher.kernel)
         loaded.allow_shared(shape.shared_bytes)
         if self._launch_options:
-            self._launch_options.check(shape, loaded, self.__name__)
+            self._launch_options.check(shape, loaded, launcher.kernel)
         launch = launcher.bind(shape, stream)
         over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
         if over_grids is not None:
@@ -187,12 +187,13 @@ class CachedKernel:
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
             relaunch = functools.partial(self._relaunch, loaded)
+            name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
                 loaded,
-                self.__name__,
+                name,
                 strided=self._strided,
                 relaunch=relaunch,
-                attributes=self._launch_options.apply(loaded, self.__name__) if self._launch_options else (),
+                attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
                 debug=self._resolver().settings.debug_launches,
             )
             found = launcher, loaded
@@ -366,9 +367,9 @@ class CachedKernel:
         Raises:
             LaunchConfigError: The device does not take such a block.
         """
-        loaded = self._loaded()[1]
+        launcher, loaded = self._loaded()
         shape = launch_shape(1, block, sharedmem)
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
+        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=launcher.kernel)
         return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
 
     def __repr__(self) -> str:

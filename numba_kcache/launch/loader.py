@@ -333,6 +333,7 @@ def _context() -> Any:
 
     Raises:
         NoDeviceError: There is no driver or no device.
+        LaunchError: The process is the child of one that used CUDA.
         ToolchainMissingError: numba-cuda is not installed, or not as this version of numba_kcache knows it.
     """
     global _probed
@@ -346,6 +347,12 @@ def _context() -> Any:
     if not _probed:
         _probe(driver, devices)
         _probed = True
+    if driver.driver.pid not in (None, os.getpid()):
+        raise LaunchError(
+            "cannot launch in a forked process",
+            "CUDA was initialised before the fork, and does not survive it",
+            "start workers with spawn, or fork before the first CUDA call",
+        )
     try:
         try:
             return devices.get_context()
