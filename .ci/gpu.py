@@ -6,6 +6,7 @@ Run it on a machine with a device, in an environment that has the package and it
 
 from __future__ import annotations
 
+import compileall
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from header import machine_header  # noqa: E402
 
-BENCHMARKS = ("first_launch.py", "launch.py")
+BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py", "numba_first_launch.py")
 
 
 def main() -> int:
@@ -30,6 +31,7 @@ def main() -> int:
     if tests.returncode == 0:
         result = {"summary": tests.stdout.strip().splitlines()[-1], "commit": commit(), "machine": machine_header()}
         (folder / "gpu_tests.json").write_text(json.dumps(result, indent=1) + "\n")
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
     for name in BENCHMARKS:
         script = ROOT / "benchmarks" / name
         target = folder / f"{script.stem}.json"

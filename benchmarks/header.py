@@ -41,7 +41,7 @@ def _gpu() -> dict[str, Any]:
         _, device = driver.cuDeviceGet(0)
         _, name = driver.cuDeviceGetName(100, device)
         _, number = driver.cuDriverGetVersion()
-        return {"gpu": name.rstrip(b"\0").decode(), "driver_cuda": number, "driver": _driver_release()}
+        return {"gpu": name.partition(b"\0")[0].decode(), "driver_cuda": number, "driver": _driver_release()}
     except (ImportError, RuntimeError, ValueError):
         return {"gpu": None}
 

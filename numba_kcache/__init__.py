@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     )
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
+    from .numba_hook import install, uninstall
+    from .numba_kernel import NumbaKernel
     from .observe.info import CacheInfo
 
 _HOMES = {
@@ -39,6 +41,8 @@ _HOMES = {
         "SettingsError", "ToolchainMissingError", "UncacheableError",
     ),
     "kernel": ("CachedKernel", "cached_kernel"),
+    "numba_hook": ("install", "uninstall"),
+    "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
     "observe.info": ("CacheInfo",),
 }  # fmt: skip
@@ -62,6 +66,7 @@ __all__ = [
     "LaunchError",
     "LinkError",
     "NoDeviceError",
+    "NumbaKernel",
     "OptionError",
     "SettingsError",
     "ToolchainMissingError",
@@ -71,9 +76,11 @@ __all__ = [
     "clear",
     "configure",
     "info",
+    "install",
     "print_info",
     "prune",
     "subscribe",
+    "uninstall",
 ]
 
 
@@ -87,3 +94,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _install_if_asked() -> None:
+    """`NUMBA_KCACHE_INSTALL` takes effect wherever this package is imported."""
+    from .settings import install_wanted
+
+    if install_wanted():
+        from .numba_hook import install_when_imported
+
+        install_when_imported()
+
+
+_install_if_asked()

@@ -13,6 +13,7 @@ from typing import Any
 from .errors import SettingsError
 from .kernel import CachedKernel, make_kernel
 from .model.event import Event
+from .numba_kernel import NumbaKernel
 from .observe.info import CacheInfo, cache_info
 from .resolver import Resolver, configure_process, process_resolver
 from .settings import default_directory, read_settings
@@ -44,7 +45,7 @@ class KernelCache:
         """Where its entries are; "" where they are kept in memory."""
         return self.resolver.store.directory or ""
 
-    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> CachedKernel:
+    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> CachedKernel | NumbaKernel:
         """The kernel `name` of a source, from this cache or compiled into it when it is first used.
 
         Args:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
+from .inputs.numba_objects import is_dispatcher
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import BindGrid, Launch, Launcher
@@ -26,7 +27,8 @@ from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import compile_options
 from .model.parameter import Parameter
-from .model.target import Target, UnknownTargetError, parse_target
+from .model.target import Target, UnknownTargetError, read_arch
+from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
 
@@ -62,7 +64,7 @@ class CachedKernel:
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._plan, self._options = plan, options
-        self._arch = _read_arch(options.get("arch", "auto"))
+        self._arch = read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
@@ -251,7 +253,7 @@ class CachedKernel:
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         if arch is not None:
-            return _read_arch(arch) or (current_device().target,)
+            return read_arch(arch) or (current_device().target,)
         return self._arch or (current_device().target,)
 
     def _at_hand(self) -> Resolution:
@@ -437,7 +439,7 @@ _OWN_OPTIONS = _LAUNCH_OPTIONS | {
 }  # fmt: skip
 
 
-def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel:
+def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
     kind = options.get("kind")
     if kind is not None and kind not in _KINDS:
@@ -448,7 +450,11 @@ def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKer
         definition = define_text(thing, kind, depth)
     elif isinstance(thing, Path):
         definition = define_path(thing, kind, depth)
-    elif callable(thing) and hasattr(thing, "__code__") and (kind in ("cuda", "ptx") or returns_source(thing)):
+    elif is_dispatcher(thing) or kind == "numba":
+        return make_numba_kernel(thing, options)
+    elif callable(thing) and hasattr(thing, "__code__"):
+        if kind is None and not returns_source(thing):
+            return make_numba_kernel(thing, options)
         definition = define_function(thing, kind)
     else:
         raise OptionError(
@@ -507,14 +513,3 @@ def _launch_options(options: dict[str, Any], kind: str) -> LaunchOptions | None:
     from .launch.attributes import read_launch_options
 
     return read_launch_options(options, kind)
-
-
-def _read_arch(arch: Any) -> tuple[Target, ...]:
-    """The targets that `arch` names; none for "auto"."""
-    if arch is None or arch == "auto":
-        return ()
-    if isinstance(arch, (list, set, frozenset)):
-        if not arch:
-            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
-        return tuple(dict.fromkeys(parse_target(each) for each in arch))
-    return (parse_target(arch),)

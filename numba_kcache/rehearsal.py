@@ -67,14 +67,14 @@ def _launch() -> None:
         _PARAMETERS,
         typed=True,
         function=0,
-        driver=_NoDriver,
+        driver=NoDriver,
         around=Surroundings(device=0, order_after=lambda _producer, _consumer: None),
         live=[True],
     )
     launcher.bind(shape)(1.0, None, 1)
 
 
-class _NoDriver:
+class NoDriver:
     """Answers as `cuda.bindings.driver` would, and does nothing."""
 
     CUstream = int

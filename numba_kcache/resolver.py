@@ -84,15 +84,15 @@ class Resolver:
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._lock = threading.Lock()
 
-    def prepare(self) -> None:
+    def prepare(self, wanted: tuple[tuple[str, ...], tuple[str, ...]] = CUDA_SOURCE) -> None:
         """Read what the first lookup will ask for: who compiles, if that is on record, and an entry that is not there.
 
         The compilers are then those of this moment. Should others be installed before the first compile, that compile
         notices: it stores under what really made the code.
         """
         if self.settings.mode != "off":
-            if self.toolchain.is_known(*CUDA_SOURCE):
-                self._made_by[CUDA_SOURCE] = self._ask_toolchain(*CUDA_SOURCE)
+            if self.toolchain.is_known(*wanted):
+                self._made_by[wanted] = self._ask_toolchain(*wanted)
             self.store.get(_NO_KEY)
 
     # -- keys ---------------------------------------------------------------------------------------
@@ -265,11 +265,24 @@ class Resolver:
         return artifact, learned
 
     def _uncached(self, job: Job) -> Resolution:
+        self.refuse(job)
+        return Resolution(self._build(job, "")[0], "", "compiled", job.uncacheable)
+
+    def refuse(self, job: Job, *, is_counted: bool = False) -> None:
+        """Report a job that runs uncached.
+
+        Args:
+            job: With the reason.
+            is_counted: Whether it has been counted as a miss before the reason was known.
+
+        Raises:
+            UncacheableError: It may not: the job or the mode says so.
+        """
         if job.strict or self.settings.mode == "frozen":
             raise _uncacheable(job, job.uncacheable)
         self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
-        self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
-        return Resolution(self._build(job, "")[0], "", "compiled", job.uncacheable)
+        if not is_counted:
+            self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
 
     # -- memory and records -------------------------------------------------------------------------
 

@@ -157,6 +157,25 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         ) from None
 
 
+def install_wanted(environ: Mapping[str, str] | None = None) -> str:
+    """What `NUMBA_KCACHE_INSTALL` asks for: "" (nothing), "cached" (kernels under `cache=True`) or "all".
+
+    Raises:
+        SettingsError: It is set to something else.
+    """
+    text = (os.environ if environ is None else environ).get("NUMBA_KCACHE_INSTALL", "")
+    if text.strip().lower() == "all":
+        return "all"
+    try:
+        return "cached" if _flag(text) else ""
+    except ValueError:
+        raise SettingsError(
+            f"cannot use NUMBA_KCACHE_INSTALL = {text!r}",
+            "it is not 1, all or 0",
+            "write 1 for kernels under cache=True",
+        ) from None
+
+
 def default_directory() -> str | None:
     """platformdirs' user cache folder for numba_kcache; None where the user has no home to put it.
 

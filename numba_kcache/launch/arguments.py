@@ -67,6 +67,7 @@ class Launcher:
         strided: Whether arrays that do not lie in one piece are taken.
         attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
         relaunch: What to try where this module, or this device, is not the one to launch on.
+        slots: One for each argument, where an argument fills several parameters; None for one each.
     """
 
     def __init__(
@@ -82,13 +83,14 @@ class Launcher:
         strided: bool = False,
         attributes: Sequence[Any] = (),
         relaunch: Relaunch | None = None,
+        slots: list[Slot] | None = None,
     ) -> None:
         self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
         self._typed, self._strided = typed, strided
         self._layout = struct.Struct(struct_format(self.parameters))
         self.pack = self._layout.pack_into
-        self._slots: list[Slot] | None = None
+        self._slots = slots
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
         self._relaunch = relaunch
         self._namespace: dict[str, Any] = {"slow": self._slow}
@@ -99,7 +101,7 @@ class Launcher:
 
     @property
     def slots(self) -> list[Slot]:
-        """One for each parameter; made when a launch needs more than the usual."""
+        """One for each argument; made when a launch needs more than the usual."""
         if self._slots is None:
             places = [Place(self.kernel, n, each, self._typed) for n, each in enumerate(self.parameters, 1)]
             self._slots = [slot_of(place, self.around, strided=self._strided) for place in places]
@@ -151,7 +153,7 @@ class Launcher:
         while self._code is not None and self._stubs:
             launch = self._stubs.pop()()
             if launch is not None:
-                launch.__defaults__ = (MISSING,) * len(self.parameters)
+                launch.__defaults__ = (MISSING,) * len(self.slots)
                 launch.__code__ = self._code
 
     def new_buffer(self) -> tuple[Any, int]:
@@ -227,9 +229,7 @@ class Launcher:
         if not self._is_here():
             self._recover(site, arguments, 0)
             return
-        values = None
-        if reason == STUB and self.around.device_of is None:
-            values = usual_values(self.parameters, arguments, stream)
+        values = self._usual(arguments, stream) if reason == STUB else None
         if values is not None:
             try:
                 buffer = self._packed(values)
@@ -244,7 +244,7 @@ class Launcher:
         """Settle every argument, whatever it is, and launch."""
         slots = self.slots
         if len(arguments) != len(slots):
-            raise self._wrong_count(arguments)
+            raise self._misfit(arguments)
         call = Call(site.stream, stream_handle(site.stream))
         settled = [slot.settle(each, call) for slot, each in zip(slots, arguments, strict=True)]
         for prepare in call.before:
@@ -253,6 +253,10 @@ class Launcher:
         if self._queue(site, arguments, self._packed(values)):
             for finish in call.after:
                 finish()
+
+    def _usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
+        """The values to pack, where all arguments are of the most usual kinds; None to look closer."""
+        return usual_values(self.parameters, arguments, stream) if self.around.device_of is None else None
 
     def _packed(self, values: list[Any]) -> tuple[Any, int]:
         try:
@@ -289,7 +293,8 @@ class Launcher:
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
 
-    def _wrong_count(self, arguments: tuple[Any, ...]) -> ArgumentError:
+    def _misfit(self, arguments: tuple[Any, ...]) -> Exception:
+        """What to raise where the number of arguments is wrong."""
         wanted = ", ".join(map(str, self.parameters)) or "none"
         return ArgumentError(
             f"cannot launch {self.kernel} with {len(arguments)} arguments",

@@ -129,11 +129,15 @@ class LoadedKernel:
         each = int(_done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * int(self.device.context.device.MULTIPROCESSOR_COUNT)
 
+    @property
+    def numba_function(self) -> Any:
+        """The kernel as Numba's own launch code takes it."""
+        return self._module.numba.get_function(self.entry.symbol)
+
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
         self.allow_shared(dynamic_bytes)
-        function = self._module.numba.get_function(self.entry.symbol)
-        _grid, block = self.device.context.get_max_potential_block_size(function, 0, dynamic_bytes, 1024)
+        _grid, block = self.device.context.get_max_potential_block_size(self.numba_function, 0, dynamic_bytes, 1024)
         return int(block)
 
 
@@ -298,15 +302,7 @@ def make_launcher(
         debug: Whether each launch is waited for (`debugging`).
     """
     import cuda.bindings.driver as driver
-    import cuda.core as core
 
-    around = Surroundings(
-        device=kernel.device.ordinal,
-        order_after=StreamOrder(driver).order_after,
-        device_of=_device_of if _device_count() > 1 else None,
-        context=weakref.proxy(kernel.device.context),
-        numba_stream=core.Stream.from_handle,
-    )
     make = Launcher
     if debug:
         from .debugging import DebugLauncher as make
@@ -316,11 +312,25 @@ def make_launcher(
         typed=kernel.entry.typed,
         function=kernel.function,
         driver=driver,
-        around=around,
+        around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
         attributes=attributes,
         relaunch=relaunch,
+    )
+
+
+def surroundings(kernel: LoadedKernel) -> Surroundings:
+    """The process as launches of the kernel see it."""
+    import cuda.bindings.driver as driver
+    import cuda.core as core
+
+    return Surroundings(
+        device=kernel.device.ordinal,
+        order_after=StreamOrder(driver).order_after,
+        device_of=_device_of if _device_count() > 1 else None,
+        context=weakref.proxy(kernel.device.context),
+        numba_stream=core.Stream.from_handle,
     )
 
 

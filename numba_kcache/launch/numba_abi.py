@@ -111,7 +111,8 @@ def _argument(kind: Any) -> Argument:
     if isinstance(kind, types.Boolean):
         return Argument("value", "?", lambda value: (bool(value),))
     if isinstance(kind, types.Integer):
-        return Argument("value", _UNSIGNED[kind.bitwidth], _wrapped(kind.bitwidth))
+        letter = _UNSIGNED[kind.bitwidth]
+        return Argument("value", letter.lower() if kind.signed else letter, _wrapped(kind.bitwidth, kind.signed))
     if isinstance(kind, (types.NPDatetime, types.NPTimedelta)):
         return Argument("value", "q", lambda value: (int(value.view("int64")),))
     if isinstance(kind, types.EnumMember):
@@ -141,9 +142,9 @@ def _contiguous(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _wrapped(bits: int) -> Callable[[Any], Values]:
-    mask = (1 << bits) - 1
-    return lambda value: (index(value) & mask,)
+def _wrapped(bits: int, signed: bool = False) -> Callable[[Any], Values]:
+    mask, sign = (1 << bits) - 1, 1 << bits - 1 if signed else 0
+    return lambda value: (((index(value) & mask) ^ sign) - sign,)
 
 
 def _float(value: Any) -> Values:

@@ -101,3 +101,14 @@ def parse_target(spelling: object) -> Target:
         "it is not a compute capability",
         'write "auto", "sm_90", "sm_90a", "compute_80" or (9, 0)',
     )
+
+
+def read_arch(arch: object) -> tuple[Target, ...]:
+    """The targets that `arch` names; none for "auto"."""
+    if arch is None or arch == "auto":
+        return ()
+    if isinstance(arch, (list, set, frozenset)):
+        if not arch:
+            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
+        return tuple(dict.fromkeys(parse_target(each) for each in arch))
+    return (parse_target(arch),)

@@ -18,7 +18,15 @@ NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
 """Path of a libnvrtc 12.9, whose traces name no headers."""
 
 
-@pytest.fixture(params=["trace", "scan", pytest.param("nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="no"))])
+@pytest.fixture(
+    params=[
+        "trace",
+        "scan",
+        pytest.param(
+            "nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
+        ),
+    ]
+)
 def how(request: pytest.FixtureRequest) -> str:
     """What tells the headers: the trace of NVRTC 13, a scanner alone, or NVRTC 12.9 and thus the scanner."""
     return str(request.param)

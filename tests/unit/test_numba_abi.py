@@ -113,7 +113,7 @@ def test_layout_is_that_of_the_cubin() -> None:
 def test_cubin_of_another_signature_is_refused() -> None:
     """A stored kernel for int8 must not be launched on int64: Numba's cache does, after a race."""
     found = (Parameter(0, 1, "?"),)
-    assert lay_out("kernel", flatten((types.int8,)), found)[0].code == "u1"
+    assert lay_out("kernel", flatten((types.int8,)), found)[0].code == "i1"
 
     with pytest.raises(ArgumentError, match="of other sizes"):
         lay_out("kernel", flatten((types.int64,)), found)

@@ -1,0 +1,133 @@
+"""How long until the first result of a Numba kernel in a fresh process, cold and warm, and what does a launch cost?
+
+Method      Each sample is a fresh process that runs one kernel once and checks it. "first" starts after imports,
+            decoration and context creation and ends when the result is synchronised; "launch" is the median over 41
+            batches of 300 asynchronous launches of two arrays and two scalars, in the same process. Cold: the system's
+            own cache directory is empty; warm: it was filled by a process before. Samples of the systems alternate.
+Shows not   Host arrays, which both hand to the same code; a busy node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+N = 1 << 16
+
+
+def here() -> Callable[..., Any]:
+    from numba_kcache import cached_kernel
+
+    return cached_kernel
+
+
+def numba() -> Callable[..., Any]:
+    from numba import cuda
+
+    return cuda.jit(cache=True)
+
+
+def installed() -> Callable[..., Any]:
+    from numba import cuda
+
+    import numba_kcache
+
+    numba_kcache.install()
+    return cuda.jit(cache=True)
+
+
+SYSTEMS = {"numba_kcache": here, "numba_kcache.install()": installed, "Numba cache=True": numba}
+
+
+def child(system: str, batches: int, launches: int) -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    import numpy as np
+    from numba import cuda
+
+    def axpy(x, y, a, b):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = a * x[i] + b * y[i]
+
+    kernel = SYSTEMS[system]()(axpy)
+    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
+    cuda.synchronize()
+    start = time.perf_counter()
+    kernel[N // 256, 256](x, y, 2.0, 1)
+    cuda.synchronize()
+    first = time.perf_counter() - start
+    times = []
+    for _ in range(batches):
+        start = time.perf_counter()
+        for _ in range(launches):
+            kernel[N // 256, 256](x, y, 2.0, 1)
+        times.append((time.perf_counter() - start) / launches)
+        cuda.synchronize()
+    print(json.dumps({"first_s": first, "launch_s": statistics.median(times) if times else 0.0, "y": float(y[0])}))
+
+
+def sample(system: str, directory: Path, batches: int, launches: int) -> dict[str, float]:
+    """One fresh process."""
+    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
+    environment |= {"NUMBA_KCACHE_DIR": str(directory), "NUMBA_CACHE_DIR": str(directory)}
+    command = [sys.executable, __file__, "--child", system, "--batches", str(batches), "--launches", str(launches)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[float]]]:
+    """Samples in seconds by system and by "cold first", "warm first", "launch"."""
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in SYSTEMS}
+    for _ in range(rounds):
+        for system in SYSTEMS:
+            directory = Path(tempfile.mkdtemp())
+            for state in ("cold", "warm"):
+                result = sample(system, directory, batches if state == "warm" else 0, launches)
+                found[system].setdefault(f"{state} first", []).append(result["first_s"])
+            found[system].setdefault("launch", []).append(result["launch_s"])
+            shutil.rmtree(directory, ignore_errors=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=41)
+    parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child")
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.child, arguments.batches, arguments.launches)
+        return
+    from header import machine_header, write_result
+
+    samples = measure(arguments.rounds, arguments.batches, arguments.launches)
+    for system, rows in samples.items():
+        cells = (f"{name} {statistics.median(values) * 1e3:.4g} ms" for name, values in rows.items())
+        print(f"{system:26}", ", ".join(cells))
+    medians = {
+        system: {name: statistics.median(each) for name, each in rows.items()} for system, rows in samples.items()
+    }
+    ours, theirs = medians["numba_kcache"], medians["Numba cache=True"]
+    print(", ".join(f"{name}: {ours[name] / theirs[name]:.3f} of Numba's" for name in ours))
+    if arguments.json:
+        write_result(arguments.json, "numba_first_launch", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Launch a Numba kernel of one signature straight from its arguments, where all are of the common exact types.
+
+Promise     A launch made here has the parameter bytes of Numba's own. What is not of exactly the types that the
+            kernel was compiled for is handed on: `OtherTypes`, before anything is queued.
+Method      One slot per argument (`slots`), its words as `numba_abi` has them. An array is known by the type that it
+            keeps, which Numba interns; a number by its class.
+Not here    Host arrays, records, tuples, enums, dates, other libraries' arrays, `cuda.In` and its kin, extensions and
+            debug kernels: Numba's own launch code does those (numba_overload).
+Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` hands on its strides as
+            they are. Numba types a Python int as int64, a float as float64, a complex as complex128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..model.artifact import Artifact
+from .arguments import Launcher, Relaunch
+from .config import Dim3
+from .generated import MISSING
+from .loader import LoadedKernel, surroundings
+from .numba_abi import Argument, flatten, lay_out
+from .pointers import Call
+from .slots import Inline, Slot
+
+_ARRAY_LINES = """\
+            if type(a{k}) is not NumbaArray or a{k}._numba_type_ is not kind{k}:
+                {slow}
+            v{k} = a{k}.gpu_data.device_ctypes_pointer.value or 0
+"""
+_ARRAY_VALUES = "0, 0, a{k}.size, a{k}.dtype.itemsize, v{k}, *a{k}.shape, *a{k}.strides"
+_NUMBER_LINES = """\
+            if (t := type(a{k})) is not first{k} and t is not second{k}:
+                {slow}
+"""
+_HALF_LINES = (
+    _NUMBER_LINES
+    + """\
+            (v{k},) = spread{k}(a{k})
+"""
+)
+
+_PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
+"""What Numba types as if it were NumPy's."""
+
+
+class OtherTypes(Exception):
+    """These arguments are not of the types of this kernel, or not of the exact classes that are taken here."""
+
+
+Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
+"""Called with configuration and arguments where `OtherTypes` was met. Nothing has been queued."""
+
+
+class NumbaLauncher(Launcher):
+    """A launcher whose arguments are Numba's: an array fills several parameters.
+
+    Args:
+        otherwise: Takes what is not for this launcher.
+        more: As for `Launcher`.
+    """
+
+    def __init__(self, *arguments: Any, otherwise: Otherwise, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._otherwise = otherwise
+
+    def _slow(
+        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
+    ) -> None:
+        try:
+            super()._slow(arguments, reason, extents, where, stream)
+            return
+        except OtherTypes:
+            pass  # left behind before going on: it is no part of what may be raised there
+        grid, block, shared = extents
+        self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
+
+    def _usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
+        """What is usual for Numba is for the slots to say."""
+        return None
+
+    def _misfit(self, arguments: tuple[Any, ...]) -> Exception:
+        """Numba says itself how many arguments it takes."""
+        return OtherTypes()
+
+
+def make_numba_launcher(
+    kernel: LoadedKernel,
+    name: str,
+    types: Sequence[Any],
+    artifact: Artifact,
+    *,
+    relaunch: Relaunch,
+    otherwise: Otherwise,
+) -> NumbaLauncher | None:
+    """What launches one signature on the kernel's device; None where an argument type is not for this path.
+
+    Raises:
+        ArgumentError: The cubin is not of this signature.
+    """
+    import cuda.bindings.driver as driver
+
+    slots = slots_of(types)
+    if slots is None:
+        return None
+    return NumbaLauncher(
+        name,
+        lay_out(name, flatten(types), kernel.entry.parameters),
+        typed=True,
+        function=kernel.function,
+        driver=driver,
+        around=surroundings(kernel),
+        live=kernel.live,
+        attributes=[_cooperative()] if artifact.attributes.get("cooperative") else (),
+        relaunch=relaunch,
+        slots=slots,
+        otherwise=otherwise,
+    )
+
+
+def slots_of(types: Sequence[Any]) -> list[Slot] | None:
+    """A slot per argument; None if one is of a type that is not for this path."""
+    from numba.cuda import types as numba_types
+
+    simple = (numba_types.Array, numba_types.Integer, numba_types.Float, numba_types.Complex, numba_types.Boolean)
+    if not all(type(each) in simple for each in types):
+        return None
+    pairs = zip(types, flatten(types), strict=True)
+    return [_array_slot(kind) if argument.kind == "array" else _number_slot(kind, argument) for kind, argument in pairs]
+
+
+def _array_slot(kind: Any) -> Slot:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+    def settle(value: Any, _call: Call) -> Any:
+        if type(value) is not DeviceNDArray or value._numba_type_ != kind:
+            raise OtherTypes
+        return value
+
+    def spread(value: Any) -> tuple[Any, ...]:
+        address = value.gpu_data.device_ctypes_pointer.value or 0
+        return 0, 0, value.size, value.dtype.itemsize, address, *value.shape, *value.strides
+
+    return Slot(settle, spread, lambda: Inline(_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
+
+
+def _number_slot(kind: Any, argument: Argument) -> Slot:
+    import numpy
+
+    name = str(kind)
+    python, own = _PYTHON.get(name), numpy.dtype(name).type
+    classes = frozenset((own, python or own))
+
+    def settle(value: Any, _call: Call) -> Any:
+        if type(value) not in classes or (type(value) is int and not -(2**63) <= value < 2**63):
+            raise OtherTypes  # Numba types a larger int as uint64, or refuses it
+        return argument.spread(value)
+
+    lines, values = _NUMBER_LINES, "a{k}"
+    if name.startswith("complex"):
+        values = "a{k}.real, a{k}.imag"
+    elif name == "float16":
+        lines, values = _HALF_LINES, "v{k}"
+    names = {"first{k}": python or own, "second{k}": own, "spread{k}": argument.spread}
+    return Slot(settle, lambda values: values, lambda: Inline(lines, names, values))
+
+
+def _cooperative() -> Any:
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
+    return attribute

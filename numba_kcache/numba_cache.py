@@ -1,0 +1,188 @@
+"""What a Numba dispatcher asks instead of Numba's own cache: the resolutions of one Numba kernel.
+
+Promise     A signature is resolved once for each target in a process, under the fingerprint that the function has then.
+            What cannot be cached is compiled by Numba itself, with one warning. Nothing of the cache's trouble reaches
+            a launch.
+Method      Numba's `compile` calls `load_overload` before it would compile; what it gets here is always complete, be it
+            from disk or compiled just now, so that Numba compiles only what must not be stored.
+Not here    How a launch is packed (launch.numba_arguments) and when this is attached (numba_kernel, numba_hook).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .errors import CompileError, NoDeviceError, UncacheableError
+from .jobs import Job
+from .launch.loader import LoadedKernel, current_device
+from .launch.numba_dispatcher import compiler_lock, read_signatures
+from .launch.numba_overload import make_overload
+from .model.target import Target
+from .numba_jobs import NumbaPlan, numba_job, read_function
+from .resolver import Resolution, Resolver
+
+Types = tuple[Any, ...]
+
+
+class Uncached(UncacheableError):
+    """It cannot be cached and may run without: reported, and Numba's to compile."""
+
+
+class DispatcherCache:
+    """The entries of one kernel. `load_overload` and what follows it are Numba's names.
+
+    Args:
+        plan: The kernel.
+        resolver: Gives the cache in force.
+        choose: From the device's target to (target, virtual target to go through, other targets that do as well).
+        is_numbas: Whether errors in linked code are left to Numba to raise, as they are where Numba's own decorator
+            is all that the program says.
+    """
+
+    def __init__(
+        self,
+        plan: NumbaPlan,
+        resolver: Callable[[], Resolver],
+        choose: Callable[[Target], tuple[Target, Target | None, tuple[Target, ...]]],
+        *,
+        is_numbas: bool = False,
+    ) -> None:
+        self._plan, self._resolver, self._choose, self._is_numbas = plan, resolver, choose, is_numbas
+        self._resolved: dict[tuple[Types, Target], Resolution] = {}
+        self._uncached: dict[Types, str] = {}
+        self.forgotten: Callable[[], None] | None = None
+
+    # -- resolving ----------------------------------------------------------------------------------
+
+    def resolve_for_device(self, types: Types, target: Target) -> Resolution:
+        """The artifact that suits a device.
+
+        Raises:
+            Uncached: There is none to be had.
+            UncacheableError: Nor may it run without.
+        """
+        chosen, through, others = self._choose(target)
+        return self.resolve(types, chosen, through, others)
+
+    def resolve(
+        self, types: Types, target: Target, through: Target | None = None, others: tuple[Target, ...] = ()
+    ) -> Resolution:
+        """The artifact of one signature for a target, or for one of `others` that will do as well.
+
+        Raises:
+            Uncached: It cannot be cached.
+            UncacheableError: Nor may it run without.
+            FrozenCacheError, CompileError, ToolchainMissingError, and Numba's own errors: It cannot be had.
+        """
+        found = self._resolved.get((types, target))
+        if found is not None:
+            return found
+        with compiler_lock():
+            found = self._resolved.get((types, target))
+            if found is None:
+                if types in self._uncached:
+                    raise Uncached(f"cannot cache {self._plan.label}", self._uncached[types])
+                found = self._resolved[types, target] = self._resolve(types, target, through, others)
+            return found
+
+    def _resolve(self, types: Types, target: Target, through: Target | None, others: tuple[Target, ...]) -> Resolution:
+        resolver = self._resolver()
+        resolver.users.add(self)
+        read = read_function(self._plan)
+        job = numba_job(self._plan, read, types, target, through)
+        if job.uncacheable:
+            resolver.refuse(job)
+            raise self._refused(types, job.uncacheable)
+        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in others)
+        try:
+            return resolver.resolve(job, as_well)
+        except UncacheableError as error:
+            resolver.refuse(job._replace(uncacheable=error.why), is_counted=True)
+            raise self._refused(types, error.why) from None
+
+    def _refused(self, types: Types, why: str) -> Uncached:
+        self._uncached[types] = why
+        return Uncached(f"cannot cache {self._plan.label}", why)
+
+    def job(self, types: Types, target: Target) -> Job:
+        """The request of one signature for a target, as the function is now."""
+        return numba_job(self._plan, read_function(self._plan), types, target, None)
+
+    def resolved(self) -> dict[tuple[Types, Target], Resolution]:
+        """What has been resolved up to now."""
+        return dict(self._resolved)
+
+    def resolved_types(self) -> list[Types]:
+        """The signatures that have been resolved, each once."""
+        return list(dict.fromkeys(types for types, _target in self._resolved))
+
+    def load(self, types: Types) -> LoadedKernel:
+        """The kernel on the current device.
+
+        Raises:
+            Uncached, UncacheableError: It cannot be cached.
+            NoDeviceError: There is no device.
+        """
+        device = current_device()
+        resolution = self.resolve_for_device(types, device.target)
+        artifact, stored = resolution.artifact, resolution.source in ("disk", "waited")
+        loaded = self._resolver().loader.load(artifact, artifact.entries[0], resolution.key, device, stored=stored)
+        carveout = artifact.attributes.get("carveout")
+        if carveout is not None:
+            loaded.prefer_shared(int(carveout))
+        return loaded
+
+    def shared_with(self, dispatcher: Any) -> DispatcherCache:
+        """The same resolutions for another dispatcher of the same function and options."""
+        other = copy.copy(self)
+        other._plan, other.forgotten = self._plan._replace(dispatcher=dispatcher), None
+        return other
+
+    def forget(self) -> None:
+        """Resolve anew at the next launch. Running work is untouched."""
+        self.flush()
+        if self._plan.dispatcher._can_compile:
+            self._plan.dispatcher._reset_overloads()
+        if self.forgotten is not None:
+            self.forgotten()
+
+    # -- what Numba's dispatcher asks ---------------------------------------------------------------
+
+    def load_overload(self, sig: Any, _context: Any) -> Any:
+        """The kernel of a signature, complete; None where Numba has to compile it."""
+        types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
+        dispatcher, known = self._plan.dispatcher, self.resolved_types()
+        try:
+            resolution = self.resolve_for_device(types, current_device().target)
+        except (NoDeviceError, Uncached):
+            return None
+        except CompileError:
+            if self._is_numbas:
+                return None
+            raise
+        if resolution.source == "compiled" and types not in known:  # Numba counts what it gets here as a hit
+            dispatcher._cache_hits[sig] -= 1
+            dispatcher._cache_misses[sig] += 1
+        return make_overload(dispatcher, types, resolution.artifact, functools.partial(self.load, types))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Nothing: what Numba compiled by itself must not be stored."""
+
+    @property
+    def cache_path(self) -> str | None:
+        """The directory of the cache."""
+        return self._resolver().store.directory
+
+    def enable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def disable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def flush(self) -> None:
+        """Read the function anew at the next launch; entries stay, they are named by what they hold."""
+        self._resolved.clear()
+        self._uncached.clear()

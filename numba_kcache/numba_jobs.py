@@ -1,0 +1,117 @@
+"""From a Numba dispatcher, argument types and a target to a job for the resolver.
+
+Promise     A job's components hold everything that decides the code: the kernel's fingerprint, its types, its options
+            (part of the fingerprint) and Numba's configuration. What cannot be captured makes the job uncacheable,
+            with the name of what is to blame. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .errors import UncacheableError
+from .inputs.code_environment import code_environment
+from .inputs.numba_signature import signature_component
+from .inputs.python_function import Fingerprint, Uncapturable, fingerprint
+from .jobs import Job
+from .keys.components import component
+from .model.artifact import Artifact
+from .model.target import Target
+from .settings import NVRTC_VARIABLES, variables
+from .toolchain.libraries import Toolchain
+from .toolchain.time_trace import TimeTrace
+
+_LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
+"""NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
+
+_DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
+
+NUMBA_KERNEL = _LIBRARIES, _DISTRIBUTIONS
+"""What takes part in making a Numba kernel."""
+
+
+class NumbaPlan(NamedTuple):
+    """A Numba kernel, and what its user said of it.
+
+    Args:
+        dispatcher: Of `cuda.jit`, with its options.
+        label: What people call it.
+        depends: Values or files whose content enters the key.
+        strict: Refuse rather than run uncached.
+        keep_ptx: Keep the PTX beside the cubin.
+    """
+
+    dispatcher: Any
+    label: str
+    depends: Sequence[Any] = ()
+    strict: bool = False
+    keep_ptx: bool = True
+
+
+def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
+    """What the kernel is made of now."""
+    options = plan.dispatcher.targetoptions
+    return fingerprint(
+        plan.dispatcher, with_lines=bool(options.get("debug") or options.get("lineinfo")), depends=plan.depends
+    )
+
+
+def numba_job(
+    plan: NumbaPlan, found: Fingerprint | Uncapturable, types: tuple[Any, ...], target: Target, through: Target | None
+) -> Job:
+    """The job of one signature for one target.
+
+    Args:
+        plan: The kernel.
+        found: What it is made of (`read_function`).
+        types: Numba types of its arguments.
+        target: What to build for.
+        through: The virtual target to compile to first, where the user gave one.
+    """
+
+    def job(components: Any, uncacheable: str, functions: tuple[Any, ...]) -> Job:
+        def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
+            return _built(plan, types, target, through, functions)
+
+        return Job(plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict)
+
+    if isinstance(found, Uncapturable):
+        return job((), f"{found.name}: {found.reason} (depends= takes plain values and files)", ())
+    signature = signature_component(types)
+    if isinstance(signature, Uncapturable):
+        return job((), signature.reason, found.device_functions())
+    if any(each.kind == "cu" and b"include" in each.data for each in found.links):
+        return job((), "what it links includes files", found.device_functions())
+    environment = code_environment()
+    return job(
+        (
+            component("kind", "numba"),
+            component("function", found.digest),
+            signature,
+            component("target", [target.name, through.name if through else None]),
+            component("environment", dict(variables(NVRTC_VARIABLES))),
+            *([environment] if environment else []),
+            *([] if plan.keep_ptx else [component("options", {"keep_ptx": False})]),
+            *found.components,
+        ),
+        "",
+        found.device_functions(),
+    )
+
+
+def _built(
+    plan: NumbaPlan, types: tuple[Any, ...], target: Target, through: Target | None, functions: tuple[Any, ...]
+) -> Artifact:
+    from .toolchain.numba_nvvm import compile_numba
+
+    try:
+        build = compile_numba(
+            plan.dispatcher, types, target, ptx_target=through, device_functions=functions, keep_ptx=plan.keep_ptx
+        )
+    except Exception as error:  # Numba's own, mostly: its words stay as they are
+        error.add_note(f"while compiling the Numba kernel {plan.label} for ({', '.join(map(str, types))})")
+        raise
+    if build.uncacheable:
+        raise UncacheableError(f"cannot cache {plan.label}", build.uncacheable)
+    return build.artifact

@@ -1,0 +1,447 @@
+"""A Numba kernel under `cached_kernel`: launched like any other, with one entry for each signature.
+
+Promise     Launches mean what they mean to Numba, whatever the arguments. Arrays and numbers of the exact types that a
+            signature was compiled for go straight to the driver; all else goes through a dispatcher of Numba's own,
+            which asks the same cache. A warm start refreshes no registry and loads no compiler.
+Method      Each configuration has a front: the launch function of the signature that it saw last. What that does not
+            take comes back here, is typed by Numba, and becomes the front or is Numba's.
+Not here    Resolving (numba_cache), packing (launch.numba_arguments), Numba's own objects (launch.numba_*).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .errors import LaunchConfigError, LaunchError, OptionError
+from .inputs.numba_objects import is_dispatcher
+from .launch.arguments import Launch
+from .launch.config import LaunchShape, check_launch, launch_shape
+from .launch.loader import LoadedKernel, current_device, current_ordinal
+from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
+from .launch.numba_dispatcher import (
+    DECORATOR_OPTIONS,
+    fix_signatures,
+    is_loaded,
+    make_dispatcher,
+    read_signatures,
+    specialize,
+    types_of,
+)
+from .launch.streams import numba_stream
+from .model.artifact import Artifact
+from .model.parameter import Parameter
+from .model.target import Target, read_arch
+from .numba_cache import DispatcherCache, Types, Uncached
+from .numba_jobs import NumbaPlan
+from .numba_rehearsal import rehearse_numba
+from .resolver import Resolver, process_resolver
+
+BOUND_LIMIT = 256
+"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_OWN_OPTIONS = frozenset(("arch", "kind", "signature", "depends", "strict", "strided", "keep_ptx", "cache", "carveout"))
+
+_NUMBAS_NAMES = frozenset((
+    "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
+    "inspect_sass_cfg", "inspect_types", "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block",
+    "get_max_threads_per_block", "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile",
+    "py_func", "targetoptions", "extensions", "specialized",
+))  # fmt: skip
+"""What a kernel has of Numba's dispatcher, with the same meaning."""
+
+_On = tuple[NumbaLauncher | None, LoadedKernel]
+
+
+class NumbaKernel:
+    """A Numba kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
+
+    Raises, at the first use of a signature:
+        NumbaError: Numba's own: typing, lowering, unsupported features.
+        NoDeviceError: A launch without a device.
+        ToolchainMissingError: It is not in the cache and the compilers are not installed.
+    """
+
+    def __init__(self, thing: Any, options: dict[str, Any]) -> None:
+        function = getattr(thing, "py_func", thing)
+        self._thing, self._options = thing, options
+        self._arch = read_arch(options.get("arch", "auto"))
+        self._given = _decorator_options(options, function)
+        self._cache_given = options.get("cache")
+        self.__wrapped__, self.__doc__, self.__name__ = function, function.__doc__, function.__name__
+        self.__qualname__, self.__module__ = function.__qualname__, function.__module__
+        self._made: tuple[Any, DispatcherCache] | None = None
+        self._launchers: dict[tuple[int, Types], _On] = {}
+        self._bound: dict[Any, Launch] = {}
+        self._behind: dict[Any, _Configured] = {}
+        if is_loaded():
+            rehearse_numba(None if self._cache_given is None else self._cache_given.resolver)
+            self._parts()
+
+    # -- Numba's dispatcher behind it ---------------------------------------------------------------
+
+    def _parts(self) -> tuple[Any, DispatcherCache]:
+        """The dispatcher and its cache; made when Numba is there anyway, or when they are needed."""
+        if self._made is None:
+            dispatcher = make_dispatcher(self._thing, self._given)
+            plan = NumbaPlan(
+                dispatcher,
+                f"{self.__module__}.{self.__qualname__}",
+                tuple(self._options.get("depends") or ()),
+                bool(self._options.get("strict", False)),
+                bool(self._options.get("keep_ptx", True)),
+            )
+            cache = DispatcherCache(plan, self._resolver, self._choose)
+            cache.forgotten = self._forget
+            dispatcher._cache = cache
+            self._made = dispatcher, cache
+        return self._made
+
+    def _dispatcher(self) -> Any:
+        """The dispatcher, which then has every signature that was launched or compiled here."""
+        dispatcher, cache = self._parts()
+        fix_signatures(dispatcher)
+        if dispatcher._can_compile:
+            for types, _target in cache.resolved():
+                if types not in dispatcher.overloads:
+                    dispatcher.compile(types)
+        return dispatcher
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NUMBAS_NAMES:
+            return getattr(self._dispatcher(), name)
+        raise AttributeError(f"a Numba kernel of numba_kcache has no attribute {name!r}")
+
+    def specialize(self, *args: Any) -> Any:
+        """A dispatcher of Numba's for exactly the types of these arguments."""
+        return specialize(self._parts()[0], args, self._attach)
+
+    def _attach(self, dispatcher: Any) -> None:
+        dispatcher._cache = self._parts()[1].shared_with(dispatcher)
+
+    def _resolver(self) -> Resolver:
+        return process_resolver() if self._cache_given is None else self._cache_given.resolver
+
+    # -- launching ----------------------------------------------------------------------------------
+
+    def __getitem__(self, config: Any) -> Launch:
+        try:
+            return self._bound[config]
+        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
+            return self._bind(config)
+
+    def __call__(self, *args: Any) -> None:
+        """Refuse a launch without a configuration, as Numba does."""
+        raise LaunchConfigError(
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
+        )
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        """The kernel itself, as a class attribute too."""
+        return self
+
+    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
+        """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
+
+        Args:
+            ntasks: Threads that are needed; 0 launches nothing.
+            tpb: Threads of a block; 0 takes what keeps most threads resident, from the driver.
+            stream: As in `kernel[grid, block, stream]`.
+            sharedmem: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            LaunchConfigError: `ntasks` is negative.
+        """
+        if ntasks < 0:
+            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+
+        def launch(*args: Any) -> None:
+            if ntasks:
+                block = tpb or self._block_size(args, sharedmem)
+                self[-(-ntasks // block), block, stream, sharedmem](*args)
+
+        return launch
+
+    def _block_size(self, args: tuple[Any, ...], sharedmem: int) -> int:
+        try:
+            return self._on_device(types_of(args))[1].potential_block_size(sharedmem)
+        except Uncached:
+            from_numba = self.specialize(*args).forall(1, 0, 0, sharedmem)
+            return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
+
+    def _bind(self, config: Any) -> Launch:
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__}[{config!r}]",
+                "a launch takes [grid, block], then stream and sharedmem if need be",
+            )
+        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
+        launch: Launch = _Configured(self, config, launch_shape(grid, block, sharedmem), stream)
+        self._keep(config, launch)
+        return launch
+
+    def _keep(self, config: Any, launch: Launch) -> None:
+        """What the next `kernel[config]` gives."""
+        try:
+            if len(self._bound) >= BOUND_LIMIT:
+                self._bound.clear()
+            self._bound[config] = launch
+        except TypeError:  # a list in it: bound anew each time
+            pass
+
+    def _on_device(self, types: Types) -> _On:
+        """Launcher, where the types are for it, and kernel on the current device.
+
+        Raises:
+            Uncached: It is Numba's to compile.
+        """
+        found = self._launchers.get((current_ordinal(), types))
+        if found is not None and found[1].live[0]:
+            return found
+        _dispatcher, cache = self._parts()
+        loaded = cache.load(types)
+        artifact = cache.resolve_for_device(types, loaded.device.target).artifact
+        is_straight = not artifact.attributes.get("debug")
+
+        def otherwise(config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+            self._configured(config).otherwise(types, args)
+
+        def relaunch(config: tuple[Any, ...], args: tuple[Any, ...], status: int) -> bool:
+            if status != 0 and loaded.live[0]:
+                return False
+            now = self._on_device(types)[1]
+            if now is loaded and current_ordinal() == loaded.device.ordinal:
+                return False
+            self._configured(config).anew(types, args)
+            return True
+
+        launcher = None
+        if is_straight:
+            launcher = make_numba_launcher(
+                loaded, self.__name__, types, artifact, relaunch=relaunch, otherwise=otherwise
+            )
+        self._launchers[loaded.device.ordinal, types] = found = launcher, loaded
+        return found
+
+    def _configured(self, config: Any) -> _Configured:
+        """What stands behind the fronts of a configuration, as a front names it: all four, in full."""
+        found = self._behind.get(config)
+        if found is None:
+            grid, block, stream, sharedmem = config
+            found = _Configured(self, config, launch_shape(grid, block, sharedmem), stream)
+            if len(self._behind) >= BOUND_LIMIT:
+                self._behind.clear()
+            self._behind[config] = found
+        return found
+
+    def _choose(self, target: Target) -> tuple[Target, Target | None, tuple[Target, ...]]:
+        """What to build for a device: exactly what `arch` names, or what the device is."""
+        if not self._arch:
+            return target, None, (target.plain,) if target.suffix else ()
+        real = [each for each in self._arch if each.runs_on(target.cc)]
+        virtual = [each for each in self._arch if each.virtual]
+        if real:
+            return max(real, key=lambda each: (each.cc, each.suffix)), None, ()
+        if virtual:
+            return target, max(virtual), ()
+        names = ", ".join(each.name for each in self._arch)
+        raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
+
+    def _forget(self) -> None:
+        """Launch anew from the cache. Running work is untouched."""
+        for _launcher, loaded in list(self._launchers.values()):
+            loaded.live[0] = False
+        self._launchers.clear()
+        self._bound.clear()
+        self._behind.clear()
+
+    # -- compiling ahead, and looking ---------------------------------------------------------------
+
+    def compile(self, arch: Any = None, signature: Any = None) -> None:
+        """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own.
+            signature: As Numba takes it, or a list of that; None for the kernel's own.
+
+        Raises:
+            UncacheableError: The kernel cannot be keyed.
+            NoDeviceError: No target is named and there is no device.
+        """
+        cache = self._parts()[1]
+        for types in self._signatures(signature):
+            for target in self._targets(arch):
+                job = cache.job(types, target)
+                if job.uncacheable:
+                    self._resolver().key(job)  # raises, and says why
+                cache.resolve(types, target)
+
+    def key(self, arch: Any = None, signature: Any = None) -> str:
+        """The digest of the request for one target and signature, 64 hexadecimal digits. Never compiles.
+
+        Raises:
+            UncacheableError: The kernel cannot be keyed.
+        """
+        types = self._signatures(signature)[0]
+        return self._resolver().key(self._parts()[1].job(types, self._targets(arch)[0]))
+
+    def cubin(self, arch: Any = None, signature: Any = None) -> Any:
+        """The linked module; without a signature a dict of them by signature."""
+        return self._by_signature(lambda artifact: artifact.cubin, arch, signature)
+
+    def ptx(self, arch: Any = None, signature: Any = None) -> Any:
+        """The PTX before linking; without a signature a dict by signature."""
+        return self._by_signature(lambda artifact: artifact.ptx.decode(), arch, signature)
+
+    @property
+    def params(self) -> dict[Types, tuple[Parameter, ...]]:
+        """The parameters of the cubin, by signature."""
+        return self._by_signature(lambda artifact: artifact.entries[0].parameters)  # type: ignore[no-any-return]
+
+    @property
+    def log(self) -> dict[Types, str]:
+        """What the linker said, by signature."""
+        return self._by_signature(lambda artifact: artifact.log)  # type: ignore[no-any-return]
+
+    @property
+    def regs_per_thread(self) -> dict[Types, int]:
+        """Registers per thread, by signature."""
+        return self._by_signature(lambda artifact: artifact.entries[0].registers)  # type: ignore[no-any-return]
+
+    @property
+    def shared_mem_per_block(self) -> dict[Types, int]:
+        """Static shared memory per block in bytes, by signature."""
+        return self._by_signature(lambda artifact: artifact.entries[0].shared_bytes)  # type: ignore[no-any-return]
+
+    @property
+    def local_mem_per_thread(self) -> dict[Types, int]:
+        """Local memory per thread in bytes, by signature."""
+        return self._by_signature(lambda artifact: artifact.entries[0].local_bytes)  # type: ignore[no-any-return]
+
+    def _by_signature(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
+        cache = self._parts()[1]
+        if signature is not None:
+            return read(cache.resolve(self._signatures(signature)[0], self._targets(arch)[0]).artifact)
+        wanted = None if arch is None else self._targets(arch)[0]
+        resolved = cache.resolved().items()
+        return {types: read(each.artifact) for (types, target), each in resolved if wanted in (None, target)}
+
+    def _signatures(self, signature: Any) -> tuple[Types, ...]:
+        given = self._options.get("signature") if signature is None else signature
+        self._parts()
+        found = read_signatures(given) if given is not None else tuple(self._parts()[1].resolved_types())
+        if not found:
+            raise OptionError(
+                f"cannot compile {self.__name__}", "it has no signature", 'write signature="void(float32[::1], int64)"'
+            )
+        return found
+
+    def _targets(self, arch: Any) -> tuple[Target, ...]:
+        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
+        if arch is not None:
+            return read_arch(arch) or (current_device().target,)
+        return self._arch or (current_device().target,)
+
+    def __repr__(self) -> str:
+        return f"<NumbaKernel {self.__module__}.{self.__qualname__}>"
+
+    def __reduce__(self) -> Any:
+        owner: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            owner = getattr(owner, name, None)
+        if owner is self:
+            return self.__qualname__
+        return NumbaKernel, (self._thing, {name: value for name, value in self._options.items() if name != "cache"})
+
+
+class _Configured:
+    """One launch configuration of a kernel, before its first launch and for all that its front does not take."""
+
+    def __init__(self, kernel: NumbaKernel, config: Any, shape: LaunchShape, stream: Any) -> None:
+        self._kernel, self._config, self._shape, self._stream = kernel, config, shape, stream
+        self._by_types: dict[Types, Launch] = {}
+        self._front: Launch = self._any
+
+    def __call__(self, *args: Any) -> None:
+        self._front(*args)
+
+    def _any(self, *args: Any) -> None:
+        """Launch arguments of whatever types, and be ready for the next ones of the same."""
+        if len(args) != self._kernel.__wrapped__.__code__.co_argcount:
+            self._numba(*args)  # Numba says how many it takes
+            return
+        types = types_of(args)
+        launch = self._by_types.get(types) or self._prepare(types)
+        self._front = launch
+        self._kernel._keep(self._config, launch)
+        launch(*args)
+
+    def _prepare(self, types: Types) -> Launch:
+        kernel, shape = self._kernel, self._shape
+        dispatcher = kernel._parts()[0]
+        try:
+            launcher, loaded = kernel._on_device(types)
+        except Uncached:
+            return self._numba
+        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=kernel.__name__)
+        loaded.allow_shared(shape.shared_bytes)
+        if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
+            return self._numba
+        launch = self._by_types[types] = launcher.bind(shape, self._stream)
+        return launch
+
+    def otherwise(self, types: Types, args: tuple[Any, ...]) -> None:
+        """Launch what the function of these types did not take."""
+        if len(args) == len(types) and types_of(args) == types:
+            self._numba(*args)  # a host array, say: the same types, but not for the straight way
+        else:
+            self._any(*args)
+
+    def anew(self, types: Types, args: tuple[Any, ...]) -> None:
+        """Launch on the device that is current now, or with the module loaded anew."""
+        self._by_types.pop(types, None)
+        self._any(*args)
+
+    def _numba(self, *args: Any) -> None:
+        """Launch through Numba's own dispatcher."""
+        dispatcher = self._kernel._parts()[0]
+        fix_signatures(dispatcher)
+        grid, block, shared = self._shape
+        dispatcher[grid, block, numba_stream(self._stream), shared](*args)
+
+
+def make_numba_kernel(thing: Any, options: Mapping[str, Any]) -> NumbaKernel:
+    """The kernel of a Python function or dispatcher.
+
+    Raises:
+        OptionError: The thing or an option cannot be used.
+    """
+    function = thing.py_func if is_dispatcher(thing) else thing
+    if not hasattr(function, "__code__"):
+        raise OptionError(f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}")
+    return NumbaKernel(thing, dict(options))
+
+
+def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, Any]:
+    """The options of `cuda.jit` among those of `cached_kernel`; link files start from the function's folder."""
+    given = {name: value for name, value in options.items() if name not in _OWN_OPTIONS and value is not None}
+    if options.get("carveout") is not None:
+        given["shared_memory_carveout"] = options["carveout"]
+    unknown = sorted(given.keys() - set(DECORATOR_OPTIONS))
+    if unknown:
+        raise OptionError(
+            f"cannot use option {unknown[0]!r} here",
+            "a Numba kernel does not take it",
+            f"it takes {', '.join(sorted({*DECORATOR_OPTIONS, *_OWN_OPTIONS}))}",
+        )
+    if "opt" in given:
+        given["opt"] = bool(given["opt"])
+    if "link" in given:
+        links = given["link"] if isinstance(given["link"], (list, tuple)) else [given["link"]]
+        folder = os.path.dirname(os.path.abspath(function.__code__.co_filename))
+        given["link"] = [
+            os.path.join(folder, os.fspath(each)) if isinstance(each, (str, os.PathLike)) else each for each in links
+        ]
+    return given

@@ -1,0 +1,386 @@
+"""Each defect of Numba's own kernel cache, shown on Numba and shown to be gone: one program, run under either cache.
+
+The programs are not edited for it: `@cuda.jit(cache=True)`, and NUMBA_KCACHE_INSTALL=1 in the environment or not.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+NUMBA, HERE = "numba", "here"
+either = pytest.mark.parametrize("whose", [NUMBA, HERE])
+
+PROGRAM = """
+import os, re, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+import numba_kcache
+from numba import cuda
+{head}
+
+@cuda.jit(cache=True{options})
+def kernel(x):
+{body}
+
+if __name__ == "__main__":
+    kernel[1, 1](cuda.to_device(np.ones(4, {dtype!r})))
+    ptx = "".join(kernel.inspect_asm().values())
+    hits = sum(kernel.stats.cache_hits.values()) if not numba_kcache.info("process").misses else 0
+    print(*re.findall(r"0[df][0-9A-Fa-f]{{8,16}}", ptx), *re.findall("div.approx|div.rn", ptx), "hits", hits)
+"""
+THREE, FIVE = "0d4008000000000000", "0d4014000000000000"
+
+
+class Project:
+    """A program in a folder, and the two caches' folders beside it."""
+
+    def __init__(self, root: Path, whose: str) -> None:
+        self.root, self.whose = root, whose
+        self.files, self.cache = root / "files", root / "cache"
+        self.files.mkdir()
+        self.log = root / "log"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.files / name
+        path.write_text(text)
+        shutil.rmtree(self.files / "__pycache__", ignore_errors=True)
+        return path
+
+    def program(self, body: str = "x[0] *= 3.0", head: str = "", options: str = "", dtype: str = "f8") -> None:
+        lines = "\n".join("    " + line for line in body.splitlines())
+        self.write("program.py", PROGRAM.format(head=head, body=lines, options=options, dtype=dtype))
+
+    def run(self, *arguments: str, before: str = "", **env: str) -> str:
+        """What it prints; the name of the exception where it ends in one."""
+        surroundings = environment(build(), log=self.log) | {
+            "NUMBA_CACHE_DIR": str(self.cache / NUMBA), "NUMBA_KCACHE_DIR": str(self.cache / HERE),
+            "NUMBA_KCACHE_INSTALL": str(int(self.whose == HERE)), "PYTHONDONTWRITEBYTECODE": "1", **env,
+        }  # fmt: skip
+        script = [str(self.files / "program.py")]
+        if before:
+            start = f"import runpy, sys\n{before}\nsys.path.insert(0, {str(self.files)!r})\n"
+            script = ["-c", start + f"runpy.run_path({script[0]!r}, run_name='__main__')"]
+        done = run([*script, *arguments], env=surroundings, check=False)
+        last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
+        return last if done.returncode == 0 else last.partition(":")[0]
+
+    def stored(self) -> list[Path]:
+        """The files that hold kernels."""
+        return sorted(each for each in (self.cache / self.whose).rglob("*") if each.is_file() and _is_kernel(each))
+
+    def is_here(self) -> bool:
+        return self.whose == HERE
+
+
+def _is_kernel(path: Path) -> bool:
+    return path.suffix == ".nbc" or "entries" in str(path)
+
+
+@pytest.fixture
+def project(tmp_path: Path, whose: str) -> Project:
+    return Project(tmp_path, whose)
+
+
+HELPERS = """
+from numba import cuda
+K = {k}
+@cuda.jit(device=True)
+def scaled(x):
+    return x * {k}
+"""
+
+
+@either
+def test_edited_device_function_of_another_module_is_seen(project: Project) -> None:
+    """Numba looks at the kernel's file alone (numba#1833, numba#9483)."""
+    project.program("x[0] = helpers.scaled(x[0])", "import helpers")
+    project.write("helpers.py", HELPERS.format(k="3.0"))
+    assert THREE in project.run()
+
+    project.write("helpers.py", HELPERS.format(k="5.0"))
+
+    assert (FIVE in project.run()) is project.is_here()
+
+
+@either
+def test_edited_constant_of_another_module_is_seen(project: Project) -> None:
+    """A module's attribute that the kernel reads is part of its code."""
+    project.program("x[0] *= helpers.K", "import helpers")
+    project.write("helpers.py", HELPERS.format(k="3.0"))
+    assert THREE in project.run()
+
+    project.write("helpers.py", HELPERS.format(k="5.0"))
+
+    assert (FIVE in project.run()) is project.is_here()
+
+
+@either
+def test_global_from_the_environment_is_seen(project: Project) -> None:
+    """The file is the same, the value is not."""
+    project.program("x[0] *= SCALE", 'SCALE = float(os.environ["SCALE"])')
+    assert THREE in project.run(SCALE="3")
+
+    assert (FIVE in project.run(SCALE="5")) is project.is_here()
+
+
+@either
+def test_decorator_option_is_seen(project: Project) -> None:
+    """fastmath that comes from outside the file; Numba serves the precise kernel."""
+    project.program("x[0] = x[0] / x[1]", options=', fastmath=bool(os.environ.get("FAST"))', dtype="f4")
+    assert "div.rn" in project.run()
+
+    assert ("div.approx" in project.run(FAST="1")) is project.is_here()
+
+
+@either
+@pytest.mark.parametrize("variable", ["NUMBA_OPT", "NUMBA_FORCE_CUDA_CC"])
+def test_setting_that_changes_code_is_seen(project: Project, variable: str) -> None:
+    """A kernel compiled under another optimisation level or for a forced capability is another kernel."""
+    project.program()
+    project.run()
+
+    again = project.run(**{variable: {"NUMBA_OPT": "0", "NUMBA_FORCE_CUDA_CC": "8.0"}[variable]})
+
+    assert ("hits 0" in again) is project.is_here()
+
+
+GENERATOR = """
+def make(value):
+    space = {"cuda": cuda}
+    exec(compile(f"@cuda.jit(cache=True)\\ndef kernel(x):\\n    x[0] *= {value}\\n", __file__, "exec"), space)
+    return space["kernel"]
+first = make(3.0)
+first[1, 1](cuda.to_device(np.ones(4)))
+kernel = make(5.0)
+"""
+
+
+@either
+def test_generated_kernels_of_one_file_are_told_apart(project: Project) -> None:
+    """Same name, same line, same bytecode, another constant: Numba runs the first one's code for the second."""
+    project.program()
+    text = (project.files / "program.py").read_text()
+    start = text.index("@cuda.jit(cache=True)")
+    project.write("program.py", text[:start] + GENERATOR + text[text.index("if __name__") :])
+
+    assert (FIVE in project.run()) is project.is_here()
+
+
+@either
+def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
+    """What rsync -t, containers and reproducible builds do to files."""
+    project.program()
+    path = project.files / "program.py"
+    stamp = path.stat()
+    assert THREE in project.run()
+
+    path.write_text(path.read_text().replace("3.0", "5.0"))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+
+    assert (FIVE in project.run()) is project.is_here()
+
+
+@either
+@pytest.mark.parametrize("change", ["touch", "comment", "moved"])
+def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: str) -> None:
+    """Numba compiles every kernel of the file anew after a checkout, a comment or an added line."""
+    project.program()
+    project.run()
+    path = project.files / "program.py"
+    if change == "touch":
+        os.utime(path, ns=(1, 1))
+    elif change == "comment":
+        path.write_text(path.read_text() + "# a remark\n")
+    else:
+        path.write_text("\n\n" + path.read_text())
+
+    assert ("hits 1" in project.run()) is project.is_here()
+
+
+@either
+@pytest.mark.parametrize("damage", ["empty", "truncated"])
+def test_damaged_file_is_compiled_anew(project: Project, damage: str) -> None:
+    """Numba's EOFError or UnpicklingError comes out of the launch, at every start from then on."""
+    project.program()
+    project.run()
+    for each in project.stored():
+        content = each.read_bytes()
+        each.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
+
+    assert project.run().startswith(THREE) is project.is_here()
+
+
+@either
+def test_flipped_bit_is_noticed(project: Project) -> None:
+    """Numba loads whatever the file holds; here every byte is under a checksum."""
+    project.program()
+    project.run()
+    for each in project.stored():
+        content = bytearray(each.read_bytes())
+        at = content.rindex(b"\x7fELF") + 200 if b"\x7fELF" in content else len(content) // 2
+        content[at] ^= 1
+        each.write_bytes(content)
+
+    assert ("hits 1" in project.run()) is not project.is_here()
+
+
+@either
+def test_full_disk_does_not_reach_the_launch(project: Project) -> None:
+    """Numba's OSError comes out of the user's launch, after the kernel has been compiled."""
+    project.program()
+
+    said = project.run(before="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))")
+
+    assert said.startswith(THREE) is project.is_here()
+
+
+@either
+def test_planted_file_runs_no_code(project: Project) -> None:
+    """Numba unpickles an index before it looks at it; nothing that is stored here is ever code of this process."""
+    project.program()
+    project.run()
+    mark = project.root / "mark"
+    evil = b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR."
+    for each in (project.cache / project.whose).rglob("*"):
+        if each.is_file():
+            each.write_bytes(evil)
+
+    project.run()
+
+    assert mark.exists() is not project.is_here()
+
+
+_EXTERNAL = 'external = cuda.declare_device("external", "float64(float64)")'
+_LINK = ', link=[os.path.join(os.path.dirname(__file__), "external.cu")]'
+_BF16 = "from numba.cuda.types import bfloat16\nfrom numba import float32"
+KERNELS = {
+    "link": ("x[0] = external(x[0])", _EXTERNAL, _LINK, "f8"),
+    "reshape": ("y = x.reshape(2, 2)\nx[0] = y[1, 1]", "", "", "f8"),
+    "fp16": ("x[0] = x[0] * x[1]", "", "", "f2"),
+    "bf16": ("a = bfloat16(1.0)\nx[0] = float32(a + a)", _BF16, "", "f4"),
+}
+
+
+@either
+@pytest.mark.parametrize("what", KERNELS)
+def test_kernel_that_links_is_cached(project: Project, what: str) -> None:
+    """Numba raises `Cannot pickle CUDACodeLibrary with linking files` out of the launch."""
+    project.write(
+        "external.cu",
+        'extern "C" __device__ int external(double *r, double x) { *r = 3.0 * x; return 0; }',
+    )
+    body, head, options, dtype = KERNELS[what]
+    project.program(body, head, options, dtype)
+    first = project.run()
+
+    assert ("hits 1" in project.run()) is project.is_here(), first
+
+
+@either
+def test_function_without_a_file_is_cached(project: Project) -> None:
+    """exec, stdin and notebooks: Numba refuses at decoration, `no locator available`."""
+    space = 'space = {"cuda": cuda}\nexec("@cuda.jit(cache=True)\\ndef kernel(x):\\n    x[0] *= 3.0\\n", space)\n'
+    project.program()
+    text = (project.files / "program.py").read_text()
+    start = text.index("@cuda.jit(cache=True)")
+    end = text.index("if __name__")
+    project.write("program.py", f'{text[:start]}{space}kernel = space["kernel"]\n{text[end:]}')
+    project.run()
+
+    assert ("hits 1" in project.run()) is project.is_here()
+
+
+@either
+def test_forall_is_cached(project: Project) -> None:
+    """Numba's `forall` makes a dispatcher that has no cache."""
+    project.program()
+    text = (project.files / "program.py").read_text()
+    start = text[: text.index("    ptx =")].replace("kernel[1, 1](", "kernel.forall(4)(")
+    made = "next(iter(kernel.specializations.values()))"
+    project.write("program.py", f"{start}    print('hits', sum({made}.stats.cache_hits.values()))\n")
+    assert project.run() == "hits 0"
+
+    assert (project.run() == "hits 1") is project.is_here()
+
+
+@either
+def test_carveout_survives_a_hit(project: Project) -> None:
+    """Numba sets it when it compiles, and never again."""
+    project.program(options=', shared_memory_carveout="MaxShared"')
+    counts = []
+    for _ in range(2):
+        project.log.unlink(missing_ok=True)
+        project.run()
+        counts.append(len(read_log(project.log, "set_attribute")))
+
+    assert counts[0] > 0
+    assert (counts[1] > 0) is project.is_here()
+
+
+@either
+def test_moved_kernel_leaves_nothing_behind(project: Project) -> None:
+    """A line shift orphans Numba's files for ever."""
+    project.program()
+    path = project.files / "program.py"
+    for _ in range(3):
+        project.run()
+        path.write_text("\n" + path.read_text())
+
+    assert (len(project.stored()) == 1) is project.is_here()
+
+
+@either
+def test_writers_at_once_lose_nothing(project: Project) -> None:
+    """Index read, index written, no lock: a second writer in between loses the first one's entry, or names its file."""
+    project.program()
+    text = (project.files / "program.py").read_text()
+    meet = """
+from numba.cuda.core import caching
+real = caching.IndexDataCacheFile._save_index
+def late(self, overloads):  # another process saves between the reading of the index and its writing
+    if sys.argv[1:] == ["late"]:
+        import subprocess
+        subprocess.run([sys.executable, __file__, "other"], check=True, stdout=subprocess.DEVNULL)
+    real(self, overloads)
+caching.IndexDataCacheFile._save_index = late
+"""
+    kind = 'np.ones(4, "f4" if sys.argv[1:] == ["other"] else "f8")'
+    text = text.replace("from numba import cuda\n", "from numba import cuda\n" + meet, 1)
+    project.write("program.py", text.replace("np.ones(4, 'f8')", kind))
+    project.run("late")
+    if project.is_here():
+        project.run("other")
+
+    assert ("hits 1" in project.run("other")) is project.is_here()
+
+
+def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:
+    """`uninstall()` leaves Numba's class and dispatchers as they were."""
+    project = Project(tmp_path, HERE)
+    project.program(
+        head="from numba.cuda.dispatcher import CUDADispatcher as kind\n"
+        "numba_kcache.uninstall()\nbefore = kind.compile\nnumba_kcache.install()"
+    )
+    path = project.files / "program.py"
+    end = "    numba_kcache.uninstall()\n    print(type(kernel._cache).__name__, kind.compile is before)\n"
+    path.write_text(path.read_text() + end)
+
+    assert project.run() == "CUDACache True"
+
+
+def test_installer_runs_a_program(tmp_path: Path) -> None:
+    """`python -m numba_kcache.numba_hook program.py`: without an edit, without the variable."""
+    project = Project(tmp_path, HERE)
+    project.program()
+    surroundings = environment(build()) | {"NUMBA_KCACHE_DIR": str(project.cache / HERE)}
+    for hits in (0, 1):
+        done = run(["-m", "numba_kcache.numba_hook", str(project.files / "program.py")], env=surroundings)
+        assert done.stdout.split()[-2:] == ["hits", str(hits)]

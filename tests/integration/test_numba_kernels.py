@@ -1,0 +1,138 @@
+"""Numba kernels on the fake driver: what reaches the driver, what a warm start brings in, bad input."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.launch.arguments import GENERATE_AFTER
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support.numba_programs import (
+    AHEAD,
+    BAD,
+    DEVICES,
+    HOST,
+    LIFE,
+    OPTIONS,
+    PARITY,
+    POLYMORPHIC,
+    UNCACHED,
+    WARM,
+)
+
+pytestmark = needs_fake_driver
+
+
+def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
+    """What a program prints under the fake driver with one device, or as many as `devices` says."""
+    log = env.pop("log", None)
+    devices = tuple(map(int, str(env.pop("devices", "90")).split()))
+    surroundings = environment(build(), log=Path(log) if log else None, devices=devices)
+    done = run(["-c", program, str(cache), *arguments], env={**surroundings, **{k: str(v) for k, v in env.items()}})
+    return done.stdout
+
+
+def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
+    """Scalars, arrays of every layout, records, complex, fp16, tuples: the same bytes, cold, warm and generated."""
+    for misses in ("30 misses", "0 misses"):
+        log = tmp_path / f"log {misses}"
+
+        said = child(PARITY, tmp_path / "cache", log=log)
+
+        launches = [each["parameters"] for each in read_log(log, "launch") if "echo" in each["kernel"]]
+        size = 1 + GENERATE_AFTER + 2
+        groups = [launches[at : at + size] for at in range(0, len(launches), size)]
+        assert len(groups) == said.count("launched") == 45
+        assert misses in said
+        assert [each for each in groups if any(one != each[0] for one in each)] == []
+
+
+def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
+    """Neither NVVM, NVRTC nor nvJitLink is mapped; Numba's typing and lowering registries stay unread."""
+    child(WARM, tmp_path)
+
+    said = child(WARM, tmp_path).splitlines()
+
+    assert said == ["libraries []", "registries []", "hits 1 misses 0"]
+
+
+def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> None:
+    """InOut by default, In and Out by their names; the driver sees the very copies that Numba makes."""
+    assert child(HOST, tmp_path).splitlines() == ["same copies"] * 4
+
+
+def test_one_kernel_takes_many_types(tmp_path: Path) -> None:
+    """Alternating signatures, wrong counts and whatever else: each launch finds its own code."""
+    assert child(POLYMORPHIC, tmp_path).split() == ["done"]
+
+
+def test_clear_reset_and_reload_are_followed(tmp_path: Path) -> None:
+    """A kernel goes on after `clear()`, and after a context reset."""
+    log = tmp_path / "log"
+
+    assert child(LIFE, tmp_path / "cache", log=log).split() == ["done"]
+
+    assert {each["result"] for each in read_log(log, "launch")} == {0}
+
+
+def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
+    """Two capabilities in one process: two entries, and the host stays in charge of which device launches."""
+    log = tmp_path / "log"
+
+    said = child(DEVICES, tmp_path / "cache", log=log, devices="90 80")
+
+    assert said.split() == ["sm_80", "sm_90a"]
+    assert [(each["device"], each["result"]) for each in read_log(log, "launch")] == [(0, 0), (1, 0), (0, 0), (1, 0)]
+
+
+def test_options_reach_the_launch(tmp_path: Path) -> None:
+    """Cooperative grids, carveout and large shared memory, on a hit as on a miss."""
+    for _ in range(2):
+        log = tmp_path / "log"
+        log.unlink(missing_ok=True)
+
+        child(OPTIONS, tmp_path / "cache", log=log)
+
+        launches = read_log(log, "launch")
+        assert [bool(each["cooperative"]) for each in launches] == [True, False, True, False]
+        assert launches[1]["shared_bytes"] == 64 * 1024
+        assert len(read_log(log, "set_attribute")) >= 2
+
+
+def test_compiles_ahead_without_a_driver(tmp_path: Path) -> None:
+    """Signatures times targets, device functions included; a later process with a device only loads."""
+    said = subprocess.run(
+        ["python", "-c", AHEAD, str(tmp_path), "ahead"], env=environment(build(), devices=()), capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert said.stdout.split() == ["4", "misses"], said.stderr
+
+    assert child(AHEAD, tmp_path, "launch").split() == ["0", "misses"]
+
+
+def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> None:
+    """A device array among the globals, an extension: launched by Numba, named once; `strict` refuses."""
+    said = child(UNCACHED, tmp_path)
+
+    assert said.count("is not cached") == 2
+    assert "global table of __main__" in said
+    assert "depends=" in said
+    assert said.splitlines()[-1] == "strict refuses, 0 entries"
+
+
+@pytest.mark.parametrize("what", ["returns", "unsupported", "typing"])
+def test_numbas_own_message_comes_unchanged(tmp_path: Path, what: str) -> None:
+    """Bad input raises what Numba raises, word for word; the kernel's name is a note on it."""
+    ours, numbas = child(BAD, tmp_path, what, "ours"), child(BAD, tmp_path, what, "numba")
+
+    assert ours == numbas
+
+
+def test_numpy_too_new_for_numba_says_so(tmp_path: Path) -> None:
+    """NumPy 2.5 breaks Numba's registries with an AttributeError; here the error names the version that works."""
+    said = child(BAD, tmp_path, "numpy", "ours")
+
+    assert said.startswith("ToolchainMissingError")
+    assert "numpy<2.5" in said
