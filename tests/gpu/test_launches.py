@@ -63,8 +63,7 @@ def two_devices() -> Any:
 
     if len(cuda.gpus) < 2:
         pytest.skip("needs two GPUs")
-    yield cuda
-    cuda.select_device(0)
+    return cuda
 
 
 def in_child(script: str, tmp_path: Path, **variables: str) -> str:
@@ -285,49 +284,48 @@ def test_kernel_alternates_between_devices(cache: KernelCache, two_devices: Any)
     kernel, arrays = cached_kernel(SAXPY, cache=cache), list[Any]()
     x = np.arange(256, dtype=np.float32)
     for device in (0, 1):
-        two_devices.select_device(device)
-        arrays.append((two_devices.to_device(x), two_devices.to_device(np.zeros_like(x))))
+        with two_devices.gpus[device]:
+            arrays.append((two_devices.to_device(x), two_devices.to_device(np.zeros_like(x))))
 
     for _ in range(20):
         for device in (0, 1):
-            two_devices.select_device(device)
-            kernel[2, 128](device + 1.0, *arrays[device], 256)
+            with two_devices.gpus[device]:
+                kernel[2, 128](device + 1.0, *arrays[device], 256)
 
     for device in (0, 1):
-        two_devices.select_device(device)
-        np.testing.assert_array_equal(arrays[device][1].copy_to_host(), 20 * (device + 1) * x)
+        with two_devices.gpus[device]:
+            np.testing.assert_array_equal(arrays[device][1].copy_to_host(), 20 * (device + 1) * x)
 
 
 def test_array_of_another_device_is_refused(cache: KernelCache, two_devices: Any) -> None:
     """Named with both devices, before anything is queued; interpreted and generated."""
     kernel = cached_kernel(SAXPY, cache=cache)
     far = two_devices.to_device(np.ones(32, np.float32))
-    two_devices.select_device(1)
-    near = two_devices.to_device(np.ones(32, np.float32))
-
-    for _ in range(12):
-        with pytest.raises(
-            ArgumentError, match=r"argument 2 of saxpy \(float const\* x\): it is on device 0, the laun"
-        ):
-            kernel[1, 32](2.0, far, near, 32)
-        kernel[1, 32](2.0, near, near, 0)
-    np.testing.assert_array_equal(near.copy_to_host(), 1.0)
+    with two_devices.gpus[1]:
+        near = two_devices.to_device(np.ones(32, np.float32))
+        for _ in range(12):
+            with pytest.raises(
+                ArgumentError, match=r"2 of saxpy \(float const\* x\): it is on device 0, the launch on"
+            ):
+                kernel[1, 32](2.0, far, near, 32)
+            kernel[1, 32](2.0, near, near, 0)
+        np.testing.assert_array_equal(near.copy_to_host(), 1.0)
 
 
 def test_second_device_gets_the_launch_attributes(cache: KernelCache, two_devices: Any) -> None:
     """Carveout, dynamic shared memory and a cooperative launch, on each."""
     kernel = cached_kernel(GRID_SUM, cache=cache, cooperative=True, max_dynamic_shared=60_000, carveout=50)
     for device in (0, 1):
-        two_devices.select_device(device)
-        seen = two_devices.to_device(np.zeros(64, np.int32))
-        total = two_devices.to_device(np.zeros(1, np.int32))
-        kernel[64, 64](seen, total)
-        loaded = kernel._loaded()[1]
+        with two_devices.gpus[device]:
+            seen = two_devices.to_device(np.zeros(64, np.int32))
+            total = two_devices.to_device(np.zeros(1, np.int32))
+            kernel[64, 64](seen, total)
+            loaded = kernel._loaded()[1]
 
-        assert total.copy_to_host()[0] == 64
-        assert loaded.device.ordinal == device
-        assert loaded.attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES") == 60_000
-        assert loaded.attribute("PREFERRED_SHARED_MEMORY_CARVEOUT") == 50
+            assert total.copy_to_host()[0] == 64
+            assert loaded.device.ordinal == device
+            assert loaded.attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES") == 60_000
+            assert loaded.attribute("PREFERRED_SHARED_MEMORY_CARVEOUT") == 50
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
