@@ -156,7 +156,8 @@ def configure(**settings: Any) -> None:
 
     Args:
         settings: `directory`, `max_size_bytes`, `max_entries`, `mode`, `toolchain`, `shared`, `durability`,
-            `log_level`: see docs/reference/settings.md. None takes a setting back to environment or default.
+            `debug_launches`, `log_level`: see docs/reference/settings.md. None takes a setting back to environment or
+            default.
 
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.

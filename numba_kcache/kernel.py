@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
@@ -31,6 +31,9 @@ from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
 from .resolver import Resolution, Resolver, process_resolver
+
+if TYPE_CHECKING:
+    from .launch.attributes import LaunchOptions
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
@@ -64,6 +67,7 @@ class CachedKernel:
         self._arch = read_arch(options.get("arch", "auto"))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
+        self._launch_options = _launch_options(options, plan.definition.kind)
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
@@ -109,8 +113,15 @@ class CachedKernel:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
         if ntasks == 0:
             return lambda *_args: None
-        block = tpb or self._loaded()[1].potential_block_size(sharedmem)
-        return self[-(-ntasks // block), block, stream, sharedmem]
+        block = tpb
+        if not block:
+            launcher, loaded = self._loaded()
+            check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=launcher.kernel)
+            block = loaded.potential_block_size(sharedmem)
+        grid = -(-ntasks // block)
+        if self._launch_options and self._launch_options.cluster:
+            grid += -grid % self._launch_options.cluster[0]
+        return self[grid, block, stream, sharedmem]
 
     def _bind(self, config: Any) -> Launch:
         """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
@@ -136,8 +147,10 @@ class CachedKernel:
         shape = launch_shape(grid, block, sharedmem)
         launcher, loaded = self._loaded()
         limits = loaded.limits(shape.shared_bytes)
-        check_launch(shape, limits, kernel=self.__name__)
+        check_launch(shape, limits, kernel=launcher.kernel)
         loaded.allow_shared(shape.shared_bytes)
+        if self._launch_options:
+            self._launch_options.check(shape, loaded, launcher.kernel)
         launch = launcher.bind(shape, stream)
         over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
         if over_grids is not None:
@@ -176,7 +189,16 @@ class CachedKernel:
             entry = resolution.artifact.entries[0]
             loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
             relaunch = functools.partial(self._relaunch, loaded)
-            found = make_launcher(loaded, self.__name__, strided=self._strided, relaunch=relaunch), loaded
+            name = self._plan.definition.guess or entry.name
+            launcher = make_launcher(
+                loaded,
+                name,
+                strided=self._strided,
+                relaunch=relaunch,
+                attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
+                debug=self._resolver().settings.debug_launches,
+            )
+            found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
 
@@ -337,6 +359,21 @@ class CachedKernel:
         """Most threads of a block on the current device."""
         return self._loaded()[1].attribute("MAX_THREADS_PER_BLOCK")
 
+    def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0) -> int:
+        """Most blocks that the current device runs at once: the largest grid of a cooperative launch.
+
+        Args:
+            block: Threads of a block, an integer or one to three of them.
+            sharedmem: Dynamic shared memory per block, in bytes.
+
+        Raises:
+            LaunchConfigError: The device does not take such a block.
+        """
+        launcher, loaded = self._loaded()
+        shape = launch_shape(1, block, sharedmem)
+        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=launcher.kernel)
+        return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+
     def __repr__(self) -> str:
         return f"<CachedKernel {self.__module__}.{self.__qualname__}>"
 
@@ -382,6 +419,7 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         keep_ptx: Keep the PTX beside the cubin (True).
         strict: Refuse to run uncached (False).
         strided: Take arrays that do not lie in one piece (False).
+        cooperative, cluster, max_dynamic_shared, carveout: Launch attributes, applied on every device.
         cache: A `KernelCache`; default the process's.
 
     Returns:
@@ -395,7 +433,10 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     return make_kernel(thing, options, depth=3)
 
 
-_OWN_OPTIONS = frozenset(("name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache"))
+_LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
+_OWN_OPTIONS = _LAUNCH_OPTIONS | {
+    "name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache",
+}  # fmt: skip
 
 
 def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
@@ -463,3 +504,12 @@ def _cache_of(options: dict[str, Any]) -> Any:
     if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
         raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
     return value
+
+
+def _launch_options(options: dict[str, Any], kind: str) -> LaunchOptions | None:
+    """The launch attributes that the user gave; None for a kernel of plain launches, which most are."""
+    if not any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
+        return None
+    from .launch.attributes import read_launch_options
+
+    return read_launch_options(options, kind)

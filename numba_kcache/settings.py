@@ -48,6 +48,7 @@ class Settings(NamedTuple):
     toolchain: str = "exact"
     shared: bool = False
     durability: Durability = "data"
+    debug_launches: bool = False
     log_level: str = "warning"
 
 
@@ -116,6 +117,7 @@ SETTINGS = (
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
     Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
+    Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""

@@ -18,6 +18,8 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
@@ -69,7 +71,7 @@ class LoadedKernel:
     def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module) -> None:
         self.entry, self.device, self.function, self._module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
-        self._shared_allowed = _SHARED_BY_DEFAULT
+        self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
@@ -111,6 +113,22 @@ class LoadedKernel:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         _done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
 
+    def allow_large_clusters(self) -> None:
+        """Let clusters have more blocks than every device takes."""
+        import cuda.bindings.driver as driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        _done(driver.cuFuncSetAttribute(self.function, attribute, 1), f"allow large clusters of {self.entry.name}")
+
+    def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
+        """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
+        import cuda.bindings.driver as driver
+
+        self.allow_shared(dynamic_bytes)
+        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, dynamic_bytes)
+        each = int(_done(answer, f"ask for the occupancy of {self.entry.name}"))
+        return each * int(self.device.context.device.MULTIPROCESSOR_COUNT)
+
     @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
@@ -118,6 +136,7 @@ class LoadedKernel:
 
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
+        self.allow_shared(dynamic_bytes)
         _grid, block = self.device.context.get_max_potential_block_size(self.numba_function, 0, dynamic_bytes, 1024)
         return int(block)
 
@@ -152,8 +171,9 @@ class Loader:
             module = self._modules.get((key, device.ordinal))
             if module is None or not module.live[0]:
                 start = time.perf_counter()
-                module = _Module(artifact, device)
-                kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+                with _beside_captures():
+                    module = _Module(artifact, device)
+                    kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
                 self._modules[key, device.ordinal] = module
                 fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
                 self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
@@ -207,6 +227,23 @@ class _Module:
         return LaunchError(f"cannot load a module for {self._target} on device {self._device.ordinal}", why, hint)
 
 
+@contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Let this thread load a module while a stream is being captured, which a capture of the usual mode forbids.
+
+    Source:
+        CUDA driver API, cuThreadExchangeStreamCaptureMode: a relaxed thread may make potentially unsafe calls.
+    """
+    import cuda.bindings.driver as driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = _done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
+
+
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -245,11 +282,31 @@ def current_ordinal() -> int:
     return int(device) if status == 0 else -1
 
 
-def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool, relaunch: Relaunch) -> Launcher:
-    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot."""
+def make_launcher(
+    kernel: LoadedKernel,
+    name: str,
+    *,
+    strided: bool,
+    relaunch: Relaunch,
+    attributes: Sequence[Any] = (),
+    debug: bool = False,
+) -> Launcher:
+    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot.
+
+    Args:
+        kernel: On its device.
+        name: For messages.
+        strided: Whether arrays that do not lie in one piece are taken.
+        relaunch: As in `Launcher`.
+        attributes: Launch attributes of the driver's kind.
+        debug: Whether each launch is waited for (`debugging`).
+    """
     import cuda.bindings.driver as driver
 
-    return Launcher(
+    make = Launcher
+    if debug:
+        from .debugging import DebugLauncher as make
+    return make(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
@@ -258,6 +315,7 @@ def make_launcher(kernel: LoadedKernel, name: str, *, strided: bool, relaunch: R
         around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
+        attributes=attributes,
         relaunch=relaunch,
     )
 
@@ -285,6 +343,7 @@ def _context() -> Any:
 
     Raises:
         NoDeviceError: There is no driver or no device.
+        LaunchError: The process is the child of one that used CUDA.
         ToolchainMissingError: numba-cuda is not installed, or not as this version of numba_kcache knows it.
     """
     global _probed
@@ -298,6 +357,12 @@ def _context() -> Any:
     if not _probed:
         _probe(driver, devices)
         _probed = True
+    if driver.driver.pid not in (None, os.getpid()):
+        raise LaunchError(
+            "cannot launch in a forked process",
+            "CUDA was initialised before the fork, and does not survive it",
+            "start workers with spawn, or fork before the first CUDA call",
+        )
     try:
         try:
             return devices.get_context()

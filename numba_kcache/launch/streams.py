@@ -5,7 +5,8 @@ Promise     `stream_handle` takes the streams of Numba, cuda.core, CuPy and PyTo
             `order_after` never blocks the host.
 Method      A stream is known by what it offers, tried from the protocol down to the libraries' own names.
 Ground      CUDA driver API: handles 0 and 1 are the legacy default stream, 2 the per-thread one. An event
-            keeps what it recorded for the waits that were queued before it is recorded again.
+            keeps what it recorded for the waits that were queued before it is recorded again. What is being
+            captured waits for a stream outside through an external event node (CU_EVENT_WAIT_EXTERNAL).
 """
 
 from __future__ import annotations
@@ -92,14 +93,31 @@ class StreamOrder:
             LaunchError: The driver refused.
         """
         driver = self._driver
+        is_external = self._is_outside_capture(producer, consumer)
         try:
             event = self._idle.pop()
         except IndexError:
             flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
             event = _answer(driver.cuEventCreate(flags), "create an event for", consumer)
         _answer(driver.cuEventRecord(event, producer), "record an event on", producer)
-        _answer(driver.cuStreamWaitEvent(consumer, event, 0), "wait for another stream on", consumer)
-        self._idle.append(event)
+        wait = driver.CUevent_wait_flags.CU_EVENT_WAIT_EXTERNAL if is_external else 0
+        _answer(driver.cuStreamWaitEvent(consumer, event, wait), "wait for another stream on", consumer)
+        if not is_external:  # a graph waits for the event at each of its launches: it is not recorded again
+            self._idle.append(event)
+
+    def _is_outside_capture(self, producer: int, consumer: int) -> bool:
+        """Whether the consumer is being captured and the producer is not: the graph is then to wait for an event."""
+        code, capturing = self._driver.cuStreamIsCapturing(consumer)
+        if code or not capturing:
+            return False
+        code, capturing = self._driver.cuStreamIsCapturing(producer)
+        if code:
+            raise LaunchError(
+                f"cannot wait for stream {producer:#x} on stream {consumer:#x}",
+                "an argument is produced on the default stream, which nothing can wait for while another is captured",
+                "make the stream that is captured the current one of the library the argument is from",
+            )
+        return not capturing
 
 
 def _answer(answer: tuple[Any, ...], action: str, handle: int) -> Any:

@@ -20,12 +20,56 @@ from .prototype import kernel_name, probe_expression, read_parameters
 _NOISE = re.compile(r"(?m:^[ \t]*#(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
 _BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\([^()]*\)")
 _KERNEL = re.compile(r"__global__\b[^;{}()]*?\b([A-Za-z_]\w*)\s*\(")
+_BRACKET = re.compile(r"[(\[{<]|[)\]}>]|,")
+_ATTRIBUTE = re.compile(r"\[\[.*?\]\]|\b(?:alignas|__align__)\s*\([^()]*\)")
+_QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct|class|enum|typename)\b")
+_NAMED = re.compile(r"[\w>*&]\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\Z")
+_TYPE_WORDS = frozenset(("int", "long", "short", "char", "unsigned", "signed", "float", "double", "bool", "void"))
 
 
 def kernels_in(source: str) -> tuple[str, ...]:
     """Names that the text declares as `__global__`, comments and strings left out; macros are not expanded."""
     text = _BOUNDS.sub(" ", _NOISE.sub(" ", source))
     return tuple(dict.fromkeys(match[1] for match in _KERNEL.finditer(text)))
+
+
+def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
+    """Names of a kernel's parameters for messages, as its declarations in the text have them.
+
+    Args:
+        source: CUDA C++; macros are not expanded.
+        kernel: The kernel's name, without namespace and template arguments.
+        count: Parameters it has.
+
+    Returns:
+        A name for each; "" where none is written, or where declarations disagree.
+    """
+    text = _BOUNDS.sub(" ", _NOISE.sub(" ", source))
+    lists = [_parameters(text, match.end()) for match in _KERNEL.finditer(text) if match[1] == kernel]
+    columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
+    agreed = [names - {""} for names in map(set, columns)]
+    return tuple(min(names) if len(names) == 1 else "" for names in agreed) or ("",) * count
+
+
+def _parameters(text: str, start: int) -> list[str]:
+    """The declarations between the parenthesis that opens before `start` and the one that closes it."""
+    found, depth, begin = [], 0, start
+    for match in _BRACKET.finditer(text, start):
+        if depth == 0 and match[0] in ",)":
+            found.append(text[begin : match.start()])
+            begin = match.end()
+            if match[0] == ")":
+                break
+        elif match[0] != ",":
+            depth += 1 if match[0] in "([{<" else -1
+    return [] if len(found) == 1 and found[0].strip() in ("", "void") else found
+
+
+def _own_name(declaration: str) -> str:
+    """The name in one parameter's declaration; "" where it has none."""
+    bare = _QUALIFIER.sub(" ", _ATTRIBUTE.sub(" ", declaration.partition("=")[0])).strip()
+    named = _NAMED.search(bare)
+    return named[1] if named and named[1] not in _TYPE_WORDS else ""
 
 
 def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
@@ -112,4 +156,7 @@ def describe_kernel(
                 "leave the signature out, or correct it",
             )
         parameters, typed = given, True
+    if request.kind == "cuda":
+        names = parameter_names(request.source, name.partition("<")[0].split("::")[-1], len(parameters))
+        parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     return Entry(name, kernel.symbol, parameters, typed, kernel.registers, kernel.shared_bytes, kernel.local_bytes)

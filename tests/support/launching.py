@@ -35,15 +35,20 @@ class Driver:
         launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
         device: Ordinal of the current device; None where no context is current.
         answer: The code of the next launches.
+        capturing: Streams that are being captured; then the default stream is for nobody.
+        ran: What waiting for a stream answers.
     """
 
     CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+    CUevent_wait_flags = SimpleNamespace(CU_EVENT_WAIT_EXTERNAL=1)
 
     def __init__(self, parameters: Sequence[Parameter] = SAXPY) -> None:
         self.parameters, self.launches = parameters, list[tuple[Any, ...]]()
         self.events: list[tuple[str, int]] = []
         self.device: int | None = 0
         self.answer = 0
+        self.capturing: set[int] = set()
+        self.ran = 0
 
     @staticmethod
     def CUstream(handle: int) -> int:
@@ -72,6 +77,13 @@ class Driver:
             config.blockDimZ, config.sharedMemBytes, config.hStream, address, extra,
         )  # fmt: skip
 
+    def cuStreamIsCapturing(self, stream: int) -> tuple[int, int | None]:
+        return (906, None) if self.capturing and stream in (0, 1) else (0, int(stream in self.capturing))
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[int]:
+        self.events.append(("synchronize", stream))
+        return (self.ran,)
+
     def cuEventCreate(self, flags: int) -> tuple[int, str]:
         return 0, f"event {len(self.events)}"
 
@@ -80,7 +92,7 @@ class Driver:
         return (0,)
 
     def cuStreamWaitEvent(self, stream: int, event: str, flags: int) -> tuple[int]:
-        self.events.append(("wait", stream))
+        self.events.append(("external" if flags else "wait", stream))
         return (0,)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from numba_kcache.errors import CompileError, EntryError
-from numba_kcache.toolchain.entries import kernels_in
+from numba_kcache.toolchain.entries import kernels_in, parameter_names
 from tests.support.compiling import build, compiled
 
 TWO = 'extern "C" __global__ void first(int a) {}\nextern "C" __global__ void second(float *x) {}'
@@ -157,3 +157,44 @@ def test_last_line_of_the_source_does_not_swallow_the_probe(tail: str) -> None:
             build(source)
         return
     assert build(source).entries[0].typed
+
+
+DECLARED = [
+    ("__global__ void __launch_bounds__(256, 2) k(float a, const float *__restrict__ x, float*y /* out, it */, int n)",
+     "a x y n"),
+    ("__global__ void k() {}", ""),
+    ("__global__ void k(void) {}", ""),
+    ("template<class T, int N> __global__ void k(cuda::std::array<T, N> v, T (&r)[4], float m[3][N], T const& q)",
+     "v - m q"),
+    ("__global__ void k(unsigned long long, const Foo, ns::Foo, float4, struct S s, void (*f)(int), unsigned n = 3)",
+     "- - - - s - n"),
+    ("__global__ void k(const __grid_constant__ CUtensorMap t, alignas(16) Foo f)", "t f"),
+    ("__global__ void k(float*, int); // k(float a, int b)\n__global__ void k(float *x, int n) {}", "x n"),
+    ("__global__ void k(float *a, int n); __global__ void k(float *x, int n) {}", "- n"),
+    ("namespace a { __global__ void k(int n, float x); } namespace b { __global__ void k(float x, int n); }", "- -"),
+    ("#define ARGS float a, int b\n__global__ void k(ARGS) {}", "- -"),
+    ("__global__ void other(float a, int b)", "- -"),
+    ("__global__ void k(float a, int b", "- -"),
+]  # fmt: skip
+"""Declarations and the names in them, - for what is not to be named."""
+
+
+@pytest.mark.parametrize(("source", "names"), DECLARED)
+def test_names_of_parameters_are_read_where_they_are_certain(source: str, names: str) -> None:
+    """Each name as it is declared; none where the text does not say, or says two things."""
+    expected = tuple(name.strip("-") for name in names.split())
+
+    assert parameter_names(source, "k", len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "shown"),
+    [
+        ('extern "C" __global__ void k(float a, int *out) {}', None, ["float a", "int* out"]),
+        (TEMPLATES, "gemm<float, 32>", ["float const* a", "float* c"]),
+        ("namespace ns { __global__ void k(int n) {} }", "ns::k", ["int n"]),
+    ],
+)
+def test_parameters_carry_their_names(source: str, name: str | None, shown: list[str]) -> None:
+    """Types from the compiler, names from the text."""
+    assert [str(each) for each in build(source, name).entries[0].parameters] == shown

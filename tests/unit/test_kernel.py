@@ -47,7 +47,7 @@ def test_compile_stores_for_an_explicit_target(cache: KernelCache) -> None:
     kernel.compile()
 
     assert cache.info().entries == 1
-    assert [str(each) for each in kernel.params] == ["float", "float const*", "float*", "int"]
+    assert [str(each) for each in kernel.params] == ["float a", "float const* x", "float* y", "int n"]
     assert read_cubin(kernel.cubin()).sm == 90
     assert kernel.ptx().startswith("//")
     assert (kernel.regs_per_thread > 0, kernel.log) == (True, "")
@@ -341,7 +341,7 @@ def test_second_process_compiles_nothing_and_maps_no_compiler(tmp_path: Path) ->
     assert first[0] == "2 0 2 True False True False False"
     assert second[0] == "0 2 0 False False False False False"
     assert first[1] == second[1]
-    assert second[1].endswith("|float|float const*|float*|int")
+    assert second[1].endswith("|float a|float const* x|float* y|int n")
 
 
 WITHOUT_COMPILERS = (

@@ -141,3 +141,30 @@ def test_stream_that_takes_no_event_is_named() -> None:
 
     with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
         StreamOrder(driver).order_after(7, 9)
+
+
+def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
+    """The graph gets an event of its own to wait for; between streams of one capture, and outside, it is as ever."""
+    driver = Driver()
+    order = StreamOrder(driver)
+    driver.capturing = {9}
+    order.order_after(7, 9)
+    kept = driver.events.copy()
+    driver.capturing = {7, 9}
+    order.order_after(7, 9)
+    driver.capturing = set()
+    order.order_after(7, 9)
+
+    assert kept == [("record", 7), ("external", 9)]
+    assert driver.events[2:] == [("record", 7), ("wait", 9)] * 2
+    assert len(order._idle) == 1, "the graph's event is not recorded again"
+
+
+def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:
+    """It would spoil the capture: refused with a way out, and no event is touched."""
+    driver = Driver()
+    driver.capturing = {9}
+
+    with pytest.raises(LaunchError, match=r"(?s)wait for stream 0x1 on stream 0x9: .*hint: make the stream that is"):
+        StreamOrder(driver).order_after(1, 9)
+    assert not driver.events

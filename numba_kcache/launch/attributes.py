@@ -1,0 +1,160 @@
+"""Launch attributes: what `cached_kernel` is told of launches rather than of code.
+
+Promise     A value that can mean nothing is an `OptionError` at decoration. `apply` brings the attributes to a kernel
+            on its device, each device for itself, and `check` refuses the shapes that they rule out, both before
+            anything is queued.
+Not here    `__launch_bounds__`: it changes the code, and NVRTC takes it from the source alone.
+Ground      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ Programming Guide, "Thread Block
+            Clusters": 8 blocks everywhere from compute capability 9.0 on, 16 where a kernel allows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import LaunchConfigError, LaunchError, OptionError
+from .config import AXES, Dim3, LaunchShape
+from .loader import LoadedKernel
+
+_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
+"""Numba's words for the share of shared memory, in percent."""
+
+_PORTABLE_CLUSTER = 8
+_LARGEST_CLUSTER = 16
+
+
+class LaunchOptions(NamedTuple):
+    """How the launches of one kernel object differ from plain ones.
+
+    Args:
+        cooperative: All blocks run at once, so that the grid can synchronise.
+        cluster: Blocks of a cluster along (x, y, z); None for what the source says.
+        max_dynamic_shared: Dynamic shared memory per block that the kernel is allowed when it is loaded, in bytes.
+        carveout: Percent of the L1 that is to be shared memory, -1 for the driver's choice.
+    """
+
+    cooperative: bool = False
+    cluster: Dim3 | None = None
+    max_dynamic_shared: int = 0
+    carveout: int | None = None
+
+    def apply(self, kernel: LoadedKernel, name: str) -> list[Any]:
+        """Set on a loaded kernel what belongs to it, and return what each launch has to say.
+
+        Raises:
+            LaunchError: The device cannot do it.
+        """
+        import cuda.bindings.driver as driver
+
+        if self.max_dynamic_shared:
+            limits = kernel.limits(self.max_dynamic_shared)
+            room = limits.shared_bytes - limits.static_shared_bytes
+            if self.max_dynamic_shared > room:
+                raise LaunchError(
+                    f"cannot load {name} with max_dynamic_shared={self.max_dynamic_shared}",
+                    f"a block takes at most {room} bytes on this device",
+                )
+            kernel.allow_shared(self.max_dynamic_shared)
+        if self.carveout is not None:
+            kernel.prefer_shared(self.carveout)
+        said = []
+        if self.cooperative:
+            said.append(driver.CUlaunchAttribute())
+            said[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            said[-1].value.cooperative = 1
+        if self.cluster:
+            if kernel.device.target.major < 9:
+                raise LaunchError(
+                    f"cannot load {name} with cluster={self.cluster}",
+                    f"clusters need compute capability 9.0, this device is {kernel.device.target}",
+                )
+            if math.prod(self.cluster) > _PORTABLE_CLUSTER:
+                kernel.allow_large_clusters()
+            said.append(driver.CUlaunchAttribute())
+            said[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            extents = said[-1].value.clusterDim
+            extents.x, extents.y, extents.z = self.cluster
+        return said
+
+    def check(self, shape: LaunchShape, kernel: LoadedKernel, name: str) -> None:
+        """Refuse a shape, already within the device's limits, that the attributes rule out.
+
+        Raises:
+            LaunchConfigError: It is no whole number of clusters, or does not fit on the device at once.
+        """
+        for axis, blocks, each in zip(AXES, shape.grid, self.cluster or (1, 1, 1), strict=True):
+            if blocks % each:
+                raise LaunchConfigError(
+                    f"cannot launch {name} with grid.{axis} = {blocks}",
+                    f"its clusters are {each} blocks long there",
+                    "round the grid up to whole clusters",
+                )
+        if self.cooperative:
+            most = kernel.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+            if math.prod(shape.grid) > most:
+                raise LaunchConfigError(
+                    f"cannot launch {name} with {math.prod(shape.grid)} blocks",
+                    f"it is cooperative, and {most} of them fit on the device at once",
+                    "let each thread take several elements in a loop: see .max_cooperative_grid_blocks()",
+                )
+
+
+def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
+    """The launch attributes among the options of a source kernel.
+
+    Args:
+        given: Options as keywords of `cached_kernel`; None stands for the default.
+        kind: `"cuda"` or `"ptx"`.
+
+    Raises:
+        OptionError: One has a value that means nothing, or `launch_bounds` is given.
+    """
+    if given.get("launch_bounds") is not None:
+        written = "__launch_bounds__(threads, blocks) behind __global__ void" if kind == "cuda" else ".maxntid"
+        raise OptionError(
+            f"cannot use launch_bounds={given['launch_bounds']!r} here",
+            "the bounds change the code, and the compiler takes them from the source alone",
+            f"write {written} in the source",
+        )
+    readers: dict[str, Callable[[Any], Any]] = {
+        "cooperative": _flag, "cluster": _cluster, "max_dynamic_shared": _bytes, "carveout": _carveout,
+    }  # fmt: skip
+    chosen = {name: read(given[name]) for name, read in readers.items() if given.get(name) is not None}
+    return LaunchOptions(**chosen)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise OptionError(f"cannot use cooperative={value!r}", f"it is a {type(value).__name__}", "write True or False")
+    return value
+
+
+def _cluster(value: Any) -> Dim3:
+    extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if not 1 <= len(extents) <= 3 or not all(type(each) is int and each >= 1 for each in extents):
+        raise OptionError(
+            f"cannot use cluster={value!r}", "it is not one to three positive integers", "write cluster=2 or (2, 1, 1)"
+        )
+    if math.prod(extents) > _LARGEST_CLUSTER:
+        raise OptionError(
+            f"cannot use cluster={value!r}", f"these are {math.prod(extents)} blocks, a cluster has at most 16"
+        )
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def _bytes(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise OptionError(f"cannot use max_dynamic_shared={value!r}", "it is not a number of bytes")
+    return value
+
+
+def _carveout(value: Any) -> int:
+    percent = _CARVEOUTS.get(value.strip().lower()) if isinstance(value, str) else value
+    if type(percent) is not int or not -1 <= percent <= 100:
+        raise OptionError(
+            f"cannot use carveout={value!r}", f"it is neither -1 to 100 nor one of {', '.join(_CARVEOUTS)}"
+        )
+    return percent

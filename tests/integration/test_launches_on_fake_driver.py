@@ -1,0 +1,229 @@
+"""Launch attributes, captures, several devices and forks, as the driver sees them: no kernel runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiling import SAXPY
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+HEAD = f"""
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from numba import cuda
+from numba_kcache import *
+cache, SAXPY = KernelCache(sys.argv[1]), {SAXPY!r}
+null = (2.0, None, None, 0)
+"""
+
+DYNAMIC_SHARED, CARVEOUT, LARGE_CLUSTERS = 8, 9, 14
+
+
+def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
+    """What the child printed, and the driver's events of these kinds."""
+    log = tmp_path / "log"
+    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
+    return done.stdout, read_log(log, *events)
+
+
+def test_launch_attributes_reach_every_device(tmp_path: Path) -> None:
+    """Cooperative, clusters, carveout and dynamic shared memory: on the first device and on the second."""
+    script = """
+kernel = cached_kernel(SAXPY, cache=cache, cooperative=True, cluster=(2, 2), max_dynamic_shared=99_000, carveout=70)
+for device in (0, 1, 0):
+    cuda.select_device(device)
+    for _ in range(12):
+        kernel[(4, 2), 64](*null)
+"""
+    _, events = seen(tmp_path, script, "set_attribute", "launch", devices=(90, 90))
+
+    launches = [each for each in events if each["event"] == "launch"]
+    asked = [(each["attribute"], each["value"], each["device"]) for each in events if each["event"] != "launch"]
+    assert [each["device"] for each in launches] == [0] * 12 + [1] * 12 + [0] * 12
+    assert {(each["cooperative"], tuple(each["cluster"]), each["result"]) for each in launches} == {
+        (True, (2, 2, 1), 0)
+    }
+    assert asked == [(kind, value, n) for n in (0, 1) for kind, value in ((DYNAMIC_SHARED, 99_000), (CARVEOUT, 70))]
+
+
+def test_cluster_of_more_than_eight_blocks_is_allowed(tmp_path: Path) -> None:
+    """A kernel has to be told so before the driver takes it."""
+    _, events = seen(
+        tmp_path, "cached_kernel(SAXPY, cache=cache, cluster=16)[16, 32](*null)", "set_attribute", "launch"
+    )
+
+    assert [each.get("attribute") for each in events] == [LARGE_CLUSTERS, None]
+    assert events[1]["cluster"] == [16, 1, 1]
+
+
+REFUSED = {
+    "a grid of broken clusters": ("cluster=4)[6, 32]", "grid.x = 6: its clusters are 4 blocks long there"),
+    "a cooperative grid that does not fit": ("cooperative=True)[10**6, 32]", "of them fit on the device at once"),
+    "too much dynamic shared memory": ("max_dynamic_shared=300_000)[1, 32]", "a block takes at most 232448 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_shape_that_the_attributes_rule_out_is_refused(tmp_path: Path, case: str) -> None:
+    """Before anything is queued, with the number that is in the way."""
+    launch, message = REFUSED[case]
+    script = f"""
+try:
+    cached_kernel(SAXPY, cache=cache, {launch}(*null)
+except KCacheError as error:
+    print(error)
+"""
+    said, launches = seen(tmp_path, script, "launch")
+
+    assert message in said
+    assert not launches
+
+
+def test_clusters_need_a_device_that_has_them(tmp_path: Path) -> None:
+    """Said with the device's compute capability, not left to the driver."""
+    script = """
+try:
+    cached_kernel(SAXPY, cache=cache, cluster=2)[2, 32](*null)
+except LaunchError as error:
+    print(error)
+"""
+    said, _ = seen(tmp_path, script, devices=(80,))
+
+    assert "clusters need compute capability 9.0, this device is sm_80" in said
+
+
+def test_occupancy_honours_dynamic_shared_memory(tmp_path: Path) -> None:
+    """Blocks that share much memory fit one by one: fewer at once; `forall` asks for the kernel's own limit."""
+    script = """
+kernel = cached_kernel(SAXPY, cache=cache, cluster=4)
+plain, shared = kernel.max_cooperative_grid_blocks(256), kernel.max_cooperative_grid_blocks((16, 16), 120_000)
+print(plain > shared, shared == cuda.get_current_device().MULTIPROCESSOR_COUNT)
+kernel.forall(1000, sharedmem=120_000)(*null)
+kernel.forall(1000)(*null)
+bounded = cached_kernel(SAXPY.replace("void saxpy", "void __launch_bounds__(96) saxpy"), cache=cache)
+bounded.forall(1000)(*null)
+for wrong in (lambda: kernel.forall(1000, sharedmem=10**6), lambda: kernel.max_cooperative_grid_blocks(2048)):
+    try:
+        wrong()
+    except LaunchConfigError as error:
+        print("refused")
+"""
+    said, launches = seen(tmp_path, script, "launch")
+
+    assert said.split() == ["True", "True", "refused", "refused"]
+    assert [each["result"] for each in launches] == [0, 0, 0]
+    assert [each["grid"][0] % 4 for each in launches[:2]] == [0, 0], "whole clusters"
+    assert all(each["grid"][0] * each["block"][0] >= 1000 for each in launches)
+    assert launches[2]["block"][0] <= 96
+
+
+def test_static_shared_memory_counts_against_what_needs_no_opting_in(tmp_path: Path) -> None:
+    """40 KiB of arrays and 20 KiB that the launch brings are more than 48 KiB: the kernel is told so."""
+    script = """
+kernel = cached_kernel('''extern "C" __global__ void k(int *x) {
+    __shared__ int a[10240]; a[threadIdx.x] = x[0]; __syncthreads(); x[1] = a[threadIdx.x ^ 1]; }''', cache=cache)
+kernel[1, 32, 0, 20_480](None)
+"""
+    _, events = seen(tmp_path, script, "set_attribute", "launch")
+
+    assert [each["result"] for each in events] == [0, 0]
+
+
+def test_first_launch_inside_a_capture_is_captured(tmp_path: Path) -> None:
+    """The module is loaded beside the capture, which stays whole; arguments of a stream outside it are waited for."""
+    script = """
+import cuda.bindings.driver as driver
+def value(answer):
+    assert answer[0] == 0, answer
+    return answer[1]
+cuda.current_context()
+stream, other = cuda.stream(), cuda.stream()
+handle = stream.handle
+x = cuda.device_array(64, np.float32, stream=other)
+kernel = cached_kernel(SAXPY, cache=cache)
+driver.cuStreamBeginCapture(handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)
+for _ in range(12):
+    kernel[1, 64, stream](2.0, x, x, 64)
+graph = value(driver.cuStreamEndCapture(handle))
+exec = value(driver.cuGraphInstantiate(graph, 0))
+for _ in range(3):
+    value((*driver.cuGraphLaunch(exec, handle), 0))
+"""
+    _, events = seen(tmp_path, script, "capture_begin", "load", "launch", "event_record", "capture_end", "graph_launch")
+
+    kinds = [each["event"] for each in events if each["event"] != "event_record"]
+    assert kinds == ["capture_begin", "load", *["launch"] * 12, "capture_end", *["graph_launch"] * 3]
+    assert all(each["result"] == 0 for each in events)
+    assert all(each["captured"] for each in events if each["event"] == "launch")
+
+
+def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
+    """Each device has its module; an array of the other device is refused where the process sees two."""
+    script = """
+kernel = cached_kernel(SAXPY, cache=cache)
+arrays = {}
+for device in (0, 1):
+    cuda.select_device(device)
+    arrays[device] = cuda.device_array(64, np.float32)
+for _ in range(12):
+    for device in (0, 1):
+        cuda.select_device(device)
+        kernel[1, 64](2.0, arrays[device], arrays[device], 64)
+for x in (arrays[0], arrays[0].view(np.int32)):
+    try:
+        kernel[1, 64](2.0, x, arrays[1], 64)
+    except ArgumentError as error:
+        print(error)
+"""
+    said, launches = seen(tmp_path, script, "launch", devices=(90, 80))
+
+    assert [each["device"] for each in launches] == [0, 1] * 12
+    assert "argument 2 of saxpy (float const* x): it is on device 0, the launch on device 1\n  hint: copy it" in said
+
+
+def test_fork_is_a_clear_error_in_the_child(tmp_path: Path) -> None:
+    """For a launch that was bound, for a new one, and for a kernel that the parent never used."""
+    script = """
+kernel = cached_kernel(SAXPY, cache=cache)
+for _ in range(12):
+    kernel[1, 64](*null)
+bound = kernel[1, 64]
+fresh = cached_kernel(SAXPY, cache=cache, strided=True)
+sys.stdout.flush()
+if not (child := os.fork()):
+    for launch in (lambda: bound(*null), lambda: kernel[2, 64](*null), lambda: fresh[1, 64](*null)):
+        try:
+            launch()
+        except LaunchError as error:
+            print(str(error).splitlines()[0], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+kernel[1, 64](*null)
+"""
+    said, launches = seen(tmp_path, script, "launch")
+
+    message = "cannot launch in a forked process: CUDA was initialised before the fork, and does not survive it"
+    assert said.splitlines() == [message] * 3
+    assert len(launches) == 13
+
+
+def test_debug_launches_is_a_setting(tmp_path: Path) -> None:
+    """Switched on and off while the program runs; on, the driver is asked to finish each launch."""
+    script = """
+kernel = cached_kernel(SAXPY)
+for on in (False, True, False):
+    configure(debug_launches=on, directory=sys.argv[1])
+    stream = cuda.stream()
+    for _ in range(12):
+        kernel[1, 64, stream](*null)
+"""
+    _, events = seen(tmp_path, script, "launch", "synchronize")
+
+    kinds = [each["event"] for each in events]
+    assert kinds == ["launch"] * 12 + ["synchronize", "launch", "synchronize"] * 12 + ["launch"] * 12

@@ -1,0 +1,76 @@
+"""`debug_launches`: every launch is waited for, and what failed is named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import LaunchError
+from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.debugging import DebugLauncher
+from tests.support.launching import SAXPY, SHAPE, Driver, Kernel, Numba
+
+FAILED: Any = SimpleNamespace(name="CUDA_ERROR_ILLEGAL_ADDRESS")
+
+
+def debugged(stream: int = 0) -> tuple[Driver, Any, tuple[Any, ...]]:
+    """The driver, a bound launch, and arguments for it."""
+    plain = Kernel()
+    launcher = DebugLauncher(
+        "saxpy", SAXPY, typed=True, function=77, driver=plain.driver, around=plain.launcher.around, live=[True]
+    )
+    numba = Numba()
+    arguments = 2.0, numba.array(), numba.array(), 1024
+    plain.driver.kept = numba  # type: ignore[attr-defined]
+    return plain.driver, launcher.bind(SHAPE, stream), arguments
+
+
+def test_each_launch_is_waited_for() -> None:
+    """Before and after, also where a plain kernel would have its generated code by now."""
+    driver, launch, arguments = debugged(stream=9)
+    for _ in range(2 * GENERATE_AFTER):
+        launch(*arguments)
+
+    assert len(driver.launches) == 2 * GENERATE_AFTER
+    assert driver.events == [("synchronize", 9)] * (4 * GENERATE_AFTER)
+
+
+def test_failed_launch_is_named_with_its_arguments() -> None:
+    """Kernel, arguments as described, shape, the driver's own error."""
+    driver, launch, arguments = debugged()
+
+    def fail(stream: int) -> tuple[Any]:
+        return (FAILED if driver.launches else 0,)
+
+    driver.cuStreamSynchronize = fail  # type: ignore[method-assign]
+    with pytest.raises(LaunchError) as caught:
+        launch(*arguments)
+
+    assert caught.value.what == (
+        "saxpy(float a = 2.0 (float), float const* x = numba.DeviceNDArray of float32 (1024,), "
+        "float* y = numba.DeviceNDArray of float32 (1024,), int n = 1024 (int)) failed with grid (3, 2, 1), "
+        "block (32, 4, 1), sharedmem 16"
+    )
+    assert caught.value.why == "the driver answered CUDA_ERROR_ILLEGAL_ADDRESS"
+
+
+def test_earlier_failure_is_not_blamed_on_the_launch() -> None:
+    """What failed before is said to, and the launch is not made."""
+    driver, launch, arguments = debugged()
+    driver.ran = FAILED
+
+    with pytest.raises(LaunchError, match="cannot launch saxpy: work that was queued before it failed"):
+        launch(*arguments)
+    assert not driver.launches
+
+
+@pytest.mark.parametrize("stream", [0, 9])
+def test_capture_is_let_alone(stream: int) -> None:
+    """Waiting would spoil a capture, of this stream or, for the default stream, of any."""
+    driver, launch, arguments = debugged(stream)
+    driver.capturing = {9}
+    launch(*arguments)
+
+    assert (len(driver.launches), driver.events) == (1, [])

@@ -1,0 +1,67 @@
+"""Launch attributes of `cached_kernel`: read at decoration, and no part of the key."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from numba_kcache import OptionError, cached_kernel
+from numba_kcache.launch.attributes import LaunchOptions, read_launch_options
+from tests.support.compiling import SAXPY
+
+
+@pytest.mark.parametrize(("given", "read"), [
+    ({}, LaunchOptions()),
+    ({"cooperative": True}, LaunchOptions(cooperative=True)),
+    ({"cooperative": None, "cluster": 4}, LaunchOptions(cluster=(4, 1, 1))),
+    ({"cluster": (2, 2)}, LaunchOptions(cluster=(2, 2, 1))),
+    ({"cluster": [2, 2, 4]}, LaunchOptions(cluster=(2, 2, 4))),
+    ({"max_dynamic_shared": 99_000}, LaunchOptions(max_dynamic_shared=99_000)),
+    ({"carveout": 50}, LaunchOptions(carveout=50)),
+    ({"carveout": -1}, LaunchOptions(carveout=-1)),
+    ({"carveout": " MaxShared"}, LaunchOptions(carveout=100)),
+    ({"carveout": "MaxL1"}, LaunchOptions(carveout=0)),
+    ({"carveout": "default"}, LaunchOptions(carveout=-1)),
+])  # fmt: skip
+def test_launch_attributes_are_read(given: dict[str, Any], read: LaunchOptions) -> None:
+    """Numbers, Numba's words for the carveout, one to three extents of a cluster."""
+    assert read_launch_options(given, "cuda") == read
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    ({"cooperative": 1}, "cooperative=1: it is a int"),
+    ({"cluster": 0}, "not one to three positive integers"),
+    ({"cluster": (1, 1, 1, 1)}, "not one to three positive integers"),
+    ({"cluster": True}, "not one to three positive integers"),
+    ({"cluster": (8, 4)}, "these are 32 blocks, a cluster has at most 16"),
+    ({"max_dynamic_shared": -1}, "not a number of bytes"),
+    ({"max_dynamic_shared": 1e5}, "not a number of bytes"),
+    ({"carveout": 101}, "neither -1 to 100 nor one of default, maxl1, maxshared"),
+    ({"carveout": "most"}, "carveout='most'"),
+    ({"launch_bounds": (256, 2)}, r"(?s)launch_bounds=\(256, 2\).*hint: write __launch_bounds__\(threads, blocks\)"),
+])  # fmt: skip
+def test_launch_attribute_that_means_nothing_is_refused_at_decoration(given: dict[str, Any], message: str) -> None:
+    """With option, value and reason; `launch_bounds` says where bounds belong."""
+    with pytest.raises(OptionError, match=message):
+        cached_kernel(SAXPY, **given)
+
+
+def test_launch_attribute_keeps_key() -> None:
+    """They change launches, not code: one compile serves them all."""
+    plain = cached_kernel(SAXPY, arch="sm_90")
+    told = cached_kernel(
+        SAXPY, arch="sm_90", cooperative=True, cluster=2, max_dynamic_shared=60_000, carveout="maxshared"
+    )
+
+    assert plain.key() == told.key()
+
+
+def test_launch_attributes_are_pickled_with_the_kernel() -> None:
+    """A kernel in another process launches the same way."""
+    told = cached_kernel(SAXPY, arch="sm_90", cooperative=True, cluster=2)
+
+    for other in (pickle.loads(pickle.dumps(told)), copy.deepcopy(told)):
+        assert other._launch_options == LaunchOptions(cooperative=True, cluster=(2, 1, 1))
