@@ -98,7 +98,7 @@ def test_numba_cuda_concurrent_writers_leave_another_signature_s_kernel(director
     alone = open_cache(directory.with_name("alone"))
     for each in types:
         stored = compiled(cache, TEMPLATE, name=f"k<{each}>")
-        assert [str(parameter) for parameter in stored.params] == [f"{each}*", each]
+        assert [parameter.c_type for parameter in stored.params] == [f"{each}*", each]
         assert stored.cubin() == compiled(alone, TEMPLATE, name=f"k<{each}>").cubin()
     assert open_store(directory).verify() == []
 
