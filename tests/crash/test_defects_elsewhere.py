@@ -312,6 +312,7 @@ def test_numba_cuda_grows_without_bound(directory: Path) -> None:
         cache.resolver.store.wait_for_eviction()
 
     assert 1 <= len(list(cache.entries())) <= 4
+    cache.prune()  # a manifest that was written during the last pass is counted by the next
     assert len(files_below(directory / "v1" / "manifests")) <= 4
 
 
