@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.fake_driver import ROOT
 
+PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
 pytestmark = pytest.mark.gpu
 
 RESULTS = r"""
@@ -132,7 +134,7 @@ print(json.dumps({
 def child(program: str, *arguments: object, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        env={**os.environ, "PYTHONPATH": PATH, **env},
         capture_output=True,
         text=True,
         check=False,
@@ -181,7 +183,7 @@ def test_debug_exceptions_are_numbas(tmp_path: Path) -> None:
     """An exception of a kernel reaches Python with its type, message, place and thread, on a hit too."""
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", DEBUG, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)},
+            [sys.executable, "-c", DEBUG, str(tmp_path)], env={**os.environ, "PYTHONPATH": PATH},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         *said, misses = done.stdout.strip().splitlines()
