@@ -14,6 +14,8 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import threading
 import time
@@ -404,14 +406,28 @@ def _device_of(address: int) -> int | None:
     import cuda.bindings.driver as driver
 
     names = driver.CUpointer_attribute
-    status, ordinal = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-    if status != 0:
+    ordinal = _device_ordinal(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+    if ordinal is None:
         return None
     status, kind = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
     if status != 0 or int(kind) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
         return None
     status, managed = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
-    return None if status == 0 and managed else int(ordinal)
+    return None if status == 0 and managed else ordinal
+
+
+def _device_ordinal(attribute: int, address: int) -> int | None:
+    """The ordinal, from the driver library itself: cuda-bindings 13.3 answers 0 for memory of any device."""
+    found = ctypes.c_int(-1)
+    status = _driver_library().cuPointerGetAttribute(ctypes.byref(found), int(attribute), ctypes.c_uint64(address))
+    return found.value if status == 0 else None
+
+
+@functools.cache
+def _driver_library() -> ctypes.CDLL:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
 
 
 def disassemble(cubin: bytes) -> str:
