@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ def test_options_reach_the_launch(tmp_path: Path) -> None:
 def test_compiles_ahead_without_a_driver(tmp_path: Path) -> None:
     """Signatures times targets, device functions included; a later process with a device only loads."""
     said = subprocess.run(
-        ["python", "-c", AHEAD, str(tmp_path), "ahead"], env=environment(build(), devices=()), capture_output=True,
+        [sys.executable, "-c", AHEAD, str(tmp_path), "ahead"], env=environment(build(), devices=()), capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert said.stdout.split() == ["4", "misses"], said.stderr
