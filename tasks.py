@@ -68,7 +68,7 @@ def check() -> None:
 
 
 def docs() -> None:
-    run("-m", "pytest", "-q", "tests/contract/test_docs.py", "tests/contract/test_examples.py")
+    run("-m", "pytest", "-q", "tests/contract/test_docs.py")
 
 
 def gpu() -> None:

@@ -104,10 +104,8 @@ def test_options_reach_the_launch(tmp_path: Path) -> None:
 
 def test_compiles_ahead_without_a_driver(tmp_path: Path) -> None:
     """Signatures times targets, device functions included; a later process with a device only loads."""
-    said = subprocess.run(
-        [sys.executable, "-c", AHEAD, str(tmp_path), "ahead"], env=environment(build(), devices=()), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", AHEAD, str(tmp_path), "ahead"]
+    said = subprocess.run(command, env=environment(build(), devices=()), capture_output=True, text=True, check=False)
     assert said.stdout.split() == ["4", "misses"], said.stderr
 
     assert child(AHEAD, tmp_path, "launch").split() == ["0", "misses"]
