@@ -18,7 +18,7 @@ from pathlib import Path
 EXPECTED = re.compile(r"test_caching\.|test_cache")
 """Tests that look at the files of Numba's own cache, or at what it does with them."""
 
-PROCESSES = 14
+PROCESSES = max(2, (os.cpu_count() or 2) - 2)
 TESTS = "numba.cuda.tests.cudapy"
 START = "import numba_kcache, runpy, sys; sys.argv = ['numba', *sys.argv[1:]]; runpy.run_module('numba.runtests', run_name='__main__')"  # noqa: E501
 """The workers are forked before CUDA starts, so that importing the package here is enough for all of them."""
