@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
-from header import machine_header  # noqa: E402
+from header import machine_header
 
 EXPECTED = re.compile(r"test_caching\.|test_cache")
 """Tests that look at the files of Numba's own cache, or at what it does with them."""
