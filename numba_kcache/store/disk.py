@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, Event, EventKind, trouble
 from . import directory as directories
 from .entry import (
     ENTRY,
@@ -474,7 +474,7 @@ class DiskStore:
     # Saying
 
     def _trouble(self, where: str, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": where, "error": str(error)}))
+        self._emit(trouble(where, error))
 
     def _damaged(self, key: str, path: str, reason: str) -> None:
         """Report a damaged file and move it out of the way."""
