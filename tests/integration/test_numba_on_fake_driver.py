@@ -19,6 +19,7 @@ from tests.support.numba_programs import (
     OPTIONS,
     PARITY,
     POLYMORPHIC,
+    RESOURCES,
     UNCACHED,
     WARM,
 )
@@ -86,6 +87,11 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
 
     assert said.split() == ["sm_80", "sm_90a"]
     assert [(each["device"], each["result"]) for each in read_log(log, "launch")] == [(0, 0), (1, 0), (0, 0), (1, 0)]
+
+
+def test_resources_of_each_signature_can_be_asked_for(tmp_path: Path) -> None:
+    """By signature, as Numba's own are; what the device decides comes from the driver."""
+    assert child(RESOURCES, tmp_path).split() == ["done"]
 
 
 def test_options_reach_the_launch(tmp_path: Path) -> None:
