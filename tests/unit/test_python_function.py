@@ -402,6 +402,51 @@ def test_what_cannot_be_captured_is_refused_by_name(what: str) -> None:
     assert found.reason
 
 
+HELD = {"device array", "ctypes pointer", "ctypes function", "Numba type of a process"}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
+    """The user says what it holds, and the digest is of that; an address of this process nobody can vouch for."""
+    value = REFUSED[what] if what != "Numba type of a process" else cuda.jit(_plain, device=True)._numba_type_
+    space = {"cuda": cuda, "CULPRIT": value, "OTHER": 1, "__name__": "app"}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT + OTHER\n", space)
+
+    def taken(depends: object) -> Fingerprint | Uncapturable:
+        return fingerprint(space["kernel"], with_lines=False, depends=[depends])
+
+    one, again, two = taken("version 1"), taken("version 1"), taken("version 2")
+    if what in HELD:
+        assert isinstance(one, Uncapturable)
+        return
+    assert isinstance(one, Fingerprint)
+    assert isinstance(again, Fingerprint)
+    assert isinstance(two, Fingerprint)
+    assert one.digest == again.digest != two.digest
+    assert {each.value for each in one.components if each.name == "global CULPRIT of app"} == {
+        "vouched for by depends="
+    }
+    space["OTHER"] = 2  # what can be read counts all the same
+    changed = taken("version 1")
+    assert isinstance(changed, Fingerprint)
+    assert changed.digest != one.digest
+
+
+def test_depends_stands_for_extensions_and_inner_imports() -> None:
+    """Both are known by name alone then."""
+
+    def importing(x):  # type: ignore[no-untyped-def]
+        import hypothesis
+
+        x[0] = hypothesis.VALUE
+
+    for kernel in (cuda.jit(_plain, extensions=[SimpleNamespace()]), cuda.jit(importing)):
+        refused = fingerprint(kernel, with_lines=False)
+        assert isinstance(refused, Uncapturable)
+        assert "depends=" in refused.reason
+        assert isinstance(fingerprint(kernel, with_lines=False, depends=["1"]), Fingerprint)
+
+
 def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
     """Objects of this process among the options, bound methods as kernels, files that are not there."""
     refused = [
