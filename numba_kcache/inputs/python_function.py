@@ -28,7 +28,7 @@ from ..model.request import LinkInput
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
-from .python_code import Read, all_names, code_form, outer_reads
+from .python_code import Read, all_names, read_code
 from .python_value import VOUCHED, HoldsAddress, Refused, is_trusted, shown, trusted_name, value_form, vouched_form
 
 FORMAT = 1
@@ -142,18 +142,18 @@ class _Graph:
         lines = self.with_lines or bool(options.get("debug") or options.get("lineinfo"))
         code = function.__code__
         try:
-            form = repr(code_form(code, with_lines=lines))  # says all of text, bytes and numbers, and is quick
+            reading = read_code(code, with_lines=lines)
         except TypeError as error:
             raise _Cannot(str(error), name) from None
         place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
-        index = self._add(f"{word} {name}", form, place)
+        index = self._add_node(f"{word} {name}", reading.digest, place)
         self._functions[id(value)] = index
         self.alive.append(value)
         if is_jitted:
             self.kept[index] = value
             self._add_options(index, value, options, name)
         self._add_defaults(index, function, name)
-        for read in outer_reads(code):
+        for read in reading.reads:
             self._add_read(index, function, read, name)
         self._add_implied(index, code)
         return index
@@ -173,8 +173,12 @@ class _Graph:
             self._edge(0, label, self._add(f"{label} {os.fspath(each)}", form, None))
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
+        return self._add_node(label, sha256(encode(form), usedforsecurity=False).digest(), clear, edges)
+
+    def _add_node(
+        self, label: str, digest: bytes, clear: Plain, edges: list[tuple[str, int | str]] | None = None
+    ) -> int:
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        digest = sha256(encode(form), usedforsecurity=False).digest()
         self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda, float32
 
+from numba_kcache.inputs import python_code
+from numba_kcache.inputs.python_code import code_form
 from numba_kcache.inputs.python_function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.keys.encoding import Plain
 from tests.support.modules import imported
 
 HELPERS = """
@@ -716,3 +721,40 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     digests = {digest_of(cuda.jit(body, link=[cuda.CUSource(text, name="nrt.cu")])) for text in ("// a", "// b")}
 
     assert len(digests) == 2
+
+
+def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code never changes: another signature reads globals anew, and not one function; lines are another reading."""
+    names = ("one", "two", "three")
+    functions = "".join(f"@cuda.jit(device=True)\ndef f{n}(x):\n    return x * K + {n}\n" for n in range(4))
+    program = dict.fromkeys(names, f"from numba import cuda\nK = 1.5\n{functions}")
+    calls = " + ".join(f"{name}.f{n}(x[0])" for name in names for n in range(4))
+    kernel = f"from numba import cuda\nimport one, two, three\n@cuda.jit\ndef kernel(x):\n    x[0] = {calls}\n"
+    seen: list[str] = []
+
+    def counting(code: CodeType, *, with_lines: bool) -> Plain:
+        seen.append(code.co_qualname)
+        return code_form(code, with_lines=with_lines)
+
+    monkeypatch.setattr(python_code, "code_form", counting)
+    with imported(tmp_path, {**program, "kernels": kernel}) as module:
+        digests = [fingerprint(module.kernel, with_lines=False).digest for _ in range(3)]  # type: ignore[union-attr]
+        assert (len(seen), len(set(digests))) == (13, 1)
+        sys.modules["two"].K = 2.5  # type: ignore[attr-defined]
+        assert fingerprint(module.kernel, with_lines=False).digest != digests[0]  # type: ignore[union-attr]
+        assert len(seen) == 13
+        fingerprint(module.kernel, with_lines=True)
+        assert len(seen) == 26
+
+
+def test_memory_of_a_function_goes_with_it() -> None:
+    """Programs that make kernels all the time do not grow by what was read of them."""
+    before = len(python_code._readings)
+    for n in range(50):
+        space: dict[str, Any] = {}
+        exec(f"def kernel(x):\n    x[0] = {n}\n", space)
+        fingerprint(space["kernel"], with_lines=False)
+    del space
+    gc.collect()
+
+    assert len(python_code._readings) <= before
