@@ -15,11 +15,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_device, current_ordinal
+from .launch.loader import LoadedKernel, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -31,19 +31,17 @@ from .launch.numba_dispatcher import (
     types_of,
 )
 from .launch.streams import numba_stream
+from .launchable import BOUND_LIMIT, Launchable
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
 from .numba_cache import DispatcherCache, Types, Uncached
-from .numba_jobs import NumbaPlan
-from .numba_rehearsal import rehearse_numba
+from .numba_jobs import NUMBA_KERNEL, NumbaPlan
+from .rehearsal import rehearse
 from .resolver import Resolver, process_resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
-
-BOUND_LIMIT = 256
-"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
 
 _LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared"))
 """Launch attributes that Numba has no option for."""
@@ -63,7 +61,7 @@ _NUMBAS_NAMES = frozenset((
 _On = tuple[NumbaLauncher | None, LoadedKernel, "LaunchOptions | None"]
 
 
-class NumbaKernel:
+class NumbaKernel(Launchable):
     """A Numba kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
 
     Raises, at the first use of a signature:
@@ -75,7 +73,7 @@ class NumbaKernel:
     def __init__(self, thing: Any, options: dict[str, Any]) -> None:
         function = getattr(thing, "py_func", thing)
         self._thing, self._options = thing, options
-        self._arch = read_arch(options.get("arch", "auto"))
+        super().__init__(read_arch(options.get("arch", "auto")))
         self._given = _decorator_options(options, function)
         self._launch_options = _launch_options(options)
         self._cache_given = options.get("cache")
@@ -83,10 +81,9 @@ class NumbaKernel:
         self.__qualname__, self.__module__ = function.__qualname__, function.__module__
         self._made: tuple[Any, DispatcherCache] | None = None
         self._launchers: dict[tuple[int, Types], _On] = {}
-        self._bound: dict[Any, Launch] = {}
         self._behind: dict[Any, _Configured] = {}
         if is_loaded():
-            rehearse_numba(None if self._cache_given is None else self._cache_given.resolver)
+            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
             self._parts()
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
@@ -135,18 +132,6 @@ class NumbaKernel:
 
     # -- launching ----------------------------------------------------------------------------------
 
-    def __getitem__(self, config: Any) -> Launch:
-        try:
-            return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
-            return self._bind(config)
-
-    def __call__(self, *args: Any) -> None:
-        """Refuse a launch without a configuration, as Numba does."""
-        raise LaunchConfigError(
-            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
-        )
-
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """The kernel itself, as a class attribute too."""
         return self
@@ -163,8 +148,7 @@ class NumbaKernel:
         Raises:
             LaunchConfigError: `ntasks` is negative.
         """
-        if ntasks < 0:
-            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+        self._check_tasks(ntasks)
 
         def launch(*args: Any) -> None:
             if ntasks:
@@ -183,25 +167,8 @@ class NumbaKernel:
             from_numba = self.specialize(*args).forall(1, 0, 0, sharedmem)
             return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
 
-    def _bind(self, config: Any) -> Launch:
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchConfigError(
-                f"cannot launch {self.__name__}[{config!r}]",
-                "a launch takes [grid, block], then stream and sharedmem if need be",
-            )
-        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
-        launch: Launch = _Configured(self, config, launch_shape(grid, block, sharedmem), stream)
-        self._keep(config, launch)
-        return launch
-
-    def _keep(self, config: Any, launch: Launch) -> None:
-        """What the next `kernel[config]` gives."""
-        try:
-            if len(self._bound) >= BOUND_LIMIT:
-                self._bound.clear()
-            self._bound[config] = launch
-        except TypeError:  # a list in it: bound anew each time
-            pass
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
+        return _Configured(self, config, shape, stream)
 
     def _on_device(self, types: Types) -> _On:
         """Launcher, where the types are for it, kernel on the current device, and what its launches differ in.
@@ -279,7 +246,7 @@ class NumbaKernel:
         for _launcher, loaded, _options in list(self._launchers.values()):
             loaded.live[0] = False
         self._launchers.clear()
-        self._bound.clear()
+        self._unbind()
         self._behind.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
@@ -398,12 +365,6 @@ class NumbaKernel:
                 f"cannot compile {self.__name__}", "it has no signature", 'write signature="void(float32[::1], int64)"'
             )
         return found
-
-    def _targets(self, arch: Any) -> tuple[Target, ...]:
-        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
-        if arch is not None:
-            return read_arch(arch) or (current_device().target,)
-        return self._arch or (current_device().target,)
 
     def __repr__(self) -> str:
         return f"<NumbaKernel {self.__module__}.{self.__qualname__}>"

@@ -209,7 +209,8 @@ class _Graph:
             except Refused as refusal:
                 raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data, usedforsecurity=False).hexdigest()
-            node = self._add(f"link {each.name} of {name}", (each.kind, digest), digest)
+            spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put it into the code
+            node = self._add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
             self._edge(index, "link", node)
             self.links.append(each)
 

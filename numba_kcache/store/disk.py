@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hi
     from .memory import MemoryCounters, MemoryStore
 
 _PAUSE_S = 60.0
-"""How long nothing is written after the disk was found full."""
+"""How long nothing is written after the disk was found full, or nearly so."""
 
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -235,6 +235,10 @@ class DiskStore:
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         if self._clock() < self._paused_until_s:
             return False
+        shortage = self._limits.shortage(len(data))
+        if shortage:
+            self._trouble("put", shortage)
+            return self._pause()
         path = self._tree.path(kind, key)
         before = self._tree.size_of(path)
         now_ns = int(self._clock() * 1e9)
@@ -253,9 +257,12 @@ class DiskStore:
         self._trouble("put", error)
         if error.errno in _NOT_WRITABLE:
             self._spare = self._private_store()
-        if error.errno in _FULL:
-            self._paused_until_s = self._clock() + _PAUSE_S
-            self._limits.start()
+        return self._pause() if error.errno in _FULL else False
+
+    def _pause(self) -> bool:
+        """Store nothing for a while; a pass may make room meanwhile."""
+        self._paused_until_s = self._clock() + _PAUSE_S
+        self._limits.start()
         return False
 
     # Limits

@@ -92,6 +92,26 @@ class Toolchain:
                     self._save(self._name, self._remembered())
             return tuple(known)
 
+    def numba_include_dirs(self, *, is_fresh: bool = False) -> tuple[str, ...]:
+        """The folders in which Numba has CUDA C++ look for headers before the user's.
+
+        Args:
+            is_fresh: Ask Numba, which loads NVRTC, instead of the record.
+        """
+        with self._lock:
+            known = None if is_fresh else self._remembered().get("numba_include_dirs")
+            if known is None:
+                from .numba_link import toolkit_dirs
+
+                try:
+                    known = list(toolkit_dirs())
+                except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
+                    return ()
+                if self._remembered().get("numba_include_dirs") != known:
+                    self._remembered()["numba_include_dirs"] = known
+                    self._save(self._name, self._remembered())
+            return tuple(known)
+
     def header_trees(self) -> tuple[tuple[str, str], ...]:
         """(root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
 
@@ -167,7 +187,7 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
-        folders = record.get("include_dirs", [])
+        folders = record.get("include_dirs", []) + record.get("numba_include_dirs", [])
         texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
         if type(folders) is not list or not all(type(text) is str for text in texts):
             return False
