@@ -179,7 +179,7 @@ class Resolver:
 
     def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
         start = time.perf_counter()
-        key = derive(components) if job.headers is None else self._key_by_headers(job.headers, components)
+        key = self._key_by_headers(job.headers, components) if job.headers else derive(components)
         if key is not None:
             artifact = self._memory.get(key)
             if artifact is not None:
@@ -187,7 +187,7 @@ class Resolver:
             artifact = self._read(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        if job.headers is None and self._any_compiler(components):
+        if not job.headers and self._any_compiler(components):
             for variant in self.store.get_manifest(family_of(components)):
                 key = str(variant.get("key"))
                 artifact = self._read(key)
@@ -195,7 +195,7 @@ class Resolver:
                     return self._hit(job, key, artifact, source, time.perf_counter() - start)
         return None
 
-    def _key_by_headers(self, question: HeaderQuestion, components: Sequence[Component]) -> str | None:
+    def _key_by_headers(self, texts: Sequence[HeaderQuestion], components: Sequence[Component]) -> str | None:
         from .closures import find_key
 
         family = family_of(components)
@@ -203,7 +203,8 @@ class Resolver:
         if not variants:
             return None
         any_compiler = self._any_compiler(components)
-        found = find_key(variants, components, question.search(self.toolchain), any_compiler=any_compiler)
+        searches = [each.search(self.toolchain) for each in texts]
+        found = find_key(variants, components, searches, any_compiler=any_compiler)
         if found.renewed is not None and self.settings.mode == "readwrite":
             self.store.add_variant(family, found.renewed)
         return found.key
@@ -262,7 +263,7 @@ class Resolver:
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
-            if job.headers is None:
+            if not job.headers:
                 artifact, learned = job.build(self.toolchain, None), Learned()
             else:
                 from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
