@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,7 +96,6 @@ def _manifest(path: Path) -> None:
 
 def _socket(path: Path) -> None:
     import socket
-import stat
 
     path.unlink()
     here = os.getcwd()
