@@ -5,7 +5,7 @@ Promise     Never looks outside the bytes it is given and never trusts a length 
 Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
             `.text.NAME` that have a `.nv.info.NAME` beside them; its records give parameter offsets and
             sizes, `.nv.info` gives registers and stack by symbol index, section sizes give shared and
-            constant memory.
+            constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and `.nv.constant3`.
 Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
             EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11. EI_ABIVERSION 8 (CUDA 13)
             keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
@@ -22,6 +22,10 @@ _EIFMT_SIZED = 4
 _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
+
+_STT_OBJECT = 1
+_CONSTANTS = ".nv.constant3"
+_VARIABLES = (".nv.global", ".nv.global.init", _CONSTANTS)
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -43,6 +47,14 @@ class CubinKernel(NamedTuple):
     registers: int
     shared_bytes: int
     local_bytes: int
+
+
+class CubinVariable(NamedTuple):
+    """A variable of a cubin: its symbol, its bytes, and whether it lies in constant memory."""
+
+    symbol: str
+    size_bytes: int
+    is_constant: bool
 
 
 class Cubin(NamedTuple):
@@ -78,14 +90,42 @@ def read_cubin(data: bytes) -> Cubin:
         raise ValueError(f"damaged ELF: {error}") from None
 
 
-def _read(data: bytes) -> Cubin:
+def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
+    """The variables of a cubin, in the order of their symbols; those that the compiler made (`$str`) too.
+
+    Raises:
+        ValueError: It is no cubin, or it is damaged.
+    """
+    if not is_cubin(data):
+        raise ValueError("not a 64-bit CUDA ELF")
+    try:
+        raw, by_name, _flags = _sections(data)
+        places = {raw.index(by_name[name]): name == _CONSTANTS for name in _VARIABLES if name in by_name}
+        table = by_name.get(".symtab")
+        if table is None:
+            return ()
+        names = _bytes(data, raw[table[6]])
+        return tuple(
+            CubinVariable(_string(names, name), size, places[section])
+            for name, kind, _other, section, _value, size in _SYMBOL.iter_unpack(_bytes(data, table))
+            if kind & 0xF == _STT_OBJECT and section in places
+        )
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"damaged ELF: {error}") from None
+
+
+def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, ...]], int]:
+    """Section headers in order and by name, and e_flags."""
     flags, offset, width, count, names_at = _file_header(data)
     if width != _SECTION.size:
         raise ValueError("section headers of another size")
     raw = [_SECTION.unpack_from(data, offset + index * width) for index in range(count)]
     names = _bytes(data, raw[names_at])
-    by_name = {_string(names, each[0]): each for each in raw if each[0]}
+    return raw, {_string(names, each[0]): each for each in raw if each[0]}, flags
 
+
+def _read(data: bytes) -> Cubin:
+    raw, by_name, flags = _sections(data)
     symbols = _symbols(data, raw, by_name)
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
@@ -104,7 +144,7 @@ def _read(data: bytes) -> Cubin:
                 frames.get(symbol, 0),
             )
         )
-    const = by_name.get(".nv.constant3")
+    const = by_name.get(_CONSTANTS)
     sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     return Cubin(sm, tuple(kernels), const[5] if const else 0)
 

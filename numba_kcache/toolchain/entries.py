@@ -103,10 +103,11 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
         named = by_name.get(wanted, [])
     if len(named) == 1:
         return named[0]
-    raise _no_choice(request, cubin, wanted, bool(named))
+    raise no_choice(request, cubin, wanted, bool(named))
 
 
-def _no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
+def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
+    """The error that says which kernels there are, and how to name one."""
     candidates = ", ".join(kernel_name(each.symbol) for each in cubin.kernels)
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     if not cubin.kernels and declared:

@@ -30,7 +30,8 @@ RANKS = {
 SAME_SUBJECT = {
     ("resolver", "jobs"), ("resolver", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
-    ("numba_kernel", "numba_rehearsal"), ("numba_rehearsal", "rehearsal"),
+    ("numba_kernel", "numba_rehearsal"), ("numba_rehearsal", "rehearsal"), ("module", "kernel"), ("module", "jobs"),
+    ("module", "resolver"),
 }  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
 
