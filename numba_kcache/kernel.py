@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
-from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
+from .inputs.source import (
+    SourceDefinition,
+    define_function,
+    define_path,
+    define_text,
+    returns_source,
+    template_defaults,
+)
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import BindGrid, Launch, Launcher
 from .launch.config import Dim3, check_launch, launch_shape, usual_grid
@@ -77,6 +84,7 @@ class CachedKernel:
             self.__wrapped__ = thing
         self._lock = threading.RLock()
         self._text: str | bytes | None = None
+        self._instances: dict[Any, CachedKernel] = {}
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         self._bound: dict[Any, Launch | None] = {}
@@ -272,6 +280,42 @@ class CachedKernel:
             self._launchers.clear()
             self._bound.clear()
             self._rows.clear()
+
+    # -- templates ----------------------------------------------------------------------------------
+
+    def instantiate(self, **values: Any) -> CachedKernel:
+        """The kernel whose source the function returns for these values; the same object for the same values.
+
+        `kernel[...]` itself uses the defaults.
+
+        Args:
+            values: Parameters of the function that returns the source, by name.
+
+        Raises:
+            OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
+                the kernel was not made of a function.
+        """
+        function = getattr(self, "__wrapped__", None)
+        if function is None:
+            raise OptionError(f"cannot instantiate {self.__name__}", "only a function that returns source has values")
+        defaults = template_defaults(function)
+        unknown = [name for name in values if name not in defaults]
+        if unknown:
+            raise OptionError(
+                f"cannot instantiate {self.__name__} with {unknown[0]}={values[unknown[0]]!r}",
+                f"its parameters are {', '.join(defaults) or 'none'}",
+            )
+        full = {**defaults, **values}
+        key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
+        with self._lock:
+            try:
+                found = self._instances.get(key)
+            except TypeError as error:
+                raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
+            if found is None:
+                definition = define_function(function, self._plan.definition.kind, full)
+                found = self._instances[key] = _kernel_of(function, definition, self._options)
+            return found
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 

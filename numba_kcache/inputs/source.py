@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,9 @@ _MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7
 """How code starts that a compiler made; an object file is an ELF too, and is refused when it is read as a cubin."""
 
 _TEXTS = ("cuda", "ptx")
+
+_HAS_ARGS, _HAS_KEYWORDS = 0x04, 0x08
+"""`co_flags` of a function with *args or **kwargs."""
 
 
 class SourceDefinition(NamedTuple):
@@ -87,15 +90,24 @@ def _returned(code: Any) -> set[Any]:
     return found
 
 
-def define_function(function: Callable[..., Any], kind: str | None) -> SourceDefinition:
-    """The source that a function without required parameters returns."""
+def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> SourceDefinition:
+    """The source that a function returns, for these values of its parameters and the defaults of the others.
+
+    Raises:
+        OptionError: It has parameters without a default, or the kind is one of code.
+    """
     code = function.__code__
     path = code.co_filename if os.path.isfile(code.co_filename) else ""
     label = f"{function.__module__}.{function.__qualname__}"
+    if kind and kind not in _TEXTS:
+        raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
+    template_defaults(function)
+    if values:
+        label += f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def text() -> str:
         try:
-            returned = function()
+            returned = function(**values)
         except KCacheError:
             raise
         except Exception as error:
@@ -111,6 +123,31 @@ def define_function(function: Callable[..., Any], kind: str | None) -> SourceDef
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
         text,
     )
+
+
+def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a function that returns source, each with its default.
+
+    Raises:
+        OptionError: One has none, or cannot be given by name.
+    """
+    code = function.__code__
+    count = code.co_argcount
+    defaults = dict(zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    for name in names:
+        if name not in defaults:
+            raise OptionError(
+                f"cannot ask {function.__qualname__} for its source",
+                f"its parameter {name} has no default",
+                f"write {name}=...: the values of a template are given to instantiate()",
+            )
+    if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
+        raise OptionError(
+            f"cannot ask {function.__qualname__} for its source", "values are given to a template by their names alone"
+        )
+    return {name: defaults[name] for name in names}
 
 
 def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
