@@ -37,6 +37,10 @@ _GLOBAL = re.compile(
 )
 _TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*\Z")
 
+_USED = "-,{},-", "{}"
+"""nvJitLink 13 puts a * before and after the list and takes what is between its commas for patterns: a name in the
+middle is that name. Alone, `axpy` would keep `axpy_arg` and `my_axpy` too. An nvJitLink that differs leaves all out."""
+
 _COMPILERS_OWN = ("$", ".", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::", PROBE)
 """How names of variables start that are the toolkit's: tables, texts, constants. None is written to."""
 
@@ -211,13 +215,16 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
     start = time.perf_counter()
     entry = module.entry(request.name or "", request.label)
     target = Target(request.target.major, request.target.minor, request.target.suffix)
-    flags = [*link_flags(request.options, True), f"-kernels-used={entry.symbol}", "-optimize-unused-variables"]
+    flags = [*link_flags(request.options, True), "-optimize-unused-variables"]
     code = LinkInput("ltoir", request.label, module.extras["ltoir"])
-    cubin, log = link([code], target.name, flags)
-    described = read_cubin(cubin)
-    kernel = next((each for each in described.kernels if each.symbol == entry.symbol), None)
-    if kernel is None:
-        raise LinkError(f"cannot link {request.label}", f"nvJitLink left out {entry.symbol}", "", log)
+    for used in _USED:
+        cubin, log = link([code], target.name, [*flags, f"-kernels-used={used.format(entry.symbol)}"])
+        described = read_cubin(cubin)
+        kernel = next((each for each in described.kernels if each.symbol == entry.symbol), None)
+        if kernel is not None:
+            break
+    else:
+        raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {entry.symbol}", "", log)
     _refuse_shared_state(request, module, cubin)
     prototype = module.attributes.get("prototypes", {}).get(entry.symbol)
     lowered = {probe_expression(entry.name): prototype} if isinstance(prototype, str) else {}
