@@ -47,6 +47,7 @@ class ModuleKernel(CachedKernel):
         whole = self._of._whole._resolve(target, through, *others)
         self._resolver().users.add(self)
         if not self._of.lazy:
+            self._pick(whole.artifact)  # compile() too says that there is no such kernel
             return whole
         with self._lock:
             found = self._resolved.get((target, through))
@@ -102,15 +103,19 @@ class CachedModule:
         self._names = entries.names
         self._whole = _Whole(thing, plan, options)
         self._kernels: dict[str, ModuleKernel] = {}
+        self._unproven: dict[str, ModuleKernel] = {}
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
 
     def __getattr__(self, name: str) -> ModuleKernel:
         if name.startswith("_"):  # what Python and its tools ask of any object; m["_k"] serves kernels so named
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         try:
-            return self[name]
+            found = self[name]
         except EntryError as error:
             raise AttributeError(str(error)) from error
+        if name in self._kernels:
+            self.__dict__[name] = found  # the next time Python finds it by itself
+        return found
 
     def __getitem__(self, name: str) -> ModuleKernel:
         """The kernel of this name, compiled or linked when it is first used.
@@ -120,12 +125,14 @@ class CachedModule:
                 first use says so.
         """
         found = self._kernels.get(name)
-        if found is None:
-            known = self._known()
-            if known is not None:
-                name = known.entry(name, self._whole._plan.definition.label).name
-            found = self._kernels.setdefault(name, ModuleKernel(self, name))
-        return found
+        if found is not None:
+            return found
+        known = self._known()
+        if known is None:
+            return self._unproven.setdefault(name, ModuleKernel(self, name))
+        proven = known.entry(name, self._whole._plan.definition.label).name
+        kernel = self._unproven.pop(name) if name in self._unproven else ModuleKernel(self, proven)
+        return self._kernels.setdefault(proven, kernel)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names or [each.name for each in self._artifact().entries])
@@ -163,13 +170,13 @@ class CachedModule:
             )
         from .launch.variables import device_array
 
-        variables = self._artifact().variables
+        loaded = self[next(iter(self))]._loaded()[1]
+        variables = self._whole._resolve_for_device(loaded.device.target).artifact.variables
         found = next((each for each in variables if name in (each.name, each.symbol)), None)
         if found is None:
             there_are = ", ".join(each.name for each in variables) or "none that its kernels use"
             raise EntryError(f"cannot find the variable {name!r} of {label}", f"there are {there_are}")
-        kernel = self[next(iter(self))]
-        return device_array(kernel._loaded()[1], found, dtype)
+        return device_array(loaded, found, dtype)
 
     def compile(self, arch: Any = None) -> None:
         """Compile and store all kernels, without a launch; with an explicit `arch` without GPU, driver or context.
@@ -220,7 +227,7 @@ class CachedModule:
         return self._whole._at_hand().artifact
 
     def __repr__(self) -> str:
-        return f"<CachedModule {self._whole.__module__}.{self.__name__}{' lazy' if self.lazy else ''}>"
+        return f"<{'lazy ' if self.lazy else ''}CachedModule {self._whole._plan.definition.label}>"
 
     def __reduce__(self) -> Any:
         whole = self._whole

@@ -41,7 +41,8 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
             shape = (variable.size_bytes // found.itemsize,) if found.itemsize else (0,)
         if math.prod(shape) * found.itemsize != variable.size_bytes:
             raise OptionError(
-                f"cannot see {variable.name} as {found}", f"it has {variable.size_bytes} bytes, not a multiple"
+                f"cannot see {variable.name} as {found}",
+                f"{found.itemsize} bytes do not divide its {variable.size_bytes}",
             )
     memory = kernel.variable(variable.symbol)
     strides = np.empty(shape, np.dtype("u1")).strides

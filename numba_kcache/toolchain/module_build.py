@@ -90,7 +90,7 @@ def _compile(
         raise refused(request, plain.log)
     if result is not None and instances:
         raise EntryError(
-            f"cannot find {', '.join(map(repr, instances))} in {request.label}",
+            f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
             summary(result.log),
             f"the source has {', '.join(kernels_in(request.source)) or 'none'}",
         )
