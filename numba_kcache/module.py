@@ -131,8 +131,8 @@ class CachedModule:
         if known is None:
             return self._unproven.setdefault(name, ModuleKernel(self, name))
         proven = known.entry(name, self._whole._plan.definition.label).name
-        kernel = self._unproven.pop(name) if name in self._unproven else ModuleKernel(self, proven)
-        return self._kernels.setdefault(proven, kernel)
+        waiting = self._unproven.pop(name, None)
+        return self._kernels.setdefault(proven, waiting or ModuleKernel(self, proven))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names or [each.name for each in self._artifact().entries])

@@ -3,12 +3,13 @@
 Promise     Never looks outside the bytes it is given and never trusts a length in them: whatever is not a
             well-formed cubin is a ValueError. Needs no driver.
 Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
-            `.text.NAME` that have a `.nv.info.NAME` beside them; its records give parameter offsets and
-            sizes, `.nv.info` gives registers and stack by symbol index, section sizes give shared and
-            constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and `.nv.constant3`.
+            `.text.NAME` whose symbol is marked as an entry, with a `.nv.info.NAME` beside them; its records give
+            parameter offsets and sizes, `.nv.info` gives registers and stack by symbol index, section sizes give
+            shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
+            `.nv.constant3`.
 Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
-            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11. EI_ABIVERSION 8 (CUDA 13)
-            keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
+            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11; STO_CUDA_ENTRY 0x10.
+            EI_ABIVERSION 8 (CUDA 13) keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
 
 _STT_OBJECT = 1
+_STO_ENTRY = 0x10
 _CONSTANTS = ".nv.constant3"
 _VARIABLES = (".nv.global", ".nv.global.init", _CONSTANTS)
 
@@ -126,14 +128,14 @@ def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, 
 
 def _read(data: bytes) -> Cubin:
     raw, by_name, flags = _sections(data)
-    symbols = _symbols(data, raw, by_name)
+    symbols, entries = _symbols(data, raw, by_name)
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
     for name in by_name:
         symbol = name.removeprefix(".text.")
         info = by_name.get(f".nv.info.{symbol}")
-        if symbol is name or info is None:
-            continue
+        if symbol is name or info is None or symbol not in entries:
+            continue  # a device function that was linked in has both sections too
         shared = by_name.get(f".nv.shared.{symbol}")
         kernels.append(
             CubinKernel(
@@ -177,13 +179,16 @@ def _string(table: bytes, offset: int) -> str:
     return table[offset:end].decode()
 
 
-def _symbols(data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]) -> dict[int, str]:
-    """Names of the symbol table by index."""
+def _symbols(
+    data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]
+) -> tuple[dict[int, str], set[str]]:
+    """Names of the symbol table by index, and those of kernels."""
     section = by_name.get(".symtab")
     if section is None:
-        return {}
-    names, table = _bytes(data, raw[section[6]]), _bytes(data, section)
-    return {index: _string(names, fields[0]) for index, fields in enumerate(_SYMBOL.iter_unpack(table)) if fields[0]}
+        return {}, set()
+    names, table = _bytes(data, raw[section[6]]), list(_SYMBOL.iter_unpack(_bytes(data, section)))
+    symbols = {index: _string(names, fields[0]) for index, fields in enumerate(table) if fields[0]}
+    return symbols, {symbols[index] for index, fields in enumerate(table) if fields[0] and fields[2] & _STO_ENTRY}
 
 
 def _records(info: bytes) -> list[tuple[int, bytes]]:

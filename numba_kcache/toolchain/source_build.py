@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from ..errors import CompileError, EntryError, OptionError
 from ..model.artifact import Artifact
 from ..model.cubin import read_cubin
+from ..model.fatbin import cubin_in_fatbin
 from ..model.options import CompileOptions
 from ..model.request import LinkInput, SourceRequest
 from ..model.target import Target, UnknownTargetError
@@ -72,6 +73,11 @@ def made_before(request: SourceRequest) -> NvrtcResult:
     """
     if request.kind == "cubin":
         check_cubin(request.code, request)
+    if request.kind == "fatbin" and not request.target.virtual:
+        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink passes over code that is linked
+        if cubin is not None:
+            check_cubin(cubin, request)
+            return NvrtcResult(True, "", {"cubin": cubin})
     return NvrtcResult(True, "", {request.kind: request.code or request.source.encode()})
 
 
