@@ -57,6 +57,12 @@ def cell(times_s: list[float]) -> str:
     return f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
+def microseconds(times_s: list[float]) -> str:
+    """`126 (114–131)`."""
+    median, low, high = (f"{each(times_s) * 1e6:.0f}" for each in (statistics.median, min, max))
+    return f"{median} ({low}–{high})"
+
+
 def machine_of(result: dict[str, Any]) -> str:
     """The machine in a line."""
     machine = result["machine"]
@@ -108,7 +114,7 @@ def lookup() -> str:
     lines = [f"| lookup before load, us | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
     for system, rows in samples["lookup"].items():
         if isinstance(rows, dict):
-            cells = (cell([each * 1e3 for each in rows[name]]) if name in rows else "–" for name in columns)
+            cells = (microseconds(rows[name]) if name in rows else "–" for name in columns)
             lines.append(f"| {system} | {' | '.join(cells)} |")
     lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
     for header, by_way in samples["learning"].items():
