@@ -82,7 +82,7 @@ def store() -> str:
         for row in rows:
             if row["verb"] == verb:
                 columns.setdefault((row["size"], row["entries"], row["processes"]), {})[row["system"]] = row["p50_us"]
-        lines += [f"\n### {verb.capitalize()}, median in us (multiple of the bare call)\n"]
+        lines += [f"\n## {verb.capitalize()}, median in us (multiple of the bare call)\n"]
         lines.append(f"| size, entries, processes | {' | '.join(systems)} |")
         lines.append("| --- |" + " --- |" * len(systems))
         for (size, entries, processes), by_system in columns.items():

@@ -155,7 +155,17 @@ class Resolver:
             return self._compile(job, components)
 
     def store_artifact(self, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str) -> None:
-        """Publish an artifact under its key, and name it in its family's manifest."""
+        """Publish an artifact under its key, and name it in its family's manifest.
+
+        Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
+        there must not outlive this process.
+        """
+        wrong = _contradiction(artifact)
+        if wrong:
+            names = ", ".join(entry.name for entry in artifact.entries)
+            error = f"cannot store {names} for {artifact.target}: {wrong}"
+            self.events.emit(Event(EventKind.TROUBLE, {"where": "cubin", "error": error}))
+            return
         records = [each.record() for each in (*components, *learned.components)]
         report = {"components": records, "created_s": time.time()}
         payloads = {
@@ -395,6 +405,14 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
 def family_of(components: Sequence[Component]) -> str:
     """The name of the manifest that lists what was stored for these components, whoever compiled it."""
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
+
+
+def _contradiction(artifact: Artifact) -> str:
+    from .model.cubin import contradiction  # a hit goes without it
+
+    major, minor = artifact.target.cc
+    symbols = [entry.symbol for entry in artifact.entries]
+    return "" if artifact.target.virtual else contradiction(artifact.cubin, major * 10 + minor, symbols)
 
 
 def _uncacheable(job: Job, why: str) -> UncacheableError:

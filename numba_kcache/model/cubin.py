@@ -14,6 +14,7 @@ Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -el
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 EM_CUDA = 190
@@ -22,6 +23,10 @@ _EIFMT_SIZED = 4
 _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
+
+_RESERVED_SHARED = 1024
+"""Bytes that a block of compute capability 9.0 and later gives to the system, in each section of shared memory; neither
+the compiler nor the driver counts them (CUDA C++ Programming Guide, "Shared Memory" of 9.0)."""
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -78,6 +83,24 @@ def read_cubin(data: bytes) -> Cubin:
         raise ValueError(f"damaged ELF: {error}") from None
 
 
+def contradiction(data: bytes, sm: int, symbols: Iterable[str]) -> str:
+    """How a cubin contradicts what is said of it; "" where it does not.
+
+    Args:
+        data: The cubin.
+        sm: The compute capability it is said to be for, as one number.
+        symbols: The kernels that are said to be in it.
+    """
+    try:
+        cubin = read_cubin(data)
+    except ValueError as error:
+        return f"its code is no cubin: {error}"
+    if cubin.sm != sm:
+        return f"its cubin is for sm_{cubin.sm}"
+    missing = sorted(set(symbols) - {kernel.symbol for kernel in cubin.kernels})
+    return f"its cubin has no kernel {', '.join(missing)}" if missing else ""
+
+
 def _read(data: bytes) -> Cubin:
     flags, offset, width, count, names_at = _file_header(data)
     if width != _SECTION.size:
@@ -86,6 +109,8 @@ def _read(data: bytes) -> Cubin:
     names = _bytes(data, raw[names_at])
     by_name = {_string(names, each[0]): each for each in raw if each[0]}
 
+    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
+    reserved = _RESERVED_SHARED if sm >= 90 else 0
     symbols = _symbols(data, raw, by_name)
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
@@ -100,12 +125,11 @@ def _read(data: bytes) -> Cubin:
                 symbol,
                 tuple(_parameters(_bytes(data, info))),
                 registers.get(symbol, 0),
-                shared[5] if shared else 0,
+                max(shared[5] - reserved, 0) if shared else 0,
                 frames.get(symbol, 0),
             )
         )
     const = by_name.get(".nv.constant3")
-    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     return Cubin(sm, tuple(kernels), const[5] if const else 0)
 
 

@@ -14,7 +14,9 @@ import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.model.artifact import artifact_header
+from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
+from numba_kcache.resolver import Resolver
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -123,6 +125,40 @@ def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
     assert cache.info().entries == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "wrong", "reason"),
+    [
+        (SAXPY, {"target": parse_target("sm_80")}, "cannot store saxpy for sm_80: its cubin is for sm_90"),
+        (SAXPY, {"cubin": b"\x7fELF"}, "its code is no cubin"),
+        (SAXPY.replace("saxpy", "axpy"), {}, "its cubin has no kernel saxpy"),
+    ],
+)
+def test_code_that_contradicts_its_description_is_used_but_not_stored(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, source: str, wrong: dict[str, Any], reason: str
+) -> None:
+    """Whatever went wrong between compiler and store stays in this process: one warning, one error counted."""
+    other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
+    build = Resolver._build
+
+    def mixed_up(resolver: Resolver, job: Any, key: str) -> Any:
+        artifact, learned = build(resolver, job, key)
+        return artifact._replace(**{"cubin": other, **wrong}), learned
+
+    monkeypatch.setattr(Resolver, "_build", mixed_up)
+    cache = open_cache(directory / "cache")
+    with pytest.warns(KCacheWarning, match=reason) as said:
+        kernels = [compiled(cache) for _ in range(2)]
+
+    assert len(said) == 1
+    assert kernels[0].cubin() == kernels[1].cubin()
+    assert (counts(cache), cache.info("process").errors) == ((1, 1, 1), 1)
+    assert list(cache.entries()) == []
+    monkeypatch.undo()
+    again = open_cache(directory / "cache")
+    compiled(again)
+    assert (counts(again), len(list(again.entries()))) == ((1, 0, 1), 1)
+
+
 def test_other_compiler_is_another_entry(directory: Path) -> None:
     """After an upgrade nothing old is served; the old entry stays for whoever still has that compiler."""
     first = open_cache(directory)
@@ -171,7 +207,9 @@ def test_readonly_reads_and_never_writes(directory: Path) -> None:
     cache.info()
     assert not directory.exists()
 
-    compiled(open_cache(directory))
+    writer = open_cache(directory)
+    compiled(writer)
+    writer.info()  # its counts are written now, not whenever it is collected
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     cache = open_cache(directory, mode="readonly")
     compiled(cache)
