@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ from .tree import RECENCY_NS, Found, Tree, remove
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
     from .counters import CounterFile
     from .limits import Limits
+    from .listing import Order
     from .locks import KeyLocks, Turn
     from .memory import MemoryCounters, MemoryStore
 
@@ -331,6 +332,26 @@ class DiskStore:
             yield EntryInfo(file.key, entry.header, file.size_bytes, used_s, sizes)
         if self._spare is not None:
             yield from self._spare.entries()
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        from .listing import listed, ordered
+
+        found = listed(self._walk(ENTRY), by=by, limit=limit, hits=hits)
+        return found if self._spare is None else ordered([*found, *self._spare.listing(by, limit, hits)], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The files of the entries whose key begins with `prefix`."""
+        found = [file for file in self._walk(ENTRY) if file.key.startswith(prefix)]
+        return found if self._spare is None else [*found, *self._spare.find(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(ENTRY, require_key(key))
+        try:
+            return decode_entry(self._tree.read(path, None), key) if self._is_usable() else None
+        except (DamagedEntry, OSError):
+            return None if self._spare is None else self._spare.peek(key)
 
     def verify(self) -> list[Problem]:
         """Read every file in full; what is damaged is moved aside, and said with the reason."""
