@@ -154,7 +154,7 @@ class KernelCache:
         store, hint = self.resolver.store, "`numba-kcache list` shows them"
         found = store.find(key) if key and not key.strip("0123456789abcdef") else []
         if len({file.key for file in found}) != 1:
-            why = f"{len(found)} keys begin with it" if found else f"no key in {self.directory or 'memory'} begins with it"
+            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
             raise EntryError(f"cannot show the entry {key!r}", why, hint)
         file = found[0]
         stored = store.peek(file.key)

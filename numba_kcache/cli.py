@@ -89,29 +89,29 @@ def make_parser() -> argparse.ArgumentParser:
         default="age",
         help="used last first (default), largest, longest to compile, or most hits first",
     )
-    own.add_argument("--limit", type=_count, metavar="N", help="how many to show: 50, or all with --json; 0 for all")
+    own.add_argument("--limit", type=_count, metavar="N", help="how many: 50, or all with --json; 0 for all")
     own = add("show", _show, "all that is known of one entry", _SHOW_MORE)
-    own.add_argument("key", metavar="KEY", help="a key of `list`; its first digits do where no other key has them")
+    own.add_argument("key", metavar="KEY", help="a key of `list`, or its first digits")
     own.add_argument("--cubin", metavar="FILE", help="write the machine code to FILE")
     own.add_argument("--ptx", metavar="FILE", help="write the PTX to FILE, if it was kept")
     add("verify", _verify, "read every file in full and set aside what is damaged", _VERIFY_MORE)
     own = add("prune", _prune, "remove the entries that were used longest ago", _PRUNE_MORE)
     own.add_argument("--max-size", metavar="SIZE", help="get down to this size: 512MB, 2GiB")
-    own.add_argument("--older-than", type=_seconds, metavar="AGE", help="remove what was not used for so long: 30d, 12h")
+    own.add_argument("--older-than", type=_seconds, metavar="AGE", help="remove what was not used for: 30d, 12h")
     add("clear", _clear, "remove every entry", "The counts that `info` shows stay. Kernels compile again when used.")
     return parser
 
 
-_INFO_MORE = """The counts are over all processes since the cache began. A hit or a miss is counted once for each kernel,
-target and signature in a process; launches count nothing."""
+_INFO_MORE = """The counts are over all processes since the cache began. A hit or a miss is counted once for
+each kernel, target and signature in a process; launches count nothing."""
 
 _LIST_MORE = """Key, kernels, target, size, time since it was last used (to the hour), compile time and hits."""
 
-_SHOW_MORE = """Kernels with their parameters, registers and memory; what is in its key; where and when it was compiled; what
-the compilers said."""
+_SHOW_MORE = """Kernels with their parameters, registers and memory; what is in its key; where and when it was
+compiled; what the compilers said."""
 
-_VERIFY_MORE = """Each file is held against its digest, its key and the digests of its parts. Damaged files go to the
-quarantine folder, and the next launch compiles them again. Exits with 1 if there were any."""
+_VERIFY_MORE = """Each file is held against its digest, its key and the digests of its parts. Damaged files go
+to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any."""
 
 _PRUNE_MORE = """Without options: down to the cache's own limits."""
 
@@ -238,4 +238,3 @@ def _version() -> str:
     from . import __version__
 
     return __version__
-

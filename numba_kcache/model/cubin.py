@@ -24,6 +24,10 @@ _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
 
+_RESERVED_SHARED = 1024
+"""Bytes that a block of compute capability 9.0 and later gives to the system, in each section of shared memory; neither
+the compiler nor the driver counts them (CUDA C++ Programming Guide, "Shared Memory" of 9.0)."""
+
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 
@@ -105,6 +109,8 @@ def _read(data: bytes) -> Cubin:
     names = _bytes(data, raw[names_at])
     by_name = {_string(names, each[0]): each for each in raw if each[0]}
 
+    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
+    reserved = _RESERVED_SHARED if sm >= 90 else 0
     symbols = _symbols(data, raw, by_name)
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
@@ -119,12 +125,11 @@ def _read(data: bytes) -> Cubin:
                 symbol,
                 tuple(_parameters(_bytes(data, info))),
                 registers.get(symbol, 0),
-                shared[5] if shared else 0,
+                max(shared[5] - reserved, 0) if shared else 0,
                 frames.get(symbol, 0),
             )
         )
     const = by_name.get(".nv.constant3")
-    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     return Cubin(sm, tuple(kernels), const[5] if const else 0)
 
 

@@ -69,8 +69,8 @@ class Statistics:
             _count(self._unsaved, event)
             if event.kind is EventKind.HIT:
                 _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
-            elif event.kind is EventKind.MISS:
-                reason = " ".join(str(event.fields.get("reason")).split())
+            elif event.kind is EventKind.MISS and "reason" in event.fields:
+                reason = " ".join(str(event.fields["reason"]).split())
                 _count_label(self._reasons, reason[:_REASON_LENGTH], _MOST_REASONS)
 
     def take_unsaved(self) -> dict[str, float]:

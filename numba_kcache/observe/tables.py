@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from .detail import plain
 
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
     """Print rows under their columns; those of `right`, which are numbers, to the right."""
     cells = [[plain(cell) for cell in row] for row in rows]

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, trouble
 from .faults import reached
 from .publish import publish
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
@@ -189,7 +189,7 @@ class CounterFile:
         return counts
 
     def _trouble(self, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": "counters", "error": str(error)}))
+        self._emit(trouble("counters", error))
 
 
 def _read(path: str) -> bytes:

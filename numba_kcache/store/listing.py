@@ -84,4 +84,3 @@ def _read_head(path: str, key: str) -> tuple[Header, dict[str, int]]:
     finally:
         os.close(fd)
     return decode_head(data, key)
-

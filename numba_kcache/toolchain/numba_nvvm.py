@@ -188,10 +188,12 @@ def _compile_anew(dispatcher: Any) -> None:
 
 
 def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
-    for kernel in read_cubin(cubin).kernels:
+    described = read_cubin(cubin)
+    for kernel in described.kernels:
         if kernel.symbol == symbol:
             parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
-            return Entry(name, symbol, parameters, False, kernel.registers, kernel.shared_bytes, kernel.local_bytes)
+            resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
+            return Entry(name, symbol, parameters, False, *resources)
     raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
 
 

@@ -231,7 +231,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
             with suppress(Failed):
                 with store.building(key_of(1)):
                     results = [pool.submit(work, number) for number in range(waiters)]
-                    while store._locks._seats[key_of(1)].users <= waiters:  # type: ignore[union-attr]
+                    while store.layers._locks._seats[key_of(1)].users <= waiters:  # type: ignore[union-attr]
                         time.sleep(0)
                     raise Failed
             for result in results:
@@ -310,13 +310,13 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._opening, store._limits._mutex:
+        with store.layers.opening, store._limits._mutex:
             held.set()
             release.wait()
 
     def work(_: int) -> None:
         signal.alarm(10)
-        store._is_settled = store._is_checked = False
+        store.layers._is_settled = store.layers.is_checked = False
         assert store.put(small_entry(2))
         store.wait_for_eviction()
         assert store.size().entries <= 1

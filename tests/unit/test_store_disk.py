@@ -680,7 +680,7 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert store.get(key_of(1)) == entry_of(1)
     assert store.counters.add({"hits": 1})
     assert store.counters.read() == {"hits": 1}
-    assert isinstance(store._spare, MemoryStore)
+    assert isinstance(store.layers.spare, MemoryStore)
 
 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
