@@ -167,7 +167,7 @@ class Resolver:
             self.events.emit(trouble("cubin", error))
             return
         records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time()}
+        report = {"components": records, "created_s": time.time(), "built": built_here()}
         payloads = {
             "cubin": artifact.cubin,
             **artifact.extras,
@@ -417,6 +417,14 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
 def family_of(components: Sequence[Component]) -> str:
     """The name of the manifest that lists what was stored for these components, whoever compiled it."""
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
+
+
+def built_here() -> dict[str, str]:
+    """Where an entry is made, for people who look at it later."""
+    import platform
+
+    python = platform.python_implementation() + " " + platform.python_version()
+    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
 
 
 def _contradiction(artifact: Artifact) -> str:
