@@ -4,6 +4,7 @@
     python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
+    python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -71,6 +72,10 @@ def docs() -> None:
     run("-m", "pytest", "-q", "tests/contract/test_docs.py")
 
 
+def site() -> None:
+    run("-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "build/site")
+
+
 def gpu() -> None:
     run(".ci/gpu.py")
 
@@ -78,10 +83,11 @@ def gpu() -> None:
 def all_() -> None:
     check()
     docs()
+    site()
     test()
 
 
-TASKS = {"demo": demo, "test": test, "check": check, "docs": docs, "gpu": gpu, "all": all_}
+TASKS = {"demo": demo, "test": test, "check": check, "docs": docs, "site": site, "gpu": gpu, "all": all_}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:

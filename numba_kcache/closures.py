@@ -1,10 +1,11 @@
-"""Sources that include files: the key that a closure seen before leads to, and the closure of a new compile.
+"""Texts that include files: the key that closures seen before lead to, and the closures of a new compile.
 
 Promise     A key is returned only if every file that the compile depended on, and every place where none was found,
             is as it was. The manifest is only asked which closures to try: the key is derived anew from the one
             that holds. A header that changed while the compiler ran never enters a manifest.
 Method      ccache's direct mode. The manifest of a family keeps several closures, so that switching a branch back is a
-            hit. Code that holds a path of a searched folder is served only where that folder is searched again.
+            hit. Each CUDA C++ text of a job, the kernel's and those that it links, has a closure of its own. Code
+            that holds a path of a searched folder is served only where that folder is searched again.
 Not here    What a closure is and how it is compared and learned (inputs.closure, closure_check, headers).
 """
 
@@ -14,16 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json, closure_value
+from .inputs.closure import Closure, closure_from_json, closure_to_json, closure_value
 from .inputs.closure_check import Match, check_closure
-from .inputs.header_trace import read_trace
-from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from .inputs.include_search import Search, Tree
 from .jobs import HeaderQuestion, Learned
 from .keys.components import Component, component, derive
 from .model.artifact import Artifact
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import time_trace
 
 Variant = dict[str, Any]
 
@@ -43,69 +41,111 @@ class Found(NamedTuple):
 
 
 def find_key(
-    variants: Iterable[Variant], components: Sequence[Component], search: Search, *, any_compiler: bool
+    variants: Iterable[Variant], components: Sequence[Component], searches: Sequence[Search], *, any_compiler: bool
 ) -> Found:
     """The key that one of the closures seen leads to now.
 
     Args:
         variants: Of the family's manifest, the newest first.
         components: Of the job, without its headers.
-        search: Where headers are looked for.
+        searches: Where headers are looked for, for each text of the job.
         any_compiler: Whether another compiler's code will do; its headers then count as part of it.
     """
-    request, reasons = derive(components), []
+    request, reasons, now_ns = derive(components), [], time.time_ns()
+    folders = {folder for search in searches for folder in search.folders}
     for variant in variants:
         if variant.get("request") != request and not any_compiler:
             continue
         try:
-            closure = closure_from_json(variant.get("closure"))
+            closures = _read_closures(variant, len(searches))
         except ValueError:
             continue
         paths = tuple(str(each) for each in variant.get("paths", ()))
-        if not set(paths) <= set(search.folders):
+        if not set(paths) <= folders:
             reasons.append(f"its code holds the path {paths[0]}, which is not searched now")
             continue
-        where = _with_toolkit_of(closure, search) if any_compiler else search
-        outcome = check_closure(closure, where, now_ns=time.time_ns())
-        if not isinstance(outcome, Match):
-            reasons.append(f"{outcome.change} {outcome.path}: {outcome.old} is now {outcome.new}")
-            continue
-        key = str(variant.get("key"))
-        if variant.get("request") == request:
-            key = derive((*components, *_components(closure, paths)))
-        renewed = {**variant, "closure": closure_to_json(outcome.refreshed)} if outcome.refreshed else None
-        return Found(key, renewed, tuple(reasons))
+        refreshed = list(closures)
+        for index, (closure, search) in enumerate(zip(closures, searches, strict=True)):
+            if closure is None:
+                continue
+            where = _with_toolkit_of(closure, search) if any_compiler else search
+            outcome = check_closure(closure, where, now_ns=now_ns)
+            if not isinstance(outcome, Match):
+                reasons.append(f"{outcome.change} {outcome.path}: {outcome.old} is now {outcome.new}")
+                break
+            refreshed[index] = outcome.refreshed or closure
+        else:
+            key = str(variant.get("key"))
+            if variant.get("request") == request:
+                key = derive((*components, *_components(closures, paths)))
+            renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != closures else None
+            return Found(key, renewed, tuple(reasons))
     return Found(None, None, tuple(reasons))
 
 
 def compile_and_learn(
-    build: Callable[[Any], Artifact], question: HeaderQuestion, toolchain: Toolchain
+    build: Callable[[Any], Artifact], questions: Sequence[HeaderQuestion], toolchain: Toolchain
 ) -> tuple[Artifact, Learned]:
-    """Compile a source that includes files, and learn what the result depends on.
+    """Compile texts that include files, and learn what the result depends on.
 
     Args:
         build: Compiles with a trace.
-        question: The source and where it looks for files.
+        questions: The texts and where each looks for files.
         toolchain: The compilers.
     """
+    from .inputs.doubt import Uncapturable  # a lookup goes without what only a compile needs
+    from .inputs.header_trace import read_trace
+    from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
+    from .inputs.tree_scans import save_scans, tree_scans
     from .toolchain.nvrtc import nvrtc_version
+    from .toolchain.time_trace import time_trace
 
-    search = question.search(toolchain)
-    survey = survey_headers(question.text, search, now_ns=time.time_ns())
+    searches = [question.search(toolchain, is_fresh=True) for question in questions]
+    now_ns = time.time_ns()
+    identities = {tree.identity for search in searches for tree in search.trees}
+    scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
+    surveys = [
+        survey_headers(question.text, search, now_ns=now_ns, scans=scans)
+        for question, search in zip(questions, searches, strict=True)
+    ]
+    closures: list[Closure | None] = []
     with time_trace(nvrtc_version()) as trace:
         artifact = build(trace)
-        closure = learn_closure(survey, read_trace(trace.read()) if trace else None)
-    if isinstance(closure, Uncapturable):
-        where = f" in {closure.path}" if closure.path else ""
-        return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")
-    paths = find_embedded_paths(artifact.cubin, search.folders)
-    variant = {"closure": closure_to_json(closure), "paths": list(paths)}
-    return artifact, Learned(_components(closure, paths), variant)
+        for question, survey in zip(questions, surveys, strict=True):
+            if trace is not None and question.of not in trace.of:  # not needed after all, as Numba's own library
+                closures.append(None)
+                continue
+            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None)
+            if isinstance(closure, Uncapturable):
+                where = f" in {closure.path}" if closure.path else ""
+                return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")
+            closures.append(closure)
+    save_scans(scans, toolchain.save_record)
+    paths = find_embedded_paths(artifact.cubin, (folder for search in searches for folder in search.folders))
+    variant = {"closures": _to_json(closures), "paths": list(paths)}
+    return artifact, Learned(_components(closures, paths), variant)
 
 
-def _components(closure: Closure, paths: Sequence[str]) -> tuple[Component, ...]:
-    found = (component("headers", closure_value(closure)),)
+def _components(closures: Sequence[Closure | None], paths: Sequence[str]) -> tuple[Component, ...]:
+    values = [closure and closure_value(closure) for closure in closures]
+    found = (component("headers", values[0] if len(values) == 1 else values),)
     return (*found, component("paths", list(paths))) if paths else found
+
+
+def _to_json(closures: Sequence[Closure | None]) -> list[Any]:
+    return [closure and closure_to_json(closure) for closure in closures]
+
+
+def _read_closures(variant: Variant, count: int) -> list[Closure | None]:
+    """The closures of a variant, one for each text of the job.
+
+    Raises:
+        ValueError: They are others than this package writes for such a job.
+    """
+    stored = variant.get("closures")
+    if not isinstance(stored, list) or len(stored) != count:
+        raise ValueError("not the closures of this job")
+    return [None if each is None else closure_from_json(each) for each in stored]
 
 
 def _with_toolkit_of(closure: Closure, search: Search) -> Search:
@@ -113,15 +153,17 @@ def _with_toolkit_of(closure: Closure, search: Search) -> Search:
 
     Its headers went into that compiler's code; on this machine they may be others, or none.
     """
-    own = search.folders[: len(search.folders) - sum(tree >= 0 for tree, _ in search.layout())]
+    own = [folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0]
     identities = dict(closure.trees)
     trees = tuple(
         Tree(f"/nonexistent/toolkit{index}", identities.get(index, ""))
         for index in range(max((tree for tree, _ in closure.layout), default=-1) + 1)
     )
-    toolkit = tuple(
-        trees[tree].root if rest in ("", ".") else f"{trees[tree].root}/{rest}"
-        for tree, rest in closure.layout
-        if tree >= 0
-    )
-    return search._replace(folders=(*own, *toolkit), trees=trees)
+    folders: list[str] = []
+    for tree, rest in closure.layout:
+        if tree < 0:
+            folders += own[:1]
+            own = own[1:]
+        else:
+            folders.append(trees[tree].root if rest in ("", ".") else f"{trees[tree].root}/{rest}")
+    return search._replace(folders=(*folders, *own), trees=trees)

@@ -49,7 +49,7 @@ class Job(NamedTuple):
         build: Compiles it; called at most once. The trace is where NVRTC shall tell which headers it read.
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
-        headers: What the source may include; None where it asks for no file.
+        headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
     """
 
     label: str
@@ -60,36 +60,59 @@ class Job(NamedTuple):
     build: Callable[[Toolchain, TimeTrace | None], Artifact]
     uncacheable: str = ""
     strict: bool = False
-    headers: HeaderQuestion | None = None
+    headers: tuple[HeaderQuestion, ...] = ()
 
 
 class HeaderQuestion(NamedTuple):
-    """A source that asks for files, and where they are looked for.
+    """A text that may include files, and where they are looked for.
 
     Args:
-        text: The source.
-        folders: The user's folders in order, the source's own first.
+        text: CUDA C++.
+        folders: The user's folders in order, the text's own first, or last if it is linked to a Numba kernel.
+        of: The link input that it is; None for the kernel's source.
         definitions: Macros given by options; None stands for no value.
+        forced: Files that options include before the text.
+        has_siblings: Whether quoted names are looked for beside the including file.
+        is_linked_by_numba: Whether the toolkit's folders are those that Numba gives, before the user's.
     """
 
     text: str
     folders: tuple[str, ...]
-    definitions: tuple[tuple[str, str | None], ...]
+    of: LinkInput | None = None
+    definitions: tuple[tuple[str, str | None], ...] = ()
+    forced: tuple[str, ...] = ()
+    has_siblings: bool = True
+    is_linked_by_numba: bool = False
 
-    def search(self, toolchain: Toolchain) -> Search:
-        """Where NVRTC looks: in the user's folders, then in the toolkit's."""
-        from .inputs.include_search import Search, Tree
+    def search(self, toolchain: Toolchain, *, is_fresh: bool = False) -> Search:
+        """Where NVRTC looks for what the text includes.
 
+        Args:
+            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba.
+            is_fresh: Have Numba say anew which they are.
+        """
+        from .inputs.include_search import WORKING, Search, Tree
+
+        own = self.folders
+        source_base: int | None
+        if self.is_linked_by_numba:
+            folders = (*toolchain.numba_include_dirs(is_fresh=is_fresh), *own)
+            source_base = len(folders) - 1 if self.of and self.of.folder else WORKING
+        else:
+            folders, source_base = (*own, *toolchain.include_dirs()), None if own else WORKING
         return Search(
-            folders=(*self.folders, *toolchain.include_dirs()),
+            folders=folders,
             trees=tuple(Tree(*each) for each in toolchain.header_trees()),
+            has_siblings=self.has_siblings,
+            forced=self.forced,
             definitions=self.definitions,
             working_folder=os.getcwd(),
+            source_base=source_base,
         )
 
 
 class Learned(NamedTuple):
-    """The closure of a compile as components and as a variant of the manifest; or why there is none."""
+    """The closures of a compile as components and as a variant of the manifest; or why there are none."""
 
     components: tuple[Component, ...] = ()
     variant: Mapping[str, Any] = {}
@@ -171,7 +194,7 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
     def build(toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
         request = SourceRequest(
             kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
-            definition.origin, asks_files, plan.module, code,
+            definition.origin, bool(headers), plan.module, code,
         )  # fmt: skip
         dirs = toolchain.include_dirs() if has_source else ()
         if plan.module is None:
@@ -182,7 +205,7 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
 
         return build_module(request, dirs, trace)
 
-    uncacheable, asks_files = _read_off(kind, text, link, options)
+    uncacheable, headers = _read_off(kind, text, link, options)
     return Job(
         label=definition.label,
         target=target,
@@ -192,7 +215,7 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
         build=build,
         uncacheable=uncacheable,
         strict=plan.strict,
-        headers=_question(text, options) if asks_files else None,
+        headers=headers,
     )
 
 
@@ -233,31 +256,52 @@ def _lines(definition: SourceDefinition, text: str, options: CompileOptions) -> 
     return definition.origin.path, start or definition.origin.line, options.base_dir, os.getcwd()
 
 
-def _read_off(kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions) -> tuple[str, bool]:
-    """Why the request cannot be keyed, "" where it can; and whether its source asks for files."""
-    if any(flag.lstrip("-").startswith(("include", "pre-include")) for flag in options.flags):
-        return "its options include a file", False
-    macros = [text for _, text in options.defines if text] + list(options.flags)
+def _read_off(
+    kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
+) -> tuple[str, tuple[HeaderQuestion, ...]]:
+    """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
+    forced, definitions = _given_by_flags(options.flags)
+    macros = [value for _, value in options.defines if value] + list(options.flags)
     if any("__DATE__" in each or "__TIME__" in each for each in macros):
-        return "its macros use __DATE__ or __TIME__", False
-    for each in link:
-        if each.kind == "cu":
-            scan = scan_includes(each.data)
-            if scan.asks_files or scan.has_clock:
-                return f"the link input {each.name} includes files, or uses __DATE__ or __TIME__", False
-    if kind != "cuda":
-        return "", False
-    scan = scan_includes(text)
-    if scan.has_clock and not scan.asks_files:
-        return "it uses __DATE__ or __TIME__", False
-    return "", scan.asks_files
+        return "its macros use __DATE__ or __TIME__", ()
+    if forced is None:
+        return "one of its options takes the next as its value", ()
+    texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
+    texts += [(each, each.data) for each in link if each.kind == "cu"]
+    scans = [scan_includes(each) for _of, each in texts]
+    if any(scan.has_clock and not scan.asks_files for scan in scans):
+        return "it uses __DATE__ or __TIME__", ()
+    if not forced and not any(scan.asks_files for scan in scans):
+        return "", ()
+    siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
+    return "", tuple(
+        HeaderQuestion(
+            each if isinstance(each, str) else each.decode("utf-8", "replace"),
+            tuple(filter(None, (of.folder if of else options.base_dir, *options.include_dirs))),
+            of,
+            options.defines + definitions,
+            forced,
+            siblings,
+        )
+        for of, each in texts
+    )
 
 
-def _question(text: str, options: CompileOptions) -> HeaderQuestion:
-    folders = (options.base_dir, *options.include_dirs) if options.base_dir else options.include_dirs
-    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
-    raw = tuple((name.strip(), value if equals else None) for name, equals, value in given)
-    return HeaderQuestion(text, folders, options.defines + raw)
+def _given_by_flags(flags: Sequence[str]) -> tuple[tuple[str, ...] | None, tuple[tuple[str, str | None], ...]]:
+    """The files that raw flags include, and the macros that they define; None where a flag's value is the next one."""
+    forced: list[str] = []
+    definitions: list[tuple[str, str | None]] = []
+    for flag in flags:
+        word, equals, value = flag.partition("=")
+        if word in ("-include", "--pre-include", "--define-macro", "-D") and not equals:
+            return None, ()
+        if word in ("-include", "--pre-include"):
+            forced.append(value)
+        elif flag.startswith(("-D", "--define-macro=")):
+            given = value if word in ("-D", "--define-macro") else flag[2:]
+            name, has_value, text = given.partition("=")
+            definitions.append((name.strip(), text if has_value else None))
+    return tuple(forced), tuple(definitions)
 
 
 def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:

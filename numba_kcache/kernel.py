@@ -12,11 +12,10 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from .errors import LaunchConfigError, LaunchError, OptionError, UncacheableError
+from .errors import LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
 from .inputs.source import (
     SourceDefinition,
@@ -27,9 +26,10 @@ from .inputs.source import (
     template_defaults,
 )
 from .jobs import Job, SourcePlan, source_job, source_plan
-from .launch.arguments import BindGrid, Launch, Launcher
-from .launch.config import Dim3, check_launch, launch_shape, usual_grid
+from .launch.arguments import Launch, Launcher
+from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
+from .launchable import Launchable
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import SOURCE_KINDS, compile_options
@@ -43,21 +43,13 @@ from .resolver import Resolution, Resolver, process_resolver
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
 
-BOUND_LIMIT = 256
-"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
-
-_Row = tuple[list[bool], Dim3, BindGrid]
-"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
-
-_NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
-
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = (*SOURCE_KINDS, "numba")
 
 
-class CachedKernel:
+class CachedKernel(Launchable):
     """A kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
 
     `kernel[grid, block](args)`, `kernel[grid, block, stream]`, `kernel[grid, block, stream, sharedmem]`: grid and
@@ -72,7 +64,7 @@ class CachedKernel:
 
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._plan, self._options = plan, options
-        self._arch = read_arch(options.get("arch", "auto"))
+        super().__init__(read_arch(options.get("arch", "auto")))
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
@@ -87,24 +79,9 @@ class CachedKernel:
         self._instances: dict[Any, CachedKernel] = {}
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-        self._bound: dict[Any, Launch | None] = {}
-        self._rows: dict[Any, _Row] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
 
     # -- launching ----------------------------------------------------------------------------------
-
-    def __getitem__(self, config: Any) -> Launch:
-        try:
-            bound = self._bound.get(config)
-        except TypeError:  # a list in it, which Numba takes too
-            bound = None
-        return bound or self._bind(config)
-
-    def __call__(self, *args: Any) -> None:
-        """Refuse a launch without a configuration, as Numba does."""
-        raise LaunchConfigError(
-            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
-        )
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
@@ -118,8 +95,7 @@ class CachedKernel:
         Raises:
             LaunchConfigError: `ntasks` is negative.
         """
-        if ntasks < 0:
-            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+        self._check_tasks(ntasks)
         if ntasks == 0:
             return lambda *_args: None
         block = tpb
@@ -132,28 +108,7 @@ class CachedKernel:
             grid += -grid % self._launch_options.cluster[0]
         return self[grid, block, stream, sharedmem]
 
-    def _bind(self, config: Any) -> Launch:
-        """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
-        try:
-            live, most, bind = self._rows.get(config[1:], _NO_ROW)
-            seen = config in self._bound
-        except TypeError:  # a list in it, or no tuple at all: bound anew each time
-            return self._bind_anew(config)
-        grid = usual_grid(config[0], most) if live[0] else None
-        launch = self._bind_anew(config) if grid is None else bind(*grid)
-        if len(self._bound) >= BOUND_LIMIT:
-            self._bound.clear()
-        self._bound[config] = launch if seen else None
-        return launch
-
-    def _bind_anew(self, config: Any) -> Launch:
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchConfigError(
-                f"cannot launch {self.__name__}[{config!r}]",
-                "a launch takes [grid, block], then stream and sharedmem if need be",
-            )
-        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
-        shape = launch_shape(grid, block, sharedmem)
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
         launcher, loaded = self._loaded()
         limits = loaded.limits(shape.shared_bytes)
         check_launch(shape, limits, kernel=launcher.kernel)
@@ -163,10 +118,7 @@ class CachedKernel:
         launch = launcher.bind(shape, stream)
         over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
         if over_grids is not None:
-            if len(self._rows) >= BOUND_LIMIT:
-                self._rows.clear()
-            with suppress(TypeError):  # a list in it
-                self._rows[config[1:]] = loaded.live, limits.grid, over_grids
+            self._keep_row(config, loaded.live, limits.grid, over_grids)
         return launch
 
     def _relaunch(self, loaded: LoadedKernel, config: Any, args: tuple[Any, ...], status: int) -> bool:
@@ -178,7 +130,7 @@ class CachedKernel:
         now = self._loaded()[1]
         if now is loaded and before == loaded.device.ordinal:
             return False
-        self._bound.clear()  # what is in it may be for the module or device that was
+        self._unbind()  # what is kept may be for the module or device that was
         self._bind(config)(*args)
         return True
 
@@ -259,12 +211,6 @@ class CachedKernel:
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
 
-    def _targets(self, arch: Any) -> tuple[Target, ...]:
-        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
-        if arch is not None:
-            return read_arch(arch) or (current_device().target,)
-        return self._arch or (current_device().target,)
-
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
         for found in self._resolved.values():
@@ -278,8 +224,7 @@ class CachedKernel:
                 loaded.live[0] = False
             self._resolved.clear()
             self._launchers.clear()
-            self._bound.clear()
-            self._rows.clear()
+            self._unbind()
 
     # -- templates ----------------------------------------------------------------------------------
 

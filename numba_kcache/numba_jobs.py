@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .errors import UncacheableError
-from .inputs.code_environment import code_environment
+from .inputs.code_environment import code_environment, extra_search_paths
+from .inputs.linked_files import numbas_runtime
 from .inputs.numba_signature import signature_component
 from .inputs.python_function import Fingerprint, Uncapturable, fingerprint
-from .jobs import Job
+from .jobs import HeaderQuestion, Job
 from .keys.components import component
 from .model.artifact import Artifact
+from .model.request import LinkInput
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
@@ -70,20 +72,24 @@ def numba_job(
         through: The virtual target to compile to first, where the user gave one.
     """
 
-    def job(components: Any, uncacheable: str, functions: tuple[Any, ...]) -> Job:
-        def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
-            return _built(plan, types, target, through, functions)
+    questions: tuple[HeaderQuestion, ...] = ()
 
-        return Job(plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict)
+    def job(components: Any, uncacheable: str) -> Job:
+        def build(_toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+            return _built(plan, found, types, target, through, trace)
+
+        headers = () if uncacheable else questions
+        return Job(plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers)
 
     if isinstance(found, Uncapturable):
-        return job((), f"{found.name}: {found.reason} (depends= takes plain values and files)", ())
-    signature = signature_component(types)
+        return job((), f"{found.name}: {found.reason}")
+    signature = signature_component(types, is_vouched=bool(plan.depends))
     if isinstance(signature, Uncapturable):
-        return job((), signature.reason, found.device_functions())
-    if any(each.kind == "cu" and b"include" in each.data for each in found.links):
-        return job((), "what it links includes files", found.device_functions())
-    environment = code_environment()
+        return job((), signature.reason)
+    environment = code_environment()  # Numba's settings are those of now from here on
+    clock, questions = read_off(found.links)
+    if clock:
+        return job((), clock)
     return job(
         (
             component("kind", "numba"),
@@ -96,22 +102,63 @@ def numba_job(
             *found.components,
         ),
         "",
-        found.device_functions(),
+    )
+
+
+def read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuestion, ...]]:
+    """Why these link inputs cannot be keyed, "" where they can; and what CUDA C++ among them, and the runtime that
+    Numba may add, can include."""
+    texts = [each for each in links if each.kind == "cu"]
+    runtime = numbas_runtime()
+    if not texts and runtime is None:
+        return "", ()
+    from .inputs.include_scanner import scan_includes
+
+    scans = [scan_includes(each.data) for each in texts]
+    if any(scan.has_clock and not scan.asks_files for scan in scans):
+        return "what it links uses __DATE__ or __TIME__", ()
+    if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
+        return "", ()
+    extra = tuple(filter(None, extra_search_paths().split(":")))
+    return "", tuple(
+        HeaderQuestion(
+            each.data.decode("utf-8", "replace"),
+            (*extra, *filter(None, (each.folder,))),
+            each,
+            is_linked_by_numba=True,
+        )
+        for each in dict.fromkeys((*texts, *filter(None, (runtime,))))
     )
 
 
 def _built(
-    plan: NumbaPlan, types: tuple[Any, ...], target: Target, through: Target | None, functions: tuple[Any, ...]
+    plan: NumbaPlan,
+    found: Fingerprint | Uncapturable,
+    types: tuple[Any, ...],
+    target: Target,
+    through: Target | None,
+    trace: TimeTrace | None,
 ) -> Artifact:
     from .toolchain.numba_nvvm import compile_numba
 
+    functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
     try:
         build = compile_numba(
-            plan.dispatcher, types, target, ptx_target=through, device_functions=functions, keep_ptx=plan.keep_ptx
+            plan.dispatcher,
+            types,
+            target,
+            ptx_target=through,
+            device_functions=functions,
+            keep_ptx=plan.keep_ptx,
+            trace=trace,
         )
     except Exception as error:  # Numba's own, mostly: its words stay as they are
         error.add_note(f"while compiling the Numba kernel {plan.label} for ({', '.join(map(str, types))})")
         raise
     if build.uncacheable:
         raise UncacheableError(f"cannot cache {plan.label}", build.uncacheable)
+    read = {(each.folder, each.name): each for each in build.linked if each.folder}
+    changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
+    if changed:
+        raise UncacheableError(f"cannot cache {plan.label}", f"the link input {changed} changed meanwhile")
     return build.artifact

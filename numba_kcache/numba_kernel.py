@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import LaunchConfigError, LaunchError, OptionError
+from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_device, current_ordinal
+from .launch.loader import LoadedKernel, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -31,18 +31,24 @@ from .launch.numba_dispatcher import (
     types_of,
 )
 from .launch.streams import numba_stream
+from .launchable import BOUND_LIMIT, Launchable
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
 from .numba_cache import DispatcherCache, Types, Uncached
-from .numba_jobs import NumbaPlan
-from .numba_rehearsal import rehearse_numba
+from .numba_jobs import NUMBA_KERNEL, NumbaPlan
+from .rehearsal import rehearse
 from .resolver import Resolver, process_resolver
 
-BOUND_LIMIT = 256
-"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+if TYPE_CHECKING:
+    from .launch.attributes import LaunchOptions
 
-_OWN_OPTIONS = frozenset(("arch", "kind", "signature", "depends", "strict", "strided", "keep_ptx", "cache", "carveout"))
+_LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared"))
+"""Launch attributes that Numba has no option for."""
+
+_OWN_OPTIONS = _LAUNCH_OPTIONS | {
+    "arch", "kind", "signature", "depends", "strict", "strided", "keep_ptx", "cache", "carveout",
+}  # fmt: skip
 
 _NUMBAS_NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
@@ -52,10 +58,10 @@ _NUMBAS_NAMES = frozenset((
 ))  # fmt: skip
 """What a kernel has of Numba's dispatcher, with the same meaning."""
 
-_On = tuple[NumbaLauncher | None, LoadedKernel]
+_On = tuple[NumbaLauncher | None, LoadedKernel, "LaunchOptions | None"]
 
 
-class NumbaKernel:
+class NumbaKernel(Launchable):
     """A Numba kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
 
     Raises, at the first use of a signature:
@@ -67,17 +73,17 @@ class NumbaKernel:
     def __init__(self, thing: Any, options: dict[str, Any]) -> None:
         function = getattr(thing, "py_func", thing)
         self._thing, self._options = thing, options
-        self._arch = read_arch(options.get("arch", "auto"))
+        super().__init__(read_arch(options.get("arch", "auto")))
         self._given = _decorator_options(options, function)
+        self._launch_options = _launch_options(options)
         self._cache_given = options.get("cache")
         self.__wrapped__, self.__doc__, self.__name__ = function, function.__doc__, function.__name__
         self.__qualname__, self.__module__ = function.__qualname__, function.__module__
         self._made: tuple[Any, DispatcherCache] | None = None
         self._launchers: dict[tuple[int, Types], _On] = {}
-        self._bound: dict[Any, Launch] = {}
         self._behind: dict[Any, _Configured] = {}
         if is_loaded():
-            rehearse_numba(None if self._cache_given is None else self._cache_given.resolver)
+            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
             self._parts()
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
@@ -126,18 +132,6 @@ class NumbaKernel:
 
     # -- launching ----------------------------------------------------------------------------------
 
-    def __getitem__(self, config: Any) -> Launch:
-        try:
-            return self._bound[config]
-        except (KeyError, TypeError):  # TypeError: a list in it, which Numba takes too
-            return self._bind(config)
-
-    def __call__(self, *args: Any) -> None:
-        """Refuse a launch without a configuration, as Numba does."""
-        raise LaunchConfigError(
-            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
-        )
-
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """The kernel itself, as a class attribute too."""
         return self
@@ -154,13 +148,15 @@ class NumbaKernel:
         Raises:
             LaunchConfigError: `ntasks` is negative.
         """
-        if ntasks < 0:
-            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+        self._check_tasks(ntasks)
 
         def launch(*args: Any) -> None:
             if ntasks:
                 block = tpb or self._block_size(args, sharedmem)
-                self[-(-ntasks // block), block, stream, sharedmem](*args)
+                grid = -(-ntasks // block)
+                if self._launch_options and self._launch_options.cluster:
+                    grid += -grid % self._launch_options.cluster[0]
+                self[grid, block, stream, sharedmem](*args)
 
         return launch
 
@@ -171,28 +167,11 @@ class NumbaKernel:
             from_numba = self.specialize(*args).forall(1, 0, 0, sharedmem)
             return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
 
-    def _bind(self, config: Any) -> Launch:
-        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
-            raise LaunchConfigError(
-                f"cannot launch {self.__name__}[{config!r}]",
-                "a launch takes [grid, block], then stream and sharedmem if need be",
-            )
-        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
-        launch: Launch = _Configured(self, config, launch_shape(grid, block, sharedmem), stream)
-        self._keep(config, launch)
-        return launch
-
-    def _keep(self, config: Any, launch: Launch) -> None:
-        """What the next `kernel[config]` gives."""
-        try:
-            if len(self._bound) >= BOUND_LIMIT:
-                self._bound.clear()
-            self._bound[config] = launch
-        except TypeError:  # a list in it: bound anew each time
-            pass
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
+        return _Configured(self, config, shape, stream)
 
     def _on_device(self, types: Types) -> _On:
-        """Launcher, where the types are for it, and kernel on the current device.
+        """Launcher, where the types are for it, kernel on the current device, and what its launches differ in.
 
         Raises:
             Uncached: It is Numba's to compile.
@@ -200,10 +179,10 @@ class NumbaKernel:
         found = self._launchers.get((current_ordinal(), types))
         if found is not None and found[1].live[0]:
             return found
-        _dispatcher, cache = self._parts()
+        dispatcher, cache = self._parts()
         loaded = cache.load(types)
         artifact = cache.resolve_for_device(types, loaded.device.target).artifact
-        is_straight = not artifact.attributes.get("debug")
+        is_straight = not (artifact.attributes.get("debug") or dispatcher.targetoptions.get("extensions"))
 
         def otherwise(config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
             self._configured(config).otherwise(types, args)
@@ -217,13 +196,26 @@ class NumbaKernel:
             self._configured(config).anew(types, args)
             return True
 
-        launcher = None
+        launcher, name, options = None, self.__name__, self._told(artifact)
+        attributes = options.apply(loaded, name) if options else ()
         if is_straight:
             launcher = make_numba_launcher(
-                loaded, self.__name__, types, artifact, relaunch=relaunch, otherwise=otherwise
-            )
-        self._launchers[loaded.device.ordinal, types] = found = launcher, loaded
+                loaded, name, types, relaunch=relaunch, otherwise=otherwise, attributes=attributes,
+                labels=self._labels(types) if self._resolver().settings.debug_launches else None,
+            )  # fmt: skip
+        self._launchers[loaded.device.ordinal, types] = found = launcher, loaded, options
         return found
+
+    def _told(self, artifact: Artifact) -> LaunchOptions | None:
+        """What the user said of launches, and whether the code needs all its blocks at once; None for plain ones."""
+        if not artifact.attributes.get("cooperative"):
+            return self._launch_options
+        from .launch.attributes import LaunchOptions
+
+        return (self._launch_options or LaunchOptions())._replace(cooperative=True)
+
+    def _labels(self, types: Types) -> list[str]:
+        return [f"{name}: {kind}" for name, kind in zip(self.__wrapped__.__code__.co_varnames, types, strict=False)]
 
     def _configured(self, config: Any) -> _Configured:
         """What stands behind the fronts of a configuration, as a front names it: all four, in full."""
@@ -251,10 +243,10 @@ class NumbaKernel:
 
     def _forget(self) -> None:
         """Launch anew from the cache. Running work is untouched."""
-        for _launcher, loaded in list(self._launchers.values()):
+        for _launcher, loaded, _options in list(self._launchers.values()):
             loaded.live[0] = False
         self._launchers.clear()
-        self._bound.clear()
+        self._unbind()
         self._behind.clear()
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
@@ -320,6 +312,42 @@ class NumbaKernel:
         """Local memory per thread in bytes, by signature."""
         return self._by_signature(lambda artifact: artifact.entries[0].local_bytes)  # type: ignore[no-any-return]
 
+    @property
+    def const_mem_size(self) -> dict[Types, int]:
+        """Constant memory of the module's own variables in bytes, by signature."""
+        return self._by_signature(lambda artifact: artifact.entries[0].const_bytes)  # type: ignore[no-any-return]
+
+    @property
+    def max_threads_per_block(self) -> dict[Types, int]:
+        """Most threads of a block on the current device, by signature."""
+        return {types: self._on_device(types)[1].attribute("MAX_THREADS_PER_BLOCK") for types in self._known_types()}
+
+    def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
+        """Most blocks that the current device runs at once: the largest grid of a cooperative launch.
+
+        Args:
+            block: Threads of a block, an integer or one to three of them.
+            sharedmem: Dynamic shared memory per block, in bytes.
+            signature: As Numba takes it; without one the result is a dict by signature.
+
+        Raises:
+            LaunchConfigError: The device does not take such a block.
+        """
+        shape = launch_shape(1, block, sharedmem)
+
+        def most(types: Types) -> int:
+            loaded = self._on_device(types)[1]
+            check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self.__name__)
+            return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+
+        if signature is not None:
+            return most(self._signatures(signature)[0])
+        return {types: most(types) for types in self._known_types()}
+
+    def _known_types(self) -> list[Types]:
+        """The signatures that have been launched or compiled."""
+        return self._parts()[1].resolved_types()
+
     def _by_signature(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         cache = self._parts()[1]
         if signature is not None:
@@ -331,18 +359,12 @@ class NumbaKernel:
     def _signatures(self, signature: Any) -> tuple[Types, ...]:
         given = self._options.get("signature") if signature is None else signature
         self._parts()
-        found = read_signatures(given) if given is not None else tuple(self._parts()[1].resolved_types())
+        found = read_signatures(given) if given is not None else tuple(self._known_types())
         if not found:
             raise OptionError(
                 f"cannot compile {self.__name__}", "it has no signature", 'write signature="void(float32[::1], int64)"'
             )
         return found
-
-    def _targets(self, arch: Any) -> tuple[Target, ...]:
-        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
-        if arch is not None:
-            return read_arch(arch) or (current_device().target,)
-        return self._arch or (current_device().target,)
 
     def __repr__(self) -> str:
         return f"<NumbaKernel {self.__module__}.{self.__qualname__}>"
@@ -382,11 +404,13 @@ class _Configured:
         kernel, shape = self._kernel, self._shape
         dispatcher = kernel._parts()[0]
         try:
-            launcher, loaded = kernel._on_device(types)
+            launcher, loaded, options = kernel._on_device(types)
         except Uncached:
             return self._numba
         check_launch(shape, loaded.limits(shape.shared_bytes), kernel=kernel.__name__)
         loaded.allow_shared(shape.shared_bytes)
+        if options:
+            options.check(shape, loaded, kernel.__name__)
         if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
             return self._numba
         launch = self._by_types[types] = launcher.bind(shape, self._stream)
@@ -406,10 +430,25 @@ class _Configured:
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""
-        dispatcher = self._kernel._parts()[0]
+        kernel, shape = self._kernel, self._shape
+        dispatcher = kernel._parts()[0]
         fix_signatures(dispatcher)
-        grid, block, shared = self._shape
-        dispatcher[grid, block, numba_stream(self._stream), shared](*args)
+        options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
+        if options or shape.shared_bytes or is_watched:
+            from .launch.numba_launch import launch_with
+
+            launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
+        else:
+            dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+
+
+def _launch_options(options: Mapping[str, Any]) -> LaunchOptions | None:
+    """The launch attributes that the user gave; None for a kernel of plain launches, which most are."""
+    if not any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
+        return None
+    from .launch.attributes import read_launch_options
+
+    return read_launch_options(options, "numba")
 
 
 def make_numba_kernel(thing: Any, options: Mapping[str, Any]) -> NumbaKernel:

@@ -1,49 +1,67 @@
 """Run the warm path once on nothing, at the first decoration, so that the first launch finds it ready.
 
-Promise     Reads two files of the cache at most, writes nothing, calls no driver and nothing of the user's. Whatever
-            goes wrong is met again, and told, at the first use.
+Promise     Reads three files of the cache at most, writes nothing, calls no driver, loads no compiler and runs nothing
+            of the user's. Whatever goes wrong is met again, and told, at the first use.
 Method      Most of a warm start's time is the first use of each function, decoder and digest, not work: in a fresh
             process the path of 0.3 ms takes 1.2 ms the first time. So a made-up entry is keyed, framed, read back, and
-            launched with a driver that does nothing.
+            launched with a driver that does nothing; for Numba kernels, which have a path of their own, with arguments
+            of theirs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import KCacheError
 from .inputs.source import SourceDefinition
-from .jobs import source_job, source_plan
+from .jobs import CUDA_SOURCE, source_job, source_plan
 from .keys.components import component, derive
 from .launch.arguments import Launcher
 from .launch.config import DeviceLimits, check_launch, launch_shape
+from .launch.numba_abi import flatten
+from .launch.numba_arguments import NumbaLauncher, slots_of
+from .launch.numba_dispatcher import make_dispatcher, rehearsal_types, types_of
 from .launch.pointers import Surroundings
 from .model.artifact import Artifact, Entry, artifact_from_header, artifact_header
 from .model.options import CompileOptions
 from .model.parameter import Parameter
 from .model.request import Origin
 from .model.target import Target
+from .numba_jobs import NUMBA_KERNEL, NumbaPlan, numba_job, read_function
 from .resolver import Resolver, process_resolver
 from .store.entry import StoredEntry, decode_entry, encode_entry
 
+MadeBy = tuple[tuple[str, ...], tuple[str, ...]]
+"""Which kind of kernel, by what takes part in making one: `CUDA_SOURCE` or `NUMBA_KERNEL`."""
+
 _TARGET = Target(9, 0, "a")
 _PARAMETERS = (Parameter(0, 4, "f4", "float"), Parameter(8, 8, "*f4", "float*"), Parameter(16, 4, "i4", "int"))
+_SCALE = 2.0
 
-_done: set[bool] = set()
+_done: set[tuple[MadeBy, bool]] = set()
 
 
-def rehearse(resolver: Resolver | None) -> None:
-    """Rehearse once for the process's cache, and read its records; once without them for any other cache."""
+def rehearse(resolver: Resolver | None, made_by: MadeBy = CUDA_SOURCE) -> None:
+    """Rehearse a kind of kernel once for the process's cache (None), and once for any other cache.
+
+    For Numba kernels `numba.cuda` has been imported.
+    """
     is_process_cache = resolver is None
-    if is_process_cache in _done:
+    if (made_by, is_process_cache) in _done:
         return
-    _done.add(is_process_cache)
+    _done.add((made_by, is_process_cache))
     try:
-        (process_resolver() if resolver is None else resolver).prepare()
+        if made_by == NUMBA_KERNEL:
+            rehearse(resolver)  # half of the way is the same
+        (process_resolver() if resolver is None else resolver).prepare(made_by)
+        if made_by == NUMBA_KERNEL:
+            _type_key_and_launch()
+            return
         _key_and_read()
         if "numpy" in sys.modules:  # the launch path needs it: too much to import for a decoration
-            _launch()
+            _launch(_PARAMETERS, (1.0, None, 1))
     except KCacheError:
         pass
 
@@ -59,19 +77,43 @@ def _key_and_read() -> None:
     artifact_from_header(found.header, found.payloads)
 
 
-def _launch() -> None:
+def _type_key_and_launch() -> None:
+    """What a Numba kernel does otherwise than a source."""
+    arguments = (2.0, 1)
+    types = types_of(arguments)
+    plan = NumbaPlan(make_dispatcher(_kernel, {}), "rehearsal")
+    derive(numba_job(plan, read_function(plan), rehearsal_types(), _TARGET, None).components)
+    slots_of(rehearsal_types())
+    words = "".join(each.letters for each in flatten(types))
+    parameters = [Parameter(8 * index, 8, {"q": "i8", "d": "f8"}[word]) for index, word in enumerate(words)]
+    _launch(parameters, arguments, NumbaLauncher, slots=slots_of(types), otherwise=lambda _config, _arguments: None)
+
+
+def _kernel(x: Any, out: Any) -> None:
+    for i in range(len(x)):
+        out[i] = _scaled(x[i])
+
+
+def _scaled(value: Any) -> Any:
+    return value * _SCALE
+
+
+def _launch(
+    parameters: Sequence[Parameter], arguments: tuple[Any, ...], make: type[Launcher] = Launcher, **more: Any
+) -> None:
     shape = launch_shape(1, (1, 1), 0)
     check_launch(shape, DeviceLimits((1, 1, 1), (1, 1, 1), 1, 0))
-    launcher = Launcher(
+    launcher = make(
         "rehearsal",
-        _PARAMETERS,
+        parameters,
         typed=True,
         function=0,
         driver=NoDriver,
         around=Surroundings(device=0, order_after=lambda _producer, _consumer: None),
         live=[True],
+        **more,
     )
-    launcher.bind(shape)(1.0, None, 1)
+    launcher.bind(shape)(*arguments)
 
 
 class NoDriver:

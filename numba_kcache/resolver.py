@@ -25,7 +25,7 @@ from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
-from .model.event import Emit, Event, EventKind
+from .model.event import Emit, Event, EventKind, trouble
 from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
@@ -65,7 +65,7 @@ class Resolver:
 
     Args:
         settings: The settings in force.
-        directory: Where the store is; None to keep everything in memory.
+        directory: Where the store is; None where no home directory is known.
     """
 
     def __init__(self, settings: Settings, directory: str | None) -> None:
@@ -155,9 +155,19 @@ class Resolver:
             return self._compile(job, components)
 
     def store_artifact(self, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str) -> None:
-        """Publish an artifact under its key, and name it in its family's manifest."""
+        """Publish an artifact under its key, and name it in its family's manifest.
+
+        Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
+        there must not outlive this process.
+        """
+        wrong = _contradiction(artifact)
+        if wrong:
+            names = ", ".join(entry.name for entry in artifact.entries)
+            error = f"cannot store {names} for {artifact.target}: {wrong}"
+            self.events.emit(trouble("cubin", error))
+            return
         records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time()}
+        report = {"components": records, "created_s": time.time(), "built": built_here()}
         payloads = {
             "cubin": artifact.cubin,
             **artifact.extras,
@@ -169,7 +179,7 @@ class Resolver:
 
     def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
         start = time.perf_counter()
-        key = derive(components) if job.headers is None else self._key_by_headers(job.headers, components)
+        key = self._key_by_headers(job.headers, components) if job.headers else derive(components)
         if key is not None:
             artifact = self._memory.get(key)
             if artifact is not None:
@@ -177,7 +187,7 @@ class Resolver:
             artifact = self._read(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        if job.headers is None and self._any_compiler(components):
+        if not job.headers and self._any_compiler(components):
             for variant in self.store.get_manifest(family_of(components)):
                 key = str(variant.get("key"))
                 artifact = self._read(key)
@@ -185,7 +195,7 @@ class Resolver:
                     return self._hit(job, key, artifact, source, time.perf_counter() - start)
         return None
 
-    def _key_by_headers(self, question: HeaderQuestion, components: Sequence[Component]) -> str | None:
+    def _key_by_headers(self, texts: Sequence[HeaderQuestion], components: Sequence[Component]) -> str | None:
         from .closures import find_key
 
         family = family_of(components)
@@ -193,7 +203,8 @@ class Resolver:
         if not variants:
             return None
         any_compiler = self._any_compiler(components)
-        found = find_key(variants, components, question.search(self.toolchain), any_compiler=any_compiler)
+        searches = [each.search(self.toolchain) for each in texts]
+        found = find_key(variants, components, searches, any_compiler=any_compiler)
         if found.renewed is not None and self.settings.mode == "readwrite":
             self.store.add_variant(family, found.renewed)
         return found.key
@@ -252,7 +263,7 @@ class Resolver:
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
-            if job.headers is None:
+            if not job.headers:
                 artifact, learned = job.build(self.toolchain, None), Learned()
             else:
                 from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
@@ -335,6 +346,8 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
     if lacks:
         error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
         emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+    elif directory is None and settings.mode != "off":
+        directory = _homeless(settings, emit)
     if directory is None or settings.mode == "off" or lacks:
         from .store.memory import MemoryStore
 
@@ -348,6 +361,16 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
         shared=settings.shared,
         emit=emit,
     )
+
+
+def _homeless(settings: Settings, emit: Emit) -> str | None:
+    """A private directory for a user without a known home; None where there is none, or where nothing is written."""
+    from .store.directory import private_directory
+
+    path = None if settings.mode in ("readonly", "frozen") else private_directory()
+    place = f"kernels are kept in {path or 'memory only'}; set NUMBA_KCACHE_DIR to a better place"
+    emit(trouble("directory", f"no home directory is known: {place}"))
+    return path
 
 
 _process: Resolver | None = None
@@ -394,6 +417,25 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
 def family_of(components: Sequence[Component]) -> str:
     """The name of the manifest that lists what was stored for these components, whoever compiled it."""
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
+
+
+def built_here() -> dict[str, str]:
+    """Where an entry is made, for people who look at it later."""
+    import platform
+
+    python = platform.python_implementation() + " " + platform.python_version()
+    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
+
+
+def _contradiction(artifact: Artifact) -> str:
+    from .model.cubin import contradiction  # a hit goes without it
+
+    major, minor = artifact.target.cc
+    symbols = [entry.symbol for entry in artifact.entries]
+    if artifact.target.virtual or "ltoir" in artifact.extras:  # there is no cubin yet
+        return ""
+    is_given = artifact.kind in ("cubin", "fatbin")  # by the user: it may be for an earlier minor
+    return contradiction(artifact.cubin, major * 10 + minor, symbols, is_exact=not is_given)
 
 
 def _uncacheable(job: Job, why: str) -> UncacheableError:

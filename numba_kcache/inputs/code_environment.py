@@ -36,6 +36,11 @@ def code_environment() -> Component | None:
     return component("numba settings", {name: _plain(getattr(config, name, None)) for name in CODE_SETTINGS})
 
 
+def extra_search_paths() -> str:
+    """Numba's folders for headers beside the toolkit's, separated by colons; "" while `numba.cuda` is not loaded."""
+    return str(getattr(sys.modules.get("numba.cuda.core.config"), "CUDA_NVRTC_EXTRA_SEARCH_PATHS", None) or "")
+
+
 def _plain(value: object) -> Plain:
     """Numba's optimisation level is an int with a name of its own ("max"); the rest are plain."""
     if value is None or type(value) in (bool, str):

@@ -4,7 +4,8 @@ Promise     `candidates` gives every path that NVRTC may try for a name, in the 
             A path is a `Place`: a folder of the search and what follows it, so that it means the same file in a
             checkout that has moved.
 Method      A name that in-memory headers have is taken from there. Quoted: the folder of the including file,
-            by the path under which it was found (symlinks not resolved), then the folders given with `-I`.
+            by the path under which it was found (symlinks not resolved), then the folders given with `-I`. The
+            source's own folder is that of its program's name, the working directory where the name has none.
             Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
 Not here    Looking (headers) and comparing (closure_check).
 Ground      strace of NVRTC 13.5.37. `--no-source-include` takes the folder of the including file away from
@@ -50,6 +51,8 @@ class Search(NamedTuple):
         memory: In-memory headers by name.
         definitions: Macros given with `-D`; None stands for no value.
         working_folder: Where relative names of `forced`, and the siblings of in-memory headers, start.
+        source_base: The base at which quoted names of the source start; None where that is the first folder, in
+            which angled names are looked for first, too.
     """
 
     folders: tuple[str, ...]
@@ -59,6 +62,7 @@ class Search(NamedTuple):
     memory: Mapping[str, str] = {}
     definitions: tuple[tuple[str, str | None], ...] = ()
     working_folder: str = ""
+    source_base: int | None = None
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -91,6 +95,9 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
         found.insert(0, Place(WORKING, name))
     elif search.has_siblings and form is not Form.ANGLE and includer.base not in (SOURCE, MEMORY):
         sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
+        found = [sibling, *(place for place in found if place != sibling)]
+    elif search.source_base is not None and search.has_siblings and form is not Form.ANGLE and includer.base == SOURCE:
+        sibling = Place(search.source_base, name)
         found = [sibling, *(place for place in found if place != sibling)]
     return found
 

@@ -24,6 +24,15 @@ def is_numbas_own(link: Any) -> bool:
     return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
 
 
+def numbas_runtime() -> LinkInput | None:
+    """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
+    if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
+        return None
+    module = "numba.cuda.memory_management.nrt"
+    found, file = linkable_input(loaded(module, "NRT_LIBRARY")), loaded(module, "__file__")
+    return found and found._replace(folder=os.path.dirname(str(file)))
+
+
 def read_link(item: Any) -> LinkInput:
     """The bytes of a path, which is relative to the working directory as Numba has it, or of a `LinkableCode`.
 

@@ -102,15 +102,17 @@ class LaunchOptions(NamedTuple):
 
 
 def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
-    """The launch attributes among the options of a source kernel.
+    """The launch attributes among the options of a kernel.
 
     Args:
         given: Options as keywords of `cached_kernel`; None stands for the default.
-        kind: `"cuda"` or `"ptx"`.
+        kind: `"cuda"`, `"ptx"` or `"numba"`; Numba reads bounds and carveout itself.
 
     Raises:
-        OptionError: One has a value that means nothing, or `launch_bounds` is given.
+        OptionError: One has a value that means nothing, or `launch_bounds` is given for a source.
     """
+    if kind == "numba":
+        given = {**given, "launch_bounds": None, "carveout": None}
     if given.get("launch_bounds") is not None:
         written = "__launch_bounds__(threads, blocks) behind __global__ void" if kind == "cuda" else ".maxntid"
         raise OptionError(

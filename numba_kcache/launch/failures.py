@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from ..model.parameter import Parameter
 from .config import LaunchShape
 from .places import describe
 
@@ -61,9 +60,9 @@ def queued_error(kernel: str, code: Any) -> LaunchError:
 
 
 def ran_error(
-    kernel: str, shape: LaunchShape, parameters: Sequence[Parameter], arguments: Sequence[Any], code: Any
+    kernel: str, shape: LaunchShape, parameters: Sequence[object], arguments: Sequence[Any], code: Any
 ) -> LaunchError:
-    """The error for a launch that was queued and then failed on the device."""
+    """The error for a launch that was queued and then failed on the device; parameters are shown as their text."""
     passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
     return LaunchError(
         f"{kernel}({passed}) failed with grid {shape.grid}, block {shape.block}, sharedmem {shape.shared_bytes}",

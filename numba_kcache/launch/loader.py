@@ -70,7 +70,7 @@ class LoadedKernel:
 
     __slots__ = ("_limits", "_module", "_shared_allowed", "device", "entry", "function", "live")
 
-    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module) -> None:
+    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module | _NumbasModule) -> None:
         self.entry, self.device, self.function, self._module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
@@ -285,6 +285,22 @@ def current_device() -> CurrentDevice:
     device = context.device
     major, minor = device.compute_capability
     return CurrentDevice(context, int(device.id), Target(major, minor, "a" if major >= 9 else ""))
+
+
+def loaded_by_numba(function: Any) -> LoadedKernel:
+    """A function that Numba loaded on the current device, as this package prepares and asks its own."""
+    import cuda.bindings.driver as driver
+
+    handle = _done(driver.cuKernelGetFunction(function.handle), f"find {function.name}")
+    entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
+    return LoadedKernel(entry, current_device(), handle, _NumbasModule(function.module, [True]))
+
+
+class _NumbasModule(NamedTuple):
+    """What a `LoadedKernel` asks of its module, for one that Numba watches over."""
+
+    numba: Any
+    live: list[bool]
 
 
 def current_ordinal() -> int:

@@ -12,10 +12,10 @@ Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..model.artifact import Artifact
 from .arguments import Launcher, Relaunch
 from .config import Dim3
 from .generated import MISSING
@@ -89,12 +89,22 @@ def make_numba_launcher(
     kernel: LoadedKernel,
     name: str,
     types: Sequence[Any],
-    artifact: Artifact,
     *,
     relaunch: Relaunch,
     otherwise: Otherwise,
+    attributes: Sequence[Any] = (),
+    labels: Sequence[str] | None = None,
 ) -> NumbaLauncher | None:
     """What launches one signature on the kernel's device; None where an argument type is not for this path.
+
+    Args:
+        kernel: On its device.
+        name: For messages.
+        types: Numba types of the arguments.
+        relaunch: As in `Launcher`.
+        otherwise: As in `NumbaLauncher`.
+        attributes: Launch attributes of the driver's kind.
+        labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
@@ -104,7 +114,12 @@ def make_numba_launcher(
     slots = slots_of(types)
     if slots is None:
         return None
-    return NumbaLauncher(
+    make: Callable[..., NumbaLauncher] = NumbaLauncher
+    if labels is not None:
+        from .debugging import DebugNumbaLauncher
+
+        make = functools.partial(DebugNumbaLauncher, labels=labels)
+    return make(
         name,
         lay_out(name, flatten(types), kernel.entry.parameters),
         typed=True,
@@ -112,7 +127,7 @@ def make_numba_launcher(
         driver=driver,
         around=surroundings(kernel),
         live=kernel.live,
-        attributes=[_cooperative()] if artifact.attributes.get("cooperative") else (),
+        attributes=attributes,
         relaunch=relaunch,
         slots=slots,
         otherwise=otherwise,
@@ -164,12 +179,3 @@ def _number_slot(kind: Any, argument: Argument) -> Slot:
         lines, values = _HALF_LINES, "v{k}"
     names = {"first{k}": python or own, "second{k}": own, "spread{k}": argument.spread}
     return Slot(settle, lambda values: values, lambda: Inline(lines, names, values))
-
-
-def _cooperative() -> Any:
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-    attribute.value.cooperative = 1
-    return attribute

@@ -15,6 +15,7 @@ Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -el
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 EM_CUDA = 190
@@ -28,6 +29,10 @@ _STT_OBJECT = 1
 _STO_ENTRY = 0x10
 _CONSTANTS = ".nv.constant3"
 _VARIABLES = (".nv.global", ".nv.global.init", _CONSTANTS)
+
+_RESERVED_SHARED = 1024
+"""Bytes that a block of compute capability 9.0 and later gives to the system, in each section of shared memory; neither
+the compiler nor the driver counts them (CUDA C++ Programming Guide, "Shared Memory" of 9.0)."""
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -92,6 +97,25 @@ def read_cubin(data: bytes) -> Cubin:
         raise ValueError(f"damaged ELF: {error}") from None
 
 
+def contradiction(data: bytes, sm: int, symbols: Iterable[str], *, is_exact: bool = True) -> str:
+    """How a cubin contradicts what is said of it; "" where it does not.
+
+    Args:
+        data: The cubin.
+        sm: The compute capability it is said to be for, as one number.
+        symbols: The kernels that are said to be in it.
+        is_exact: Whether it must be for that one, or may be for an earlier minor of the same major.
+    """
+    try:
+        cubin = read_cubin(data)
+    except ValueError as error:
+        return f"its code is no cubin: {error}"
+    if cubin.sm != sm and (is_exact or not sm // 10 * 10 <= cubin.sm <= sm):
+        return f"its cubin is for sm_{cubin.sm}"
+    missing = sorted(set(symbols) - {kernel.symbol for kernel in cubin.kernels})
+    return f"its cubin has no kernel {', '.join(missing)}" if missing else ""
+
+
 def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
     """The variables of a cubin, in the order of their symbols; those that the compiler made (`$str`) too.
 
@@ -129,6 +153,8 @@ def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, 
 def _read(data: bytes) -> Cubin:
     raw, by_name, flags = _sections(data)
     symbols, entries = _symbols(data, raw, by_name)
+    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
+    reserved = _RESERVED_SHARED if sm >= 90 else 0
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
     for name in by_name:
@@ -142,12 +168,11 @@ def _read(data: bytes) -> Cubin:
                 symbol,
                 tuple(_parameters(_bytes(data, info))),
                 registers.get(symbol, 0),
-                shared[5] if shared else 0,
+                max(shared[5] - reserved, 0) if shared else 0,
                 frames.get(symbol, 0),
             )
         )
     const = by_name.get(_CONSTANTS)
-    sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     return Cubin(sm, tuple(kernels), const[5] if const else 0)
 
 

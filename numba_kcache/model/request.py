@@ -61,7 +61,7 @@ class SourceRequest(NamedTuple):
         signature: C++ types of the parameters as the user wrote them; None for the compiler's word alone.
         ptx_target: The virtual target to compile for first, where the user gave one.
         origin: Where the source stands.
-        asks_files: Whether the source may include files.
+        asks_files: Whether the source, or CUDA C++ that it links, may include files.
         module: Which entries, where all of a module are wanted; None for one kernel.
         code: A cubin, fatbin or LTO-IR, as the kind says.
     """

@@ -1,23 +1,30 @@
 """Keep one tree within its limits without anybody waiting for it: sum up, and start a pass when it is time.
 
 Promise     Recording a change costs one append. A pass runs in a thread of its own, at most one per process,
-            when the sum is above a limit or was not counted for a day. Failures are events.
+            when the sum is above a limit or was not counted for a day. Failures are events. The last room on
+            a filesystem is left to others: where little is free nothing is stored.
 Not here    What a pass does (store.eviction) and how the sum is kept (store.usage).
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import weakref
 from collections.abc import Callable
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, Event, EventKind, trouble
 from .eviction import LOW_WATER, WALK_EVERY_S, evict
 from .report import Removed, Usage
 from .system import after_fork
 from .tree import Tree
 from .usage import MANY_RECORDS, UsageFile
+
+LEFT_FREE_BYTES = 512 << 20
+"""What stays free on the filesystem; on one below 10 GiB a twentieth of it."""
+
+_LEFT_FREE_SHARE = 20
 
 
 class Limits:
@@ -71,6 +78,18 @@ class Limits:
         too_much = usage.size_bytes > self.max_size_bytes or usage.entries > self.max_entries
         if too_much or usage.records > MANY_RECORDS or abs(self._clock() - usage.walked_s) > WALK_EVERY_S:
             self.start()
+
+    def shortage(self, size_bytes: int) -> str:
+        """Why so many bytes must not be added to the filesystem; "" where they may."""
+        try:
+            status = os.statvfs(self._tree.private)
+        except OSError:
+            return ""  # writing will tell
+        free = status.f_bavail * status.f_frsize
+        least = min(LEFT_FREE_BYTES, status.f_blocks * status.f_frsize // _LEFT_FREE_SHARE)
+        if free - size_bytes >= least or not status.f_blocks:  # some filesystems do not say
+            return ""
+        return f"{free} bytes are free where {self._tree.root} is, of which {least} are left to others"
 
     def sum(self) -> Usage | None:
         """What the tree holds, by the sum; None where it is not known."""
@@ -130,7 +149,7 @@ class Limits:
         return removed
 
     def _trouble(self, where: str, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": where, "error": str(error)}))
+        self._emit(trouble(where, error))
 
 
 _all: weakref.WeakSet[Limits] = weakref.WeakSet()

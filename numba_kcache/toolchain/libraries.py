@@ -48,7 +48,7 @@ class Toolchain:
     """
 
     def __init__(self, load: Callable[[str], Record | None], save: Callable[[str, Record], None]) -> None:
-        self._load, self._save = load, save
+        self.load_record, self.save_record = load, save
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record | None = None
@@ -89,7 +89,27 @@ class Toolchain:
                 known = installed_include_dirs()
                 if known:
                     self._remembered()["include_dirs"] = known
-                    self._save(self._name, self._remembered())
+                    self.save_record(self._name, self._remembered())
+            return tuple(known)
+
+    def numba_include_dirs(self, *, is_fresh: bool = False) -> tuple[str, ...]:
+        """The folders in which Numba has CUDA C++ look for headers before the user's.
+
+        Args:
+            is_fresh: Ask Numba, which loads NVRTC, instead of the record.
+        """
+        with self._lock:
+            known = None if is_fresh else self._remembered().get("numba_include_dirs")
+            if known is None:
+                from .numba_link import toolkit_dirs
+
+                try:
+                    known = list(toolkit_dirs())
+                except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
+                    return ()
+                if self._remembered().get("numba_include_dirs") != known:
+                    self._remembered()["numba_include_dirs"] = known
+                    self.save_record(self._name, self._remembered())
             return tuple(known)
 
     def header_trees(self) -> tuple[tuple[str, str], ...]:
@@ -104,7 +124,7 @@ class Toolchain:
             if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
                 known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
                 self._remembered()["header_trees"] = known
-                self._save(self._name, self._remembered())
+                self.save_record(self._name, self._remembered())
             return tuple((root, identity) for root, identity, _ in known)
 
     @contextmanager
@@ -118,7 +138,7 @@ class Toolchain:
                 self._is_saved_later = False
                 if self._is_dirty:
                     self._is_dirty = False
-                    self._save(self._name, self._remembered())
+                    self.save_record(self._name, self._remembered())
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
@@ -136,7 +156,7 @@ class Toolchain:
     def _remembered(self) -> Record:
         if self._record is None:
             self._name = _name_of_surroundings()
-            record = self._load(self._name)
+            record = self.load_record(self._name)
             self._record = record if record is not None and _holds(record) else {"watch": _watched()}
         return self._record
 
@@ -146,7 +166,7 @@ class Toolchain:
         self._is_dirty = True
         if not self._is_saved_later:
             self._is_dirty = False
-            self._save(self._name, record)
+            self.save_record(self._name, record)
 
 
 def _name_of_surroundings() -> str:
@@ -167,7 +187,7 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
-        folders = record.get("include_dirs", [])
+        folders = record.get("include_dirs", []) + record.get("numba_include_dirs", [])
         texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
         if type(folders) is not list or not all(type(text) is str for text in texts):
             return False

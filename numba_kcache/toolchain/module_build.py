@@ -68,8 +68,12 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         result = _compile(request, module, toolkit_dirs, trace)
     else:
         result = made_before(request)
-    make = _lazy if module.lazy else _eager
-    return make(request, module, result, toolkit_dirs)._replace(compile_time_s=time.perf_counter() - start)
+    if module.lazy:
+        made = _lazy(request, module, result, toolkit_dirs)
+    else:
+        linked_code = linked(request, result, toolkit_dirs, trace)
+        made = _eager(request, module, result, linked_code, toolkit_dirs)
+    return made._replace(compile_time_s=time.perf_counter() - start)
 
 
 def _compile(
@@ -107,8 +111,14 @@ def _declared(source: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _eager(request: SourceRequest, module: ModuleEntries, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> Artifact:
-    cubin, log = linked(request, result, toolkit_dirs)
+def _eager(
+    request: SourceRequest,
+    module: ModuleEntries,
+    result: NvrtcResult,
+    linked_code: tuple[bytes, str],
+    toolkit_dirs: Sequence[str],
+) -> Artifact:
+    cubin, log = linked_code
     described = read_cubin(cubin)
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import CompileError, LinkError
 from ..model.linkable import LINK_SUFFIXES, kind_of_path, linkable_input
@@ -21,13 +21,26 @@ from ..model.target import Target
 from .diagnostics import excerpt
 from .numba_internals import Internals, internals
 from .nvjitlink import link
-from .nvrtc import run_nvrtc
+from .time_trace import TimeTrace, run_traced
+
+
+class Linked(NamedTuple):
+    """What the linker made, what it said, and the inputs as they were read for it."""
+
+    cubin: bytes
+    log: str
+    inputs: tuple[LinkInput, ...]
 
 
 def link_kernel(
-    library: Any, ptx: str, chosen: Mapping[str, Any], target: Target, generated: Target
-) -> tuple[bytes, str]:
-    """The cubin and the log.
+    library: Any,
+    ptx: str,
+    chosen: Mapping[str, Any],
+    target: Target,
+    generated: Target,
+    trace: TimeTrace | None = None,
+) -> Linked:
+    """Link the kernel with all that it and its callees ask for.
 
     Args:
         library: Numba's code library with the kernel.
@@ -35,6 +48,7 @@ def link_kernel(
         chosen: Options: `link`, `lto`, `max_registers`.
         target: What to link for.
         generated: The target that the kernel's own code was generated for.
+        trace: Where NVRTC tells which headers it read, for each input that is CUDA C++.
     """
     parts = internals()
     lto = bool(chosen["lto"])
@@ -43,15 +57,16 @@ def link_kernel(
     asked = sorted((_read(each) for each in library._linking_files), key=lambda each: (each.kind, each.name, each.data))
     read = [*map(_read, user), *asked, *_numbas_own(parts, library, ptx, user)]
     code = _own_code(library, lto, (*generated.cc, generated.suffix))
-    code += [_compiled(parts, each, target, lto, logs) for each in dict.fromkeys(read)]
+    code += [_compiled(each, target, lto, logs, trace) for each in dict.fromkeys(read)]
     flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
     flags += [f"-maxrregcount={chosen['max_registers']}"] if chosen["max_registers"] else []
     cubin, log = link(code, target.name, flags)
-    return cubin, "\n".join([*logs, log]).strip()
+    return Linked(cubin, "\n".join([*logs, log]).strip(), tuple(read))
 
 
-def include_dirs() -> tuple[str, ...]:
-    """The folders in which CUDA C++ that a Numba kernel links finds its headers, in order; its own comes after."""
+def toolkit_dirs() -> tuple[str, ...]:
+    """The folders in which CUDA C++ that a Numba kernel links finds headers first; `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and
+    its own folder come after."""
     from cuda.bindings import nvrtc
     from cuda.pathfinder import locate_nvidia_header_directory
 
@@ -60,10 +75,9 @@ def include_dirs() -> tuple[str, ...]:
     cccl = locate_nvidia_header_directory("cccl")
     return (
         os.path.join(parts.folder, "include", str(major)),
-        str(parts.get_cuda_paths()["include_dir"].info),
-        *([cccl.abs_path] if cccl else []),
+        os.path.realpath(str(parts.get_cuda_paths()["include_dir"].info)),
+        *([os.path.realpath(cccl.abs_path)] if cccl else []),
         os.path.join(parts.folder, "memory_management"),
-        *filter(None, parts.config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")),
     )
 
 
@@ -83,7 +97,7 @@ def _numbas_own(parts: Internals, library: Any, ptx: str, user: Iterable[Any]) -
         names = "|".join(parts.NRT_functions)
         pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
         if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
-            found.append(_read(parts.NRT_LIBRARY))
+            found.append(_read(parts.NRT_LIBRARY)._replace(folder=os.path.join(parts.folder, "memory_management")))
     if library.use_cooperative:
         library.needs_cudadevrt = True
     if library.needs_cudadevrt:
@@ -109,16 +123,17 @@ def _read(item: Any) -> LinkInput:
         raise LinkError(f"cannot link {path!r}", error.strerror or str(error)) from None
 
 
-def _compiled(parts: Internals, item: LinkInput, target: Target, lto: bool, logs: list[str]) -> LinkInput:
+def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace: TimeTrace | None) -> LinkInput:
     """The input as the linker takes it: CUDA C++ goes through NVRTC first, to LTO-IR or PTX as Numba has it."""
     if item.kind != "cu":
         return item
     kind = "ltoir" if lto else "ptx"
     flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
     flags += ["--dlink-time-opt"] if lto else []
-    flags += [f"--include-path={folder}" for folder in (*include_dirs(), item.folder) if folder]
+    extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *extra, item.folder) if folder]
     # A name with its folder: quoted names are then looked for there, as beside every header.
-    result = run_nvrtc(item.data.decode(), os.path.join(item.folder, item.name), flags, (kind,))
+    result = run_traced(trace, item, item.data.decode(), os.path.join(item.folder, item.name), flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:

@@ -23,10 +23,12 @@ from ..errors import CompileError
 from ..model.artifact import Artifact, Entry
 from ..model.cubin import read_cubin
 from ..model.parameter import Parameter
+from ..model.request import LinkInput
 from ..model.target import Target
 from .numba_internals import Internals, compiling_for, forget_implementations, internals
 from .numba_link import link_kernel
 from .numba_outcome import exception_table, why_uncacheable
+from .time_trace import TimeTrace
 
 KERNEL_OPTIONS = (
     "debug", "lineinfo", "fastmath", "opt", "forceinline", "max_registers", "launch_bounds", "lto", "link",
@@ -50,10 +52,12 @@ class NumbaBuild(NamedTuple):
             `launch_bounds`, `max_registers`, `signature`, and for `debug` the table `exceptions` of
             [code, builtin exception, arguments, [function, file, line] or None].
         uncacheable: Why it must not be stored, although it runs in this process; None if it may be.
+        linked: The user's and Numba's link inputs, as they were read.
     """
 
     artifact: Artifact
     uncacheable: str | None
+    linked: tuple[LinkInput, ...] = ()
 
 
 def compile_numba(
@@ -65,6 +69,7 @@ def compile_numba(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
+    trace: TimeTrace | None = None,
 ) -> NumbaBuild:
     """Compile one signature of a kernel.
 
@@ -77,6 +82,7 @@ def compile_numba(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of what decides its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact holds Numba's PTX, as it is before linking.
+        trace: Where NVRTC tells which headers it read, for each linked CUDA C++ text.
 
     Raises:
         NumbaError: Numba's own: typing, lowering, unsupported features.
@@ -95,14 +101,14 @@ def compile_numba(
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
-        cubin, log = link_kernel(library, ptx, chosen, target, generated)
+        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated, trace)
         _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)
     extras = {"log": log.encode(), **({"ptx": ptx.encode()} if keep_ptx else {})}
     seconds = time.perf_counter() - start
     artifact = Artifact("numba", target, (entry,), cubin, seconds, attributes, extras)
-    return NumbaBuild(artifact, why_uncacheable(result, chosen, attributes, parts))
+    return NumbaBuild(artifact, why_uncacheable(result, chosen, attributes, parts), inputs)
 
 
 def _lowered(parts: Internals, function: Any, types: tuple[Any, ...], cc: tuple[int, int], chosen: Any) -> Any:
@@ -182,10 +188,12 @@ def _compile_anew(dispatcher: Any) -> None:
 
 
 def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
-    for kernel in read_cubin(cubin).kernels:
+    described = read_cubin(cubin)
+    for kernel in described.kernels:
         if kernel.symbol == symbol:
             parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
-            return Entry(name, symbol, parameters, False, kernel.registers, kernel.shared_bytes, kernel.local_bytes)
+            resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
+            return Entry(name, symbol, parameters, False, *resources)
     raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
 
 

@@ -27,7 +27,7 @@ from .entries import choose_kernel, describe_kernel, kernels_in
 from .nvjitlink import link
 from .nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .prototype import PROBE_SOURCE, probe_expression
-from .time_trace import TimeTrace
+from .time_trace import TimeTrace, run_traced
 
 
 def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
@@ -36,7 +36,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
     Args:
         request: What to build.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        trace: Where NVRTC tells which headers it read; holds those of the request's own source afterwards.
+        trace: Where NVRTC tells which headers it read, for the source and each link input.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has all they said.
@@ -50,7 +50,7 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         wanted, result = _compile(request, toolkit_dirs, trace)
     else:
         wanted, result = None, made_before(request)
-    cubin, link_log = linked(request, result, toolkit_dirs)
+    cubin, link_log = linked(request, result, toolkit_dirs, trace)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
     signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
@@ -158,37 +158,11 @@ def run_once(
     """What NVRTC makes of the request's source; with name expressions, also of the probe that tells types."""
     source = _with_lines(request) + (PROBE_SOURCE if expressions else "")
     flags = _nvrtc_flags(request, toolkit_dirs)
-    return _run_traced(trace, source, _program_name(request), flags, _outputs(request), expressions)
-
-
-def _run_traced(
-    trace: TimeTrace | None,
-    source: str,
-    program: str,
-    flags: Sequence[str],
-    outputs: Sequence[str],
-    expressions: Sequence[str] = (),
-) -> NvrtcResult:
-    """Run NVRTC; where a trace is wanted, leave its tracer stopped.
-
-    After a traced compile that failed the tracer still runs, and the next compile of this thread, Numba's too, writes
-    ".json" into the working directory, or aborts the process where it cannot. A traced compile that succeeds stops it.
-    """
-    if trace is None:
-        return run_nvrtc(source, program, flags, outputs, expressions)
-    trace.clear()
-    is_stopped = False
-    try:
-        result = run_nvrtc(source, program, [*flags, trace.flag], outputs, expressions)
-        is_stopped = result.ok
-        return result
-    finally:
-        if not is_stopped:
-            run_nvrtc("", program, [trace.flag], ())
+    return run_traced(trace, None, source, _program_name(request), flags, _outputs(request), expressions)
 
 
 def _program_name(request: SourceRequest) -> str:
-    """What NVRTC calls the source. Where it includes files, with the folder in which quoted names are looked for.
+    """What NVRTC calls the source. Where files are included, with the folder in which quoted names are looked for.
 
     Nowhere else: `__FILE__` and assert would put the folder into the code.
     """
@@ -254,7 +228,9 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
     return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
 
 
-def linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> tuple[bytes, str]:
+def linked(
+    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+) -> tuple[bytes, str]:
     """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
     its own compute capability: nothing else says what its kernels take."""
     if result.code.get("cubin") and not request.link:
@@ -262,12 +238,14 @@ def linked(request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[s
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
-    inputs += [_linkable(each, request, toolkit_dirs) for each in request.link]
+    inputs += [_linkable(each, request, toolkit_dirs, trace) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
     return link(inputs, arch.name, link_flags(request.options, lto))
 
 
-def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str]) -> LinkInput:
+def _linkable(
+    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+) -> LinkInput:
     """The input as the linker takes it: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
@@ -275,7 +253,8 @@ def _linkable(item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[st
         request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs
     )
     kind = "ltoir" if request.options.lto else "cubin"
-    result = run_nvrtc(item.data.decode(), item.name, flags, (kind,))
+    program = os.path.join(item.folder, item.name) if request.asks_files else item.name
+    result = run_traced(trace, item, item.data.decode(), program, flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     return LinkInput(kind, item.name, result.code[kind])
@@ -306,7 +285,7 @@ def _signature_name(request: SourceRequest, toolkit_dirs: Sequence[str]) -> str:
     source = request.source if request.kind == "cuda" else includes
     expression = probe_expression(f"void({signature})", is_type=True)
     flags = _nvrtc_flags(request, toolkit_dirs)
-    result = run_nvrtc(source + PROBE_SOURCE, "signature.cu", flags, (), (expression,))
+    result = run_nvrtc(source + PROBE_SOURCE, _program_name(request), flags, (), (expression,))
     if not result.ok:
         raise OptionError(
             f"cannot read signature={signature!r} of {request.label}",

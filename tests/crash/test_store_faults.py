@@ -9,12 +9,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from numba_kcache.model.event import EventKind
-from numba_kcache.store import directory, disk
+from numba_kcache.store import directory, disk, limits
 from numba_kcache.store.disk import DiskStore
 from tests.support.stores import (
     Clock,
@@ -198,8 +199,52 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         subprocess.run(["umount", "-l", str(point)], check=True)
 
 
-def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("size", ["2m", "40m"])
+def test_last_room_of_a_filesystem_is_left_to_others(mounted: Callable[..., Path], size: str) -> None:
+    """A twentieth of a small one stays free; hits go on, and with more room storing does, a minute later."""
+    point = mounted("-t", "tmpfs", "-o", f"size={size}", "none")
+    clock, events = Clock(), Events()
+    store = open_store(point / "cache", emit=events, clock=clock)
+    assert store.put(small_entry(1))
+    total = shutil.disk_usage(point).total
+    other = point / "other"
+    other.write_bytes(bytes(shutil.disk_usage(point).free - total // 20 - 100_000))
+    events.clear()
+    for number in range(2, 50):
+        store.put(entry_of(number, 60_000))
+    store.wait_for_eviction()
+
+    assert shutil.disk_usage(point).free >= total // 20
+    assert len(events.of(EventKind.STORED)) == 1
+    (trouble,) = events.of(EventKind.TROUBLE)
+    assert f"of which {total // 20} are left to others" in trouble.fields["error"]
+    assert store.get(key_of(1)) == small_entry(1)
+    assert store.get(key_of(2)) == entry_of(2, 60_000)
+    other.unlink()
+    assert not store.put(small_entry(60))
+    clock.now_s += disk._PAUSE_S
+    assert store.put(small_entry(60))
+
+
+def test_half_a_gibibyte_of_a_large_filesystem_stays_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests too; a filesystem that does not say how large it is is no reason to store nothing."""
+    events, free = Events(), (512 << 20) + 2000
+    store = open_store(tmp_path / "cache", emit=events, clock=Clock())
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=1, f_blocks=1 << 40))
+
+    assert store.put(small_entry(1))
+    assert store.add_variant(key_of(1), {"key": "a"})
+    assert not store.put(entry_of(2, 2000))
+    assert not store.add_variant(key_of(2), {"key": "a"})
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=0))
+    assert open_store(tmp_path / "cache").put(small_entry(3))
+
+
+def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two megabytes of tmpfs: some entries are stored, the others are not, none is torn."""
+    monkeypatch.setattr(limits, "LEFT_FREE_BYTES", -(1 << 40))
     point = mounted("-t", "tmpfs", "-o", "size=2m", "none")
     clock, events = Clock(), Events()
     store = open_store(point / "cache", emit=events, clock=clock)
@@ -216,6 +261,20 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path]) -> No
     for number in range(60):
         assert store.get(key_of(number)) in (None, entry_of(number, 60_000))
     assert files_below(point / "cache" / "v1" / "tmp") == []
+
+
+def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) -> None:
+    """A container's volume: made by others but ours, not empty, a filesystem of its own; no file leaves it."""
+    point = mounted("-t", "tmpfs", "-o", "size=40m,mode=0700", "none")
+    (point / "lost+found").mkdir()
+    events = Events()
+    store = open_store(point, emit=events, durability="full")
+    use(store)
+    assert store.put(small_entry(1))
+
+    assert open_store(point).get(key_of(1)) == small_entry(1)
+    assert (point / "lost+found").exists()
+    assert events.of(EventKind.TROUBLE) == []
 
 
 def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -> None:

@@ -70,8 +70,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     made = Disk(image, point)
     made.mount()
     yield made
-    while os.path.ismount(point):
-        subprocess.run(["umount", "-l", str(point)], check=True)
+    while subprocess.run(["umount", "-l", str(point)], capture_output=True).returncode == 0:
+        pass  # nor could os.path.ismount tell while the filesystem is down: stat of it fails
 
 
 def read_after_cut(disk: Disk, durability: Durability) -> tuple[int, int]:

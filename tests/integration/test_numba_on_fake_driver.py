@@ -19,7 +19,9 @@ from tests.support.numba_programs import (
     OPTIONS,
     PARITY,
     POLYMORPHIC,
+    RESOURCES,
     UNCACHED,
+    VOUCHED,
     WARM,
 )
 
@@ -88,6 +90,11 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
     assert [(each["device"], each["result"]) for each in read_log(log, "launch")] == [(0, 0), (1, 0), (0, 0), (1, 0)]
 
 
+def test_resources_of_each_signature_can_be_asked_for(tmp_path: Path) -> None:
+    """By signature, as Numba's own are; what the device decides comes from the driver."""
+    assert child(RESOURCES, tmp_path).split() == ["done"]
+
+
 def test_options_reach_the_launch(tmp_path: Path) -> None:
     """Cooperative grids, carveout and large shared memory, on a hit as on a miss."""
     for _ in range(2):
@@ -119,6 +126,13 @@ def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> 
     assert "global table of __main__" in said
     assert "depends=" in said
     assert said.splitlines()[-1] == "strict refuses, 0 entries"
+
+
+def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
+    """A value that cannot be told from another and an extension, which still prepares each launch; and told apart."""
+    said = [child(VOUCHED, tmp_path, factor).split() for factor in ("2", "2", "3")]
+
+    assert said == [["1", "24", "1"], ["0", "24", "1"], ["1", "24", "2"]]
 
 
 @pytest.mark.parametrize("what", ["returns", "unsupported", "typing"])

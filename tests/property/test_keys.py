@@ -314,12 +314,13 @@ def test_ptx_that_calls_other_functions_changes_the_key() -> None:
         {"text": "int d = __TI\\\nME__[0];"},
         {"defines": {"STAMP": "__TIME__"}},
         {"options": ["-DSTAMP=__DATE__"]},
-        {"options": ["--pre-include=a.h"]},
-        {"options": ["-include=a.h"]},
+        {"link": [type("CUSource", (), {"name": "d.cu", "data": "int d = __DATE__[0];"})()]},
+        {"options": ["-include", "-D"]},
+        {"options": ["-D", "-x"]},
     ],
 )
 def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
-    """A source that brings in the clock, or files by an option, is refused a key: no stale hit."""
+    """A source that brings in the clock, or a flag that takes the next one as its value: no stale hit."""
     with pytest.raises(UncacheableError):
         key_of(job_of(**{"text": SOURCE, **given}))
 
@@ -336,16 +337,39 @@ def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
 )
 def test_source_that_asks_for_files_has_its_headers_tracked(text: str) -> None:
     """However it is spelt; a source that asks for none costs no look at a manifest."""
-    assert job_of(text=text).headers is not None
-    assert job_of(text=SOURCE).headers is None
+    assert [each.of for each in job_of(text=text).headers] == [None]
+    assert job_of(text=SOURCE).headers == ()
 
 
-def test_link_input_that_includes_has_no_key(tmp_path: Path) -> None:
-    """CUDA C++ among the link inputs is held to the same."""
+def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) -> None:
+    """CUDA C++ among the link inputs is held to the same; then each text of the job is looked at."""
     (tmp_path / "a.cu").write_text('#include "x.h"\n')
+    (tmp_path / "b.cu").write_text("__device__ int b;\n")
 
-    with pytest.raises(UncacheableError, match="includes files"):
-        key_of(job_of(SOURCE, link=[tmp_path / "a.cu"]))
+    headers = job_of(SOURCE, link=[tmp_path / "b.cu", tmp_path / "a.cu"], include_dirs=["/i"]).headers
+
+    assert [each.of and each.of.name for each in headers] == [None, "b.cu", "a.cu"]
+    assert [each.folders for each in headers] == [("/project", "/i"), *2 * ((str(tmp_path), "/i"),)]
+    assert job_of(SOURCE, link=[tmp_path / "b.cu"]).headers == ()
+
+
+@pytest.mark.parametrize(
+    ("flag", "forced", "definitions"),
+    [
+        ("--pre-include=a.h", ("a.h",), ()),
+        ("-include=a.h", ("a.h",), ()),
+        ("-DF(x)=x", (), (("F(x)", "x"),)),
+        ("-D  A=1", (), (("A", "1"),)),
+        ("-D=A=1", (), (("A", "1"),)),
+        ("--define-macro=A", (), (("A", None),)),
+    ],
+)
+def test_flag_that_includes_or_defines_is_read(flag: str, forced: object, definitions: object) -> None:
+    """In each spelling that NVRTC takes: what is included so is tracked, and so is what a macro names."""
+    (found,) = job_of('#include "x.h"\n', options=[flag]).headers
+
+    assert (found.forced, found.definitions) == (forced, definitions)
+    assert bool(job_of(SOURCE, options=[flag]).headers) == bool(forced)
 
 
 # -- everywhere and for ever --------------------------------------------------------------------------------

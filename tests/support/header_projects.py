@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json
+from numba_kcache.inputs.closure import Closure, closure_from_json, closure_to_json
 from numba_kcache.inputs.closure_check import Match, Mismatch, check_closure
+from numba_kcache.inputs.doubt import Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
 from numba_kcache.inputs.headers import learn_closure, survey_headers
-from numba_kcache.inputs.include_search import Search, Tree
+from numba_kcache.inputs.include_search import WORKING, Search, Tree
 
 from .nvrtc import Compiled, compile_source
 
@@ -413,3 +414,43 @@ def from_memory(project: Project) -> None:
 @scenario(from_memory)
 def header_of_an_in_memory_header_edited(project: Project) -> None:
     project.edit_and_restore_mtime("second/header.h", "#define VALUE 2\n")
+
+
+def linked(project: Project) -> None:
+    """As CUDA C++ that a Numba kernel links: its own folder is the last one, but the first for its quoted names."""
+    one_header(project)
+    project.folders = ["first", "second", "own"]
+    project.more = {"source_base": 2}
+    project.write("own/header.h", "#define VALUE 3\n")
+
+
+@scenario(linked)
+def header_next_to_a_linked_text_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("own/header.h", "#define VALUE 4\n")
+
+
+@scenario(linked)
+def header_next_to_a_linked_text_deleted(project: Project) -> None:
+    (project.root / "own/header.h").unlink()
+
+
+def linked_angled(project: Project) -> None:
+    linked(project)
+    project.source = "#include <header.h>\n" + KERNEL
+    (project.root / "second/header.h").unlink()
+
+
+@scenario(linked_angled)
+def header_of_a_linked_text_shadowed(project: Project) -> None:
+    project.write("second/header.h", "#define VALUE 1\n")
+
+
+def without_folder(project: Project) -> None:
+    one_header(project)
+    project.write("work/readme", "")
+    project.more = {"source_base": WORKING, "working_folder": str(project.root / "work")}
+
+
+@scenario(without_folder)
+def header_appears_in_the_working_directory_of_a_text_without_folder(project: Project) -> None:
+    project.write("work/header.h", "#define VALUE 2\n")

@@ -182,6 +182,35 @@ print("done")
 )
 """A kernel used with many types, and asked about them."""
 
+RESOURCES = (
+    _START
+    + """
+TABLE = np.arange(100.0)
+
+@cached_kernel(cache=cache, signature="void(float64[::1])")
+def kernel(x):
+    table = cuda.const.array_like(TABLE)
+    tile = cuda.shared.array(64, np.float64)
+    tile[cuda.threadIdx.x] = table[cuda.threadIdx.x]
+    cuda.syncthreads()
+    x[0] = tile[cuda.threadIdx.x ^ 1]
+
+kernel.compile("sm_90a")
+(types,) = kernel.const_mem_size
+assert kernel.const_mem_size[types] == 800, kernel.const_mem_size
+assert kernel.shared_mem_per_block[types] == 512
+assert 0 < kernel.max_threads_per_block[types] <= 1024
+few, many = (kernel.max_cooperative_grid_blocks(256, shared)[types] for shared in (100_000, 0))
+assert 0 < few < many == kernel.max_cooperative_grid_blocks((16, 16), signature="void(float64[::1])")
+from numba_kcache import LaunchConfigError
+try:
+    kernel.max_cooperative_grid_blocks(4096)
+except LaunchConfigError:
+    print("done")
+"""
+)
+"""What a kernel takes of a device."""
+
 LIFE = (
     _START
     + """
@@ -312,6 +341,31 @@ print("strict refuses,", cache.info().entries, "entries")
 """
 )
 """Kernels that no key can name."""
+
+VOUCHED = (
+    _START
+    + """
+class Count(int):
+    pass
+
+FACTOR, calls = Count(sys.argv[2]), []
+
+class Extension:
+    def prepare_args(self, kind, value, stream, retr):
+        calls.append(kind)
+        return kind, value
+
+@cached_kernel(cache=cache, depends=[int(FACTOR)], extensions=[Extension()])
+def kernel(x, n):
+    x[0] = FACTOR * n
+
+x = cuda.to_device(np.ones(8, "f4"))
+for _ in range(12):
+    kernel[1, 32](x, 1)
+print(cache.info("process").misses, len(calls), cache.info().entries)
+"""
+)
+"""A kernel that only `depends=` makes known."""
 
 BAD = (
     _START

@@ -96,11 +96,13 @@ def compile_here(
 
 def _run(nvrtc: ctypes.CDLL, source: str, search: Search, words: list[str]) -> tuple[bytes | None, str]:
     program = ctypes.c_void_p()
+    base = search.source_base
+    program_name = PROGRAM_NAME if base is None else os.path.join(search.roots[base] if base >= 0 else "", "kernel.cu")
     names = [os.fsencode(name) for name in search.memory]
     texts = [text.encode() for text in search.memory.values()]
     strings = ctypes.c_char_p * len(names)
     status = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), PROGRAM_NAME.encode(), len(names), strings(*texts), strings(*names)
+        ctypes.byref(program), source.encode(), os.fsencode(program_name), len(names), strings(*texts), strings(*names)
     )
     assert status == 0
     flags = (ctypes.c_char_p * len(words))(*map(os.fsencode, words))

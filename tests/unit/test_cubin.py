@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_kcache.model.cubin import Cubin, is_cubin, read_cubin
+from numba_kcache.model.cubin import Cubin, contradiction, is_cubin, read_cubin
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -41,8 +41,8 @@ def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> 
     assert kernels["first"].parameters == ((0, 4), (8, 8), (16, 1), (24, 16), (40, 2))
     assert kernels["second"].parameters == ()
     assert kernels["_Z5thirdIiEvT_PS0_"].parameters == ((0, 4), (8, 8))
-    assert kernels["first"].shared_bytes >= 33 * 8
-    assert kernels["second"].shared_bytes <= 1024  # what Hopper and later reserve
+    assert kernels["first"].shared_bytes == 33 * 8  # without what Hopper and later reserve
+    assert kernels["second"].shared_bytes == 0
     assert kernels["first"].local_bytes >= 80
     assert kernels["second"].local_bytes == 0
     assert 8 <= kernels["first"].registers <= 255
@@ -73,6 +73,28 @@ def test_cubin_of_many_sections() -> None:
 def test_relocatable_code_is_no_obstacle() -> None:
     """What goes to the linker can be read as well."""
     assert {each.symbol for each in read_cubin(compiled(SOURCE, "cubin", "sm_90", "-rdc=true")).kernels} >= {"first"}
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "sm_100a", "sm_103f", "sm_121a"])
+def test_cubin_contradicts_another_target_and_a_kernel_it_lacks(target: str) -> None:
+    """It is held against its own SM number, which suffixes leave alone, and against every symbol that is named."""
+    cubin, sm = compiled(SOURCE, "cubin", target), int(target[3:].rstrip("af"))
+    there = ["first", "second", "_Z5thirdIiEvT_PS0_"]
+
+    assert contradiction(cubin, sm, there) == contradiction(cubin, sm, []) == ""
+    assert contradiction(cubin, sm + 1, there) == f"its cubin is for sm_{sm}"
+    assert contradiction(cubin, sm, [*there, "third"]) == "its cubin has no kernel third"
+    assert contradiction(cubin[:100], sm, there).startswith("its code is no cubin")
+    assert contradiction(b"", sm, there) == "its code is no cubin: not a 64-bit CUDA ELF"
+
+
+def test_kernel_without_its_description_is_lacking() -> None:
+    """A `.text` section alone is no kernel: the driver would not find it."""
+    cubin = compiled('extern "C" __global__ void k(int a) {}')
+
+    assert contradiction(cubin, 90, ["k"]) == ""
+    assert contradiction(cubin.replace(b".nv.info.k\0", b".nv.info.j\0"), 90, ["k"]) == "its cubin has no kernel k"
+    assert contradiction(cubin.replace(b".text.k\0", b".text.j\0"), 90, ["k"]) == "its cubin has no kernel k"
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + bytes(59), b"//\n.version 8.0", bytes(1000)])

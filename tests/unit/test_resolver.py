@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.model.artifact import artifact_header
+from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
+from numba_kcache.resolver import Resolver
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -123,6 +126,40 @@ def test_failed_compile_tells_and_stores_nothing(directory: Path) -> None:
     assert cache.info().entries == 0
 
 
+@pytest.mark.parametrize(
+    ("source", "wrong", "reason"),
+    [
+        (SAXPY, {"target": parse_target("sm_80")}, "cannot store saxpy for sm_80: its cubin is for sm_90"),
+        (SAXPY, {"cubin": b"\x7fELF"}, "its code is no cubin"),
+        (SAXPY.replace("saxpy", "axpy"), {}, "its cubin has no kernel saxpy"),
+    ],
+)
+def test_code_that_contradicts_its_description_is_used_but_not_stored(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, source: str, wrong: dict[str, Any], reason: str
+) -> None:
+    """Whatever went wrong between compiler and store stays in this process: one warning, one error counted."""
+    other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
+    build = Resolver._build
+
+    def mixed_up(resolver: Resolver, job: Any, key: str) -> Any:
+        artifact, learned = build(resolver, job, key)
+        return artifact._replace(**{"cubin": other, **wrong}), learned
+
+    monkeypatch.setattr(Resolver, "_build", mixed_up)
+    cache = open_cache(directory / "cache")
+    with pytest.warns(KCacheWarning, match=reason) as said:
+        kernels = [compiled(cache) for _ in range(2)]
+
+    assert len(said) == 1
+    assert kernels[0].cubin() == kernels[1].cubin()
+    assert (counts(cache), cache.info("process").errors) == ((1, 1, 1), 1)
+    assert list(cache.entries()) == []
+    monkeypatch.undo()
+    again = open_cache(directory / "cache")
+    compiled(again)
+    assert (counts(again), len(list(again.entries()))) == ((1, 0, 1), 1)
+
+
 def test_other_compiler_is_another_entry(directory: Path) -> None:
     """After an upgrade nothing old is served; the old entry stays for whoever still has that compiler."""
     first = open_cache(directory)
@@ -171,7 +208,9 @@ def test_readonly_reads_and_never_writes(directory: Path) -> None:
     cache.info()
     assert not directory.exists()
 
-    compiled(open_cache(directory))
+    writer = open_cache(directory)
+    compiled(writer)
+    writer.info()  # its counts are written now, not whenever it is collected
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     cache = open_cache(directory, mode="readonly")
     compiled(cache)
@@ -244,6 +283,41 @@ except FrozenCacheError:
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["readwrite", "readonly", "off"])
+def test_user_without_a_home_gets_a_private_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """HOME unset and nobody in the password file, as in containers: one warning says where, the next finds it."""
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    monkeypatch.setattr(directories, "LOCAL_PARENT", str(tmp_path))
+    private = tmp_path / f"numba_kcache-{os.geteuid()}"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cache = KernelCache(durability="none", mode=mode)
+        compiled(cache)
+
+    where = {"readwrite": [str(private)], "readonly": ["memory only"], "off": []}[mode]
+    assert [str(each.message).partition("kept in ")[2].partition(";")[0] for each in caught] == where
+    assert cache.directory == (str(private) if mode == "readwrite" else "")
+    assert private.exists() is (mode == "readwrite")
+    if mode == "readwrite":
+        with pytest.warns(KCacheWarning, match="no home directory"):
+            again = KernelCache(durability="none")
+        compiled(again)
+        assert counts(again) == (0, 1, 0)
+
+
+def test_home_of_the_password_file_is_used_without_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME unset alone changes nothing."""
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+
+    assert KernelCache().directory == str(tmp_path / ".cache" / "numba_kcache")
 
 
 @pytest.mark.parametrize("place", ["below a file", "a file", "of others", "nowhere"])

@@ -1,0 +1,113 @@
+"""What both kinds of kernel are to a launch: indexed with a configuration, they give a function to call.
+
+Promise     `kernel[config]` of a configuration that came before is one look-up, and what is kept is bounded: a loop
+            over ever new grids leaves nothing behind that counts.
+Method      The launch of a configuration is kept from its second coming on. For a block, stream and shared memory that
+            were bound once, a row binds any grid within the device's limits without looking at them again.
+Not here    What a launch does (kernel, numba_kernel), and how grids and blocks are read (launch.config).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import LaunchConfigError
+from .launch.arguments import BindGrid, Launch
+from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
+from .launch.loader import current_device
+from .model.target import Target, read_arch
+
+BOUND_LIMIT = 256
+"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+
+_NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
+
+
+class Launchable:
+    """The base of `CachedKernel` and `NumbaKernel`.
+
+    Args:
+        arch: What the kernel is built for; empty for whatever device there is.
+    """
+
+    __name__: str
+
+    def __init__(self, arch: tuple[Target, ...]) -> None:
+        self._arch = arch
+        self._bound: dict[Any, Launch | None] = {}
+        self._rows: dict[Any, _Row] = {}
+
+    def __getitem__(self, config: Any) -> Launch:
+        try:
+            bound = self._bound.get(config)
+        except TypeError:  # a list in it, which Numba takes too
+            bound = None
+        return bound or self._bind(config)
+
+    def __call__(self, *args: Any) -> None:
+        """Refuse a launch without a configuration, as Numba does."""
+        raise LaunchConfigError(
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
+        )
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
+        """Make the launch of a configuration, as it was written and as it was read."""
+        raise NotImplementedError
+
+    def _bind(self, config: Any) -> Launch:
+        """The launch of a configuration; kept where that comes again, so that a loop over grids leaves nothing."""
+        try:
+            live, most, bind = self._rows.get(config[1:], _NO_ROW)
+            seen = config in self._bound
+        except TypeError:  # a list in it, or no tuple at all: bound anew each time
+            return self._bind_anew(config)
+        grid = usual_grid(config[0], most) if live[0] else None
+        launch = self._bind_anew(config) if grid is None else bind(*grid)
+        self._keep(config, launch if seen else None)
+        return launch
+
+    def _bind_anew(self, config: Any) -> Launch:
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__}[{config!r}]",
+                "a launch takes [grid, block], then stream and sharedmem if need be",
+            )
+        grid, block, stream, sharedmem = (*config, 0, 0)[:4] if len(config) < 4 else config
+        return self._configure(config, launch_shape(grid, block, sharedmem), stream)
+
+    def _keep(self, config: Any, launch: Launch | None) -> None:
+        """What `kernel[config]` gives from now on; None for no more than that it came once."""
+        if len(self._bound) >= BOUND_LIMIT:
+            self._bound.clear()
+        try:
+            self._bound[config] = launch
+        except TypeError:  # a list in it: bound anew each time
+            pass
+
+    def _keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
+        """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
+        if len(self._rows) >= BOUND_LIMIT:
+            self._rows.clear()
+        try:
+            self._rows[config[1:]] = live, most, bind
+        except TypeError:  # a list in it
+            pass
+
+    def _unbind(self) -> None:
+        """Bind every configuration anew."""
+        self._bound.clear()
+        self._rows.clear()
+
+    def _check_tasks(self, ntasks: int) -> None:
+        """Refuse `forall` of fewer than none."""
+        if ntasks < 0:
+            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+
+    def _targets(self, arch: Any) -> tuple[Target, ...]:
+        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
+        if arch is not None:
+            return read_arch(arch) or (current_device().target,)
+        return self._arch or (current_device().target,)

@@ -1,0 +1,319 @@
+"""Headers of what a kernel links, and of what its options include: no stale hit, whichever kind of kernel links it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+import re
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import cuda
+
+from numba_kcache import KernelCache, cached_kernel, closures
+from numba_kcache.errors import KCacheError
+from numba_kcache.toolchain import numba_nvvm, time_trace
+
+DEVICE = '#include "{header}"\nextern "C" __device__ int external(int *out, int x) {{ *out = x + VALUE; return 0; }}\n'
+CALLS = 'extern "C" __device__ int external(int *, int);\nextern "C" __global__ void k(int *o) { external(o, 1); }\n'
+
+external = cuda.declare_device("external", "int32(int32)")
+
+
+def numba_kernel(out):  # type: ignore[no-untyped-def]
+    out[0] = external(out[0])
+
+
+class Project:
+    """`device.cu` in a folder of its own, which a kernel links."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        self.root, self.kind = root, kind
+        self.folders = ["first", "second"]
+        self.write("own/device.cu", DEVICE.format(header="value.h"))
+        self.link: list[Any] = [str(root / "own/device.cu")]
+        for folder in self.folders:
+            (root / folder).mkdir()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def kernel(self, cache: KernelCache) -> Any:
+        """The kernel as a new process would define it."""
+        if self.kind == "numba":
+            return cached_kernel(
+                cuda.jit(numba_kernel, link=self.link), arch="sm_80", signature="void(int32[::1])", cache=cache
+            )
+        folders = [self.root / each for each in self.folders]
+        return cached_kernel(CALLS, arch="sm_80", link=self.link, include_dirs=folders, cache=cache)
+
+    def resolve(self, **settings: Any) -> tuple[bytes, int]:
+        """The code, and how often it had to be compiled."""
+        cache = KernelCache(self.root / "cache", **settings)
+        kernel = self.kernel(cache)
+        kernel.compile()
+        (cubin,) = kernel.cubin().values() if self.kind == "numba" else (kernel.cubin(),)
+        cubin = re.sub(rb"B7v1\d{5}", b"B7v100000", cubin)  # Numba's number of the compilation
+        return cubin, cache.info("process").compiles
+
+    def is_right(self) -> int:
+        """How often it had to be compiled to get what a fresh compiler makes; the code is held against that."""
+        code, compiles = self.resolve()
+        assert code == self.resolve(mode="off")[0], "stale"
+        return compiles
+
+
+@pytest.fixture(params=["cuda", "numba"])
+def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """One for each kind of kernel. Numba has extra folders for headers, but no `include_dirs`."""
+    made = Project(tmp_path, str(request.param))
+    config = importlib.import_module("numba.cuda.core.config")
+    identity = importlib.import_module("numba.cuda.core.bytecode").FunctionIdentity
+    monkeypatch.setattr(identity, "_unique_ids", itertools.count(100_000))
+    monkeypatch.setattr(config, "CUDA_NVRTC_EXTRA_SEARCH_PATHS", ":".join(str(tmp_path / f) for f in made.folders))
+    return made
+
+
+@pytest.fixture(params=["trace", "scan"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What tells the headers: the trace of NVRTC 13, or, as with NVRTC 12, the scanner."""
+    if request.param == "scan":
+        monkeypatch.setattr(time_trace, "time_trace", lambda _version: nullcontext())
+    return str(request.param)
+
+
+def edit_same_size(project: Project) -> None:
+    path = project.root / "own/value.h"
+    before = path.stat()
+    path.write_text("#define VALUE 2\n")
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def edit_nested(project: Project) -> None:
+    project.write("second/more.h", "#define VALUE 2\n")
+
+
+def shadow_nested(project: Project) -> None:
+    project.write("first/more.h", "#define VALUE 2\n")
+
+
+def answer(project: Project) -> None:
+    project.write("second/asked.h", "")
+
+
+def delete(project: Project) -> None:
+    (project.root / "own/value.h").unlink()
+
+
+HEADERS = {
+    edit_same_size: {"own/value.h": "#define VALUE 1\n"},
+    edit_nested: {"own/value.h": "#include <more.h>\n", "second/more.h": "#define VALUE 1\n"},
+    shadow_nested: {"own/value.h": "#include <more.h>\n", "second/more.h": "#define VALUE 1\n"},
+    answer: {
+        "own/value.h": "#if __has_include(<asked.h>)\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n",
+    },
+    delete: {"own/value.h": "#define VALUE 1\n", "second/value.h": "#define VALUE 2\n"},
+}
+"""What can happen to a header, and the headers to which it happens."""
+
+
+@pytest.mark.parametrize("change", HEADERS)
+def test_header_of_a_link_input_counts(project: Project, how: str, change: Any) -> None:
+    """It is compiled once, found again, and compiled anew after the change; the change back is found, too."""
+    for name, text in HEADERS[change].items():
+        project.write(name, text)
+    before = project.resolve()[0]
+    assert project.is_right() == 0
+
+    change(project)
+
+    after, compiles = project.resolve()
+    assert compiles == 1
+    assert after != before, "the scenario shows nothing"
+    assert project.is_right() == 0
+    for path in project.root.rglob("*.h"):
+        path.unlink()
+    for name, text in HEADERS[change].items():
+        project.write(name, text)
+    assert project.resolve() == (before, 0)
+
+
+def test_header_that_is_gone_is_an_error_as_without_a_cache(project: Project, how: str) -> None:
+    """No other takes its place: the compiler's own words, not old code."""
+    project.write("own/value.h", "#define VALUE 1\n")
+    project.resolve()
+
+    (project.root / "own/value.h").unlink()
+
+    with pytest.raises(KCacheError, match=r"value\.h"):
+        project.resolve()
+
+
+def test_quoted_and_angled_names_are_looked_for_where_nvrtc_looks(project: Project, how: str) -> None:
+    """Beside the link input for quoted names alone: with Numba, its folder comes last for the others."""
+    project.write("own/device.cu", DEVICE.format(header="value.h").replace('"value.h"', "<value.h>"))
+    project.write("own/value.h", "#define VALUE 1\n")
+    project.resolve()
+
+    project.write("first/value.h", "#define VALUE 2\n")
+
+    assert project.is_right() == (1 if project.kind == "numba" else 0)
+
+
+def test_each_link_input_has_its_own_headers(project: Project) -> None:
+    """Two of them include another file under the same name."""
+    project.write("own/value.h", "#define VALUE 1\n")
+    project.write("more/device.cu", '#include "value.h"\n__device__ int other = VALUE;\n')
+    project.write("more/value.h", "#define VALUE 1\n")
+    project.link.append(str(project.root / "more/device.cu"))
+    project.resolve()
+
+    project.write("more/value.h", "#define VALUE 5\n")
+
+    assert project.is_right() == 1
+    assert project.is_right() == 0
+
+
+def test_link_input_in_memory_looks_in_the_working_directory(
+    project: Project, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`CUSource` has no folder: with Numba, NVRTC starts from the working directory; here, from the kernel's own."""
+    work = tmp_path / "work"
+    project.write("work/value.h", "#define VALUE 1\n")
+    project.write("first/value.h", "#define VALUE 2\n")
+    monkeypatch.chdir(work)
+    project.link = [cuda.CUSource(DEVICE.format(header="value.h"))]
+    project.resolve()
+    assert project.is_right() == 0
+
+    (work / "value.h").unlink()
+
+    assert project.is_right() == (1 if project.kind == "numba" else 0)
+
+
+def test_link_input_that_uses_its_path_is_not_served_elsewhere(tmp_path: Path, project: Project) -> None:
+    """Its folder is in the code, though it includes nothing."""
+    text = DEVICE.format(header="value.h") + "__device__ const char *where = __FILE__;\n"
+    project.write("own/device.cu", text.partition("\n")[2].replace("VALUE", "1"))
+    project.resolve()
+    assert project.is_right() == 0
+
+    (project.root / "own").rename(project.root / "elsewhere")
+    project.link = [str(project.root / "elsewhere/device.cu")]
+
+    assert project.is_right() == (1 if project.kind == "numba" else 0)
+
+
+@pytest.mark.parametrize("project", ["numba"], indirect=True)
+def test_declared_function_brings_headers(project: Project, how: str) -> None:
+    """`declare_device(link=)` is tracked as `link=` is."""
+    project.write("own/value.h", "#define VALUE 1\n")
+    declared = cuda.declare_device("external", "int32(int32)", link=project.link)
+
+    def kernel(out):  # type: ignore[no-untyped-def]
+        out[0] = declared(out[0])
+
+    def compiles() -> int:
+        cache = KernelCache(project.root / "cache")
+        cached_kernel(cuda.jit(kernel), arch="sm_80", signature="void(int32[::1])", cache=cache).compile()
+        return cache.info("process").compiles
+
+    assert [compiles(), compiles()] == [1, 0]
+    project.write("own/value.h", "#define VALUE 2\n")
+    assert [compiles(), compiles()] == [1, 0]
+
+
+@pytest.mark.parametrize("project", ["numba"], indirect=True)
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_numbas_runtime_is_tracked_where_it_is_linked(
+    project: Project, monkeypatch: pytest.MonkeyPatch, is_needed: bool
+) -> None:
+    """Its CUDA C++ includes headers of the toolkit; whether the kernel needs it shows when it is linked."""
+    config = importlib.import_module("numba.cuda.core.config")
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
+    project.link = [cuda.CUSource(DEVICE.partition("\n")[2].format().replace("VALUE", "1"), nrt=is_needed)]
+    learned: list[Any] = []
+    real = closures._to_json
+    monkeypatch.setattr(closures, "_to_json", lambda found: learned.append(found) or real(found))
+
+    project.resolve()
+
+    ((own, runtime),) = learned
+    assert own is not None
+    assert (runtime is not None and runtime.trees != ()) == is_needed
+    assert project.is_right() == 0
+
+
+@pytest.mark.parametrize("project", ["numba"], indirect=True)
+def test_link_input_edited_while_numba_compiles_is_not_stored(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba reads it when it links, the key was made before."""
+    project.write("own/value.h", "#define VALUE 1\n")
+    real = numba_nvvm.link_kernel
+
+    def edited(*args: Any) -> Any:
+        project.write("own/device.cu", DEVICE.format(header="value.h") + "// more\n")
+        return real(*args)
+
+    monkeypatch.setattr(numba_nvvm, "link_kernel", edited)
+    with pytest.raises(KCacheError, match=r"device\.cu changed"):
+        project.resolve()
+    assert KernelCache(project.root / "cache").info().entries == 0
+
+
+@pytest.mark.parametrize("flag", ["-include=value.h", "--pre-include=value.h"])
+def test_file_that_an_option_includes_is_tracked(
+    tmp_path: Path, how: str, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First from the working directory, then from the folders; an edit and a shadow there are seen."""
+    source = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc/value.h").write_text("#define VALUE 1\n")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def code(**settings: Any) -> tuple[bytes, int]:
+        cache = KernelCache(tmp_path / "cache", **settings)
+        kernel = cached_kernel(source, arch="sm_80", options=[flag], include_dirs=[tmp_path / "inc"], cache=cache)
+        kernel.compile()
+        return kernel.cubin(), cache.info("process").compiles
+
+    assert [code()[1], code()[1]] == [1, 0]
+    for changed in ("inc/value.h", "work/value.h"):
+        (tmp_path / changed).write_text(f"#define VALUE {len(changed)}\n")
+        assert code()[1] == 1
+        assert code() == (code(mode="off")[0], 0)
+
+
+def test_siblings_are_not_looked_for_where_an_option_says_so(tmp_path: Path, how: str) -> None:
+    """`--no-source-include` takes the folder of the including file away."""
+    source = '#include <sub/outer.h>\nextern "C" __global__ void k(int *out) { *out = VALUE; }\n'
+    for name, text in {
+        "sub/outer.h": '#include "inner.h"',
+        "sub/inner.h": "#define VALUE 1",
+        "inner.h": "#define VALUE 2",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+
+    def code(**settings: Any) -> tuple[bytes, int]:
+        cache = KernelCache(tmp_path / "cache", **settings)
+        options = ["--no-source-include"]
+        kernel = cached_kernel(source, arch="sm_80", options=options, include_dirs=[tmp_path], cache=cache)
+        kernel.compile()
+        return kernel.cubin(), cache.info("process").compiles
+
+    assert [code()[1], code()[1]] == [1, 0]
+    (tmp_path / "sub/inner.h").write_text("#define VALUE 3\n")
+    assert code()[1] == 0
+    (tmp_path / "inner.h").write_text("#define VALUE 4\n")
+    assert code()[1] == 1
+    assert code() == (code(mode="off")[0], 0)

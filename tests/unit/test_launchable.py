@@ -1,0 +1,92 @@
+"""Configurations of a kernel: bound once, kept within bounds, refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import LaunchConfigError
+from numba_kcache.launch.config import LaunchShape
+from numba_kcache.launchable import BOUND_LIMIT, Launchable
+
+
+class Counting(Launchable):
+    """Keeps what it was asked to make a launch of."""
+
+    __name__ = "counting"
+
+    def __init__(self, *, row: bool = False) -> None:
+        super().__init__(())
+        self.made: list[tuple[LaunchShape, Any]] = []
+        self.live, self.has_row = [True], row
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
+        self.made.append((shape, stream))
+        if self.has_row:
+            self._keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
+        return lambda *_: shape.grid
+
+
+def test_configuration_that_comes_again_is_bound_twice_at_most() -> None:
+    """The first coming is only noted, the second kept; from then on it is one look-up."""
+    kernel = Counting()
+    launches = [kernel[4, 32] for _ in range(5)]
+
+    assert len(kernel.made) == 2
+    assert launches[1] is launches[4]
+    assert kernel.made[0] == (LaunchShape((4, 1, 1), (32, 1, 1), 0), 0)
+
+
+def test_row_binds_further_grids_without_reading_them_anew() -> None:
+    """One block and stream: the device's limits are asked for once; a grid beyond them is read in full."""
+    kernel = Counting(row=True)
+    assert [kernel[grid, 32]() for grid in (1, 2, (3, 4), (5, 6, 7))] == [(1, 1, 1), (2, 1, 1), (3, 4, 1), (5, 6, 7)]
+    assert len(kernel.made) == 1
+
+    kernel[101, 32]
+    kernel[1, 64]
+    assert len(kernel.made) == 3
+
+
+def test_row_that_is_not_alive_is_not_used() -> None:
+    """After a reset, what it would bind belongs to a module that is gone."""
+    kernel = Counting(row=True)
+    kernel[1, 32]
+    kernel.live[0] = False
+    kernel[2, 32]
+
+    assert len(kernel.made) == 2
+
+
+def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
+    """What is kept does not grow with the configurations that were ever seen."""
+    kernel = Counting(row=True)
+    for each in range(1, 4 * BOUND_LIMIT):
+        kernel[each, each]
+
+    assert 0 < len(kernel._bound) <= BOUND_LIMIT
+    assert 0 < len(kernel._rows) <= BOUND_LIMIT
+
+
+def test_unhashable_configuration_is_bound_each_time() -> None:
+    """Numba takes lists as extents."""
+    kernel = Counting(row=True)
+    kernel[[1], [32]]
+    kernel[[1], [32]]
+
+    assert len(kernel.made) == 2
+    assert not kernel._bound
+
+
+@pytest.mark.parametrize("config", [1, (1,), (1, 1, 0, 0, 0), "ab", None])
+def test_wrong_number_in_the_brackets_is_said(config: Any) -> None:
+    """Neither too few nor too many, whatever it is."""
+    with pytest.raises(LaunchConfigError, match=r"a launch takes \[grid, block\]"):
+        Counting()[config]
+
+
+def test_launch_without_brackets_is_said() -> None:
+    """As in Numba."""
+    with pytest.raises(LaunchConfigError, match=r"counting\[grid, block\]"):
+        Counting()(1, 2)
