@@ -19,7 +19,7 @@ from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -391,6 +391,7 @@ class _Configured:
 
     def _any(self, *args: Any) -> None:
         """Launch arguments of whatever types, and be ready for the next ones of the same."""
+        check_interpreter()
         if len(args) != self._kernel.__wrapped__.__code__.co_argcount:
             self._numba(*args)  # Numba says how many it takes
             return
@@ -434,6 +435,7 @@ class _Configured:
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""
+        check_interpreter()
         kernel, shape = self._kernel, self._shape
         dispatcher = kernel._parts()[0]
         fix_signatures(dispatcher)

@@ -388,7 +388,7 @@ x = cuda.to_device(np.zeros(64))
 for _ in range(12):
     kernel[1, 64](x, 0)
 try:
-    kernel[2, 64](x, 1 << 50)
+    kernel[2, 64](x, 1 << 36)
 except LaunchError as error:
     print(error.what, error.why, sep=" | ", flush=True)
 os._exit(0)
