@@ -19,7 +19,7 @@ from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -391,10 +391,15 @@ class _Configured:
 
     def _any(self, *args: Any) -> None:
         """Launch arguments of whatever types, and be ready for the next ones of the same."""
+        check_interpreter()
         if len(args) != self._kernel.__wrapped__.__code__.co_argcount:
             self._numba(*args)  # Numba says how many it takes
             return
-        types = types_of(args)
+        try:
+            types = types_of(args)
+        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+            error.add_note(self._said)
+            raise
         launch = self._by_types.get(types) or self._prepare(types)
         self._front = launch
         self._kernel._keep(self._config, launch)
@@ -430,16 +435,25 @@ class _Configured:
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""
+        check_interpreter()
         kernel, shape = self._kernel, self._shape
         dispatcher = kernel._parts()[0]
         fix_signatures(dispatcher)
         options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
-        if options or shape.shared_bytes or is_watched:
-            from .launch.numba_launch import launch_with
+        try:
+            if options or shape.shared_bytes or is_watched:
+                from .launch.numba_launch import launch_with
 
-            launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
-        else:
-            dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+                launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
+            else:
+                dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+        except NotImplementedError as error:  # a type that Numba compiles for and does not launch
+            error.add_note(self._said)
+            raise
+
+    @property
+    def _said(self) -> str:
+        return f"while launching the Numba kernel {self._kernel.__module__}.{self._kernel.__qualname__}"
 
 
 def _launch_options(options: Mapping[str, Any]) -> LaunchOptions | None:
