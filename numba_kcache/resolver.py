@@ -432,7 +432,10 @@ def _contradiction(artifact: Artifact) -> str:
 
     major, minor = artifact.target.cc
     symbols = [entry.symbol for entry in artifact.entries]
-    return "" if artifact.target.virtual else contradiction(artifact.cubin, major * 10 + minor, symbols)
+    if artifact.target.virtual or "ltoir" in artifact.extras:  # there is no cubin yet
+        return ""
+    is_given = artifact.kind in ("cubin", "fatbin")  # by the user: it may be for an earlier minor
+    return contradiction(artifact.cubin, major * 10 + minor, symbols, is_exact=not is_given)
 
 
 def _uncacheable(job: Job, why: str) -> UncacheableError:
