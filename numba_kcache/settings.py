@@ -13,10 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import SettingsError
-from .model.tier_address import TierAddress, parse_tier, shown_place
+
+if TYPE_CHECKING:  # a start without tiers goes without it
+    from .model.tier_address import TierAddress
 
 Durability = Literal["none", "data", "full"]
 
@@ -113,11 +115,12 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _tiers(value: Any) -> tuple[TierAddress, ...]:
-    return tuple(parse_tier(text) if "://" in text else _with_path(parse_tier(text)) for text in _listed(value))
+    from .model.tier_address import parse_tier
 
-
-def _with_path(tier: TierAddress) -> TierAddress:
-    return tier if tier.kind == "resource" else tier._replace(place=_directory(tier.place))
+    tiers = [parse_tier(text) for text in _listed(value)]
+    return tuple(
+        tier._replace(place=_directory(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
+    )
 
 
 def _listed(value: Any) -> list[str]:
@@ -131,10 +134,13 @@ def _listed(value: Any) -> list[str]:
 
 
 def _shown_tiers(value: Any) -> str:
-    try:
-        return ", ".join(shown_place(text) for text in _listed(value))
-    except (ValueError, TypeError):
-        return f"a {type(value).__name__}"
+    from .model.tier_address import shown_place
+
+    if isinstance(value, str):
+        return repr(",".join(shown_place(text) for text in value.split(",")))
+    if isinstance(value, (list, tuple)):
+        return repr([shown_place(each) if isinstance(each, str) else each for each in value])
+    return repr(value)
 
 
 SETTINGS = (

@@ -72,8 +72,9 @@ def parse_tier(text: str) -> TierAddress:
 
 def shown_place(place: str) -> str:
     """A path as it is; a URL without user, password and query."""
-    scheme, is_url, rest = place.partition("?")[0].partition("://")
+    scheme, is_url, rest = place.partition("://")
     if not is_url:
         return place
+    rest = rest.partition("?")[0]
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
