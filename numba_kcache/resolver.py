@@ -25,7 +25,7 @@ from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
-from .model.event import Emit, Event, EventKind
+from .model.event import Emit, Event, EventKind, trouble
 from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
@@ -73,7 +73,7 @@ class Resolver:
 
     Args:
         settings: The settings in force.
-        directory: Where the store is; None to keep everything in memory.
+        directory: Where the store is; None where no home directory is known.
     """
 
     def __init__(self, settings: Settings, directory: str | None) -> None:
@@ -188,10 +188,10 @@ class Resolver:
         if wrong:
             names = ", ".join(entry.name for entry in artifact.entries)
             error = f"cannot store {names} for {artifact.target}: {wrong}"
-            self.events.emit(Event(EventKind.TROUBLE, {"where": "cubin", "error": error}))
+            self.events.emit(trouble("cubin", error))
             return
         records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time()}
+        report = {"components": records, "created_s": time.time(), "built": built_here()}
         payloads = {
             "cubin": artifact.cubin,
             **artifact.extras,
@@ -427,6 +427,8 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
     if lacks:
         error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
         emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+    elif directory is None and settings.mode != "off":
+        directory = _homeless(settings, emit)
     if directory is None or settings.mode == "off" or lacks:
         from .store.memory import MemoryStore
 
@@ -440,6 +442,16 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
         shared=settings.shared,
         emit=emit,
     )
+
+
+def _homeless(settings: Settings, emit: Emit) -> str | None:
+    """A private directory for a user without a known home; None where there is none, or where nothing is written."""
+    from .store.directory import private_directory
+
+    path = None if settings.mode in ("readonly", "frozen") else private_directory()
+    place = f"kernels are kept in {path or 'memory only'}; set NUMBA_KCACHE_DIR to a better place"
+    emit(trouble("directory", f"no home directory is known: {place}"))
+    return path
 
 
 _process: Resolver | None = None
@@ -491,6 +503,14 @@ def family_of(components: Sequence[Component]) -> str:
 def variant_of(key: str, target: str, request: str) -> Variant:
     """How a family's manifest names an entry: its key, its target, and the request with compilers and versions."""
     return {"key": key, "target": target, "request": request}
+
+
+def built_here() -> dict[str, str]:
+    """Where an entry is made, for people who look at it later."""
+    import platform
+
+    python = platform.python_implementation() + " " + platform.python_version()
+    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
 
 
 def _contradiction(artifact: Artifact) -> str:

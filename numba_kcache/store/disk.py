@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,12 @@ from .layers import ABSENT, Layers
 from .manifest import Variant, merge, variants_of
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
-from .tree import Tree, remove
+from .tree import Found, Tree, remove
 
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
     from .counters import CounterFile
     from .limits import Limits
+    from .listing import Order
     from .locks import Turn
     from .memory import MemoryCounters, MemoryStore
 
@@ -311,6 +312,32 @@ class DiskStore:
             yield from listed(self._tree)
         if self.layers.spare is not None:
             yield from self.layers.spare.entries()
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        from .listing import listed, ordered
+
+        found = listed(self._files(), by=by, limit=limit, hits=hits)
+        spare = self.layers.spare
+        return found if spare is None else ordered([*found, *spare.listing(by, limit, hits)], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The files of the entries whose key begins with `prefix`."""
+        found = [file for file in self._files() if file.key.startswith(prefix)]
+        return found if self.layers.spare is None else [*found, *self.layers.spare.find(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(ENTRY, require_key(key))
+        try:
+            if self.layers.is_usable():
+                return decode_entry(self._tree.read(path, None), key)
+        except (DamagedEntry, OSError):
+            pass
+        return None if self.layers.spare is None else self.layers.spare.peek(key)
+
+    def _files(self) -> Iterator[Found]:
+        return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())
 
     def verify(self) -> list[Problem]:
         """Read every file in full; what is damaged is moved aside, and said with the reason."""

@@ -29,6 +29,7 @@ RANKS = {
 
 SAME_SUBJECT = {
     ("resolver", "jobs"), ("resolver", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli"),
+    ("cli", "__init__"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
     ("kernel", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
 }  # fmt: skip

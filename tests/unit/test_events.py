@@ -220,10 +220,10 @@ def test_misses_compiles_evictions_and_errors_count() -> None:
 
 def test_unsaved_counts_are_taken_once() -> None:
     """What goes to the counters beside the store is what came since the last time."""
-    statistics = Statistics()
+    statistics = Statistics(lambda: 0.0)
     statistics.listen(Event(EventKind.MISS))
 
-    assert statistics.take_unsaved() == {"misses": 1}
+    assert statistics.take_unsaved() == {"misses": 1, "day/1970-01-01/misses": 1}
     assert statistics.take_unsaved() == {}
     assert statistics.process.misses == 1
 
