@@ -262,7 +262,7 @@ def _read_off(
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)
-    if any("__DATE__" in each or "__TIME__" in each for each in macros):
+    if macros and scan_includes("\n".join(macros)).has_clock:
         return "its macros use __DATE__ or __TIME__", ()
     if forced is None:
         return "one of its options takes the next as its value", ()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -146,9 +146,8 @@ class CachedKernel(Launchable):
                 return found
             resolution = self._resolve_for_device(device.target)
             key = resolution.key or f"uncached {next(_UNCACHED)}"
-            stored = resolution.source in ("disk", "waited")
             entry = self._pick(resolution.artifact)
-            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
+            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
@@ -182,14 +181,14 @@ class CachedKernel(Launchable):
         if real:
             return self._resolve(max(real, key=lambda each: (each.cc, each.suffix)), None)
         if virtual:
-            return self._resolve(target, max(virtual))
+            return self._resolve(target, max(virtual), stand_ins=(max(virtual),))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
     def _resolve_newest(self, target: Target) -> Resolution:
         """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
         try:
-            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+            return self._resolve(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
         except UnknownTargetError as error:
             if error.newest >= target.plain:
                 raise
@@ -198,14 +197,23 @@ class CachedKernel(Launchable):
             self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
             return self._resolve(newest, None)
 
-    def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
+    def _resolve(
+        self,
+        target: Target,
+        through: Target | None,
+        others: Iterable[Target] = (),
+        stand_ins: Iterable[Target] = (),
+    ) -> Resolution:
         with self._lock:
             found = self._resolved.get((target, through))
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolved[target, through] = resolver.resolve(
+                    self._job(target, through),
+                    (functools.partial(self._job, each) for each in others),
+                    (functools.partial(self._job, each) for each in stand_ins),
+                )
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
