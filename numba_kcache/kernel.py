@@ -332,7 +332,7 @@ class CachedKernel(Launchable):
             return self.__qualname__
         # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
         definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
-        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
+        return _rebuild, (definition, self._options)
 
 
 @overload

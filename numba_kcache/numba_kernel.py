@@ -375,7 +375,7 @@ class NumbaKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        return NumbaKernel, (self._thing, {name: value for name, value in self._options.items() if name != "cache"})
+        return NumbaKernel, (self._thing, self._options)
 
 
 class _Configured:
