@@ -35,7 +35,7 @@ from .launchable import BOUND_LIMIT, Launchable
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
-from .numba_cache import DispatcherCache, Types, Uncached
+from .numba_cache import Choice, DispatcherCache, Types, Uncached
 from .numba_jobs import NUMBA_KERNEL, NumbaPlan
 from .rehearsal import rehearse
 from .resolver import Resolver, process_resolver
@@ -228,16 +228,16 @@ class NumbaKernel(Launchable):
             self._behind[config] = found
         return found
 
-    def _choose(self, target: Target) -> tuple[Target, Target | None, tuple[Target, ...]]:
+    def _choose(self, target: Target) -> Choice:
         """What to build for a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
-            return target, None, (target.plain,) if target.suffix else ()
+            return Choice(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
         real = [each for each in self._arch if each.runs_on(target.cc)]
         virtual = [each for each in self._arch if each.virtual]
         if real:
-            return max(real, key=lambda each: (each.cc, each.suffix)), None, ()
+            return Choice(max(real, key=lambda each: (each.cc, each.suffix)))
         if virtual:
-            return target, max(virtual), ()
+            return Choice(target, max(virtual), stand_ins=(max(virtual),))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 

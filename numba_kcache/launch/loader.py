@@ -132,6 +132,20 @@ class LoadedKernel:
         each = int(_done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * int(self.device.context.device.MULTIPROCESSOR_COUNT)
 
+    def variable(self, symbol: str) -> Any:
+        """A variable of the kernel's module, as memory of Numba's kind.
+
+        Raises:
+            LaunchError: The driver does not know it.
+        """
+        try:
+            memory, _size = self._module.numba.get_global_symbol(symbol)
+        except Exception as error:  # numba-cuda's, whose module only functions may import
+            raise LaunchError(
+                f"cannot find the variable {symbol} on device {self.device.ordinal}", str(error)
+            ) from error
+        return memory
+
     @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
