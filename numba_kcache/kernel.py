@@ -394,7 +394,7 @@ class CachedKernel(Launchable):
         text = self._source()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
         definition = self._plan.definition._replace(text=give)
-        return definition, {name: value for name, value in self._options.items() if name != "cache"}
+        return definition, self._options
 
 
 @overload
