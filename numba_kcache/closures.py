@@ -33,11 +33,13 @@ class Found(NamedTuple):
         key: The key of the one that holds; None where none does.
         renewed: Its variant with newer stats, where contents had to be read to know.
         reasons: Why each of the others does not hold.
+        variant: The one that holds, as it is stored.
     """
 
     key: str | None
     renewed: Variant | None = None
     reasons: tuple[str, ...] = ()
+    variant: Variant | None = None
 
 
 def find_key(
@@ -79,7 +81,7 @@ def find_key(
             if variant.get("request") == request:
                 key = derive((*components, *_components(closures, paths)))
             renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != closures else None
-            return Found(key, renewed, tuple(reasons))
+            return Found(key, renewed, tuple(reasons), variant)
     return Found(None, None, tuple(reasons))
 
 
