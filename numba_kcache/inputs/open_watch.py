@@ -76,7 +76,7 @@ class OpenWatch:
             return False
 
     def _opened(self) -> Iterator[int]:
-        """The numbers of the watches that have told of an opening, or of their end; -1 where some may have been lost."""
+        """The numbers of the watches that told of an opening, or of their end; -1 where some may have been lost."""
         while True:
             try:
                 data = os.read(self._fd, _BUFFER_BYTES)

@@ -14,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba_kcache.inputs.closure import Closure
 from numba_kcache.inputs.closure_check import Match
@@ -42,6 +42,14 @@ class Tally(NamedTuple):
     stale: dict[str, list[str]]
     needless: dict[str, list[str]]
     refused: dict[str, list[str]]
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        ways = {
+            how: {"stale": self.stale[how], "needless": self.needless[how], "not learned": self.refused[how]}
+            for how in self.stale
+        }
+        return {"steps": dict(self.steps), "changing": dict(self.changing), "caches": ways}
 
     def report(self) -> str:
         """One line per figure."""
