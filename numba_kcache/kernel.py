@@ -13,12 +13,12 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from .errors import LaunchError, OptionError, UncacheableError
+from .errors import KCacheError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
-from .jobs import Job, SourcePlan, source_job, source_plan
+from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
 from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
@@ -30,7 +30,8 @@ from .model.parameter import Parameter
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
-from .resolver import Resolution, Resolver, process_resolver
+from .resolver import Expected, Resolution, Resolver, process_resolver
+from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
@@ -39,6 +40,18 @@ _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = ("cuda", "ptx", "numba")
+
+_READ_AHEAD = 2
+"""Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
+
+
+class _Ahead(NamedTuple):
+    """A request that was made when the kernel was decorated, and what must be the same at its first use."""
+
+    resolver: Resolver
+    text: str
+    environment: dict[str, str]
+    expected: Expected
 
 
 class CachedKernel(Launchable):
@@ -71,6 +84,7 @@ class CachedKernel(Launchable):
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
+        self._ahead = self._read_ahead()
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -164,6 +178,34 @@ class CachedKernel(Launchable):
             self._text = self._plan.definition.text()
         return self._text
 
+    def _read_ahead(self) -> _Ahead | None:
+        """Read what the kernel led to last time; and make the same request again, where its text can be told."""
+        definition = self._plan.definition
+        try:
+            resolver = self._resolver()
+            found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
+            text = definition.likely() if found and rests_on_text(self._plan) else None
+            if text is None:
+                return None
+            environment = variables(NVRTC_VARIABLES)
+            expected = resolver.key_ahead(source_job(self._plan, text, found[0].artifact.target, None))
+        except KCacheError:  # met again at the first use, and told there
+            return None
+        return expected and _Ahead(resolver, text, environment, expected)
+
+    def _resolve_ahead(self, resolver: Resolver, target: Target) -> Resolution | None:
+        """What was read ahead, if the request is what it was expected to be: text, target, environment, compilers."""
+        ahead, self._ahead = self._ahead, None
+        if (
+            ahead is not None
+            and ahead.resolver is resolver
+            and ahead.expected.job.target == target
+            and ahead.text == self._source()
+            and ahead.environment == variables(NVRTC_VARIABLES)
+        ):
+            return resolver.resolve_expected(ahead.expected)
+        return None
+
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
@@ -195,8 +237,11 @@ class CachedKernel(Launchable):
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolve_ahead(resolver, target) if through is None else None
+                if found is None:
+                    as_well = (functools.partial(self._job, each) for each in others)
+                    found = resolver.resolve(self._job(target, through), as_well)
+                self._resolved[target, through] = found
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -331,7 +376,8 @@ class CachedKernel(Launchable):
         if owner is self:
             return self.__qualname__
         # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
-        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
+        text = functools.partial(str, self._source())
+        definition = self._plan.definition._replace(text=text, likely=text)
         return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
 
 

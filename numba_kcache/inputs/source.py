@@ -33,6 +33,7 @@ class SourceDefinition(NamedTuple):
         origin: Where it stands in the user's files.
         base_dir: The folder that relative paths start from.
         text: Gives the source; may raise what the user's function raises.
+        likely: Gives what `text` will probably give, without calling anything of the user's; None for no idea.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class SourceDefinition(NamedTuple):
     origin: Origin
     base_dir: str
     text: Callable[[], str]
+    likely: Callable[[], str | None] = lambda: None
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
@@ -106,7 +108,17 @@ def define_function(function: Callable[..., Any], kind: str | None) -> SourceDef
         Origin(os.path.abspath(path) if path else "", code.co_firstlineno),
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
         text,
+        lambda: _likely_text(function),
     )
+
+
+def _likely_text(function: Callable[..., Any]) -> str | None:
+    """The constant in a function's code, or the one variable that it names: most return nothing else."""
+    code = function.__code__
+    around = getattr(function, "__globals__", {})
+    values = [around.get(name) for name in code.co_names] or code.co_consts
+    texts = [each for each in values if type(each) is str]
+    return texts[-1] if texts else None
 
 
 def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
@@ -135,6 +147,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
         Origin(path, 1),
         os.path.dirname(path) if path else os.getcwd(),
         lambda: source,
+        lambda: source,
     )
 
 
@@ -160,7 +173,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
-    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text, text)
 
 
 def _checked_text(returned: Any, label: str) -> str:

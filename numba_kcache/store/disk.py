@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..model.event import Emit, Event, EventKind
@@ -207,20 +208,21 @@ class DiskStore:
             return True
         return self._spare is not None and self._spare.put(entry)
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant`, which has a `"key"`, in front of those of `family`; whether it was stored."""
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
         require_key(family)
         if self.readonly:
             return False
         self._settle()
         if self._spare is not None:
-            return self._spare.add_variant(family, variant)
+            return self._spare.add_variant(family, *variants)
         locks, nothing = self._key_locks(), lambda: None
         with locks.turn(f"{family}.manifest", nothing, _MANIFEST_WAIT_S):
             before = self._read_variants(family)
-            if before[:1] == [variant]:
+            after = reduce(merge, variants, before)
+            if after == before:
                 return True
-            header: Header = {"variants": merge(before, variant)}
+            header: Header = {"variants": after}
             return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
