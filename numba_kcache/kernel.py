@@ -19,7 +19,7 @@ from .errors import KCacheError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
-from .launch.arguments import Launch, Launcher
+from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .launchable import Launchable
@@ -84,6 +84,7 @@ class CachedKernel(Launchable):
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
+        self._layout: Layout | None = None
         self._ahead = self._read_ahead()
 
     # -- launching ----------------------------------------------------------------------------------
@@ -149,12 +150,14 @@ class CachedKernel(Launchable):
             found = self._launchers.get(device.ordinal)
             if found is not None and found[1].live[0]:
                 return found
+            resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
             key = resolution.key or f"uncached {next(_UNCACHED)}"
             stored = resolution.source in ("disk", "waited")
             entry = resolution.artifact.entries[0]
-            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
+            loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=stored)
             relaunch = functools.partial(self._relaunch, loaded)
+            layout, self._layout = self._layout, None
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
                 loaded,
@@ -162,7 +165,8 @@ class CachedKernel(Launchable):
                 strided=self._strided,
                 relaunch=relaunch,
                 attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
-                debug=self._resolver().settings.debug_launches,
+                debug=resolver.settings.debug_launches,
+                layout=layout if layout is not None and layout.parameters is entry.parameters else None,
             )
             found = launcher, loaded
             self._launchers[device.ordinal] = found
@@ -185,6 +189,9 @@ class CachedKernel(Launchable):
             resolver = self._resolver()
             found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
             text = definition.likely() if found and rests_on_text(self._plan) else None
+            if found:
+                self._layout = Layout(found[0].artifact.entries[0].parameters)
+                self._layout.idle.append(self._layout.new_buffer())
             if text is None:
                 return None
             environment = variables(NVRTC_VARIABLES)
