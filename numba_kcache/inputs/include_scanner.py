@@ -50,6 +50,7 @@ class Scan(NamedTuple):
         is_opaque: Whether it may ask about files that cannot be told from the text.
         has_clock: Whether it may expand to the time of the compile.
         has_location: Whether it may expand to a line number or a file name.
+        named: Macros that it defines as the name of a file.
     """
 
     includes: tuple[Include, ...] = ()
@@ -59,6 +60,7 @@ class Scan(NamedTuple):
     is_opaque: bool = False
     has_clock: bool = False
     has_location: bool = False
+    named: tuple[tuple[str, Include], ...] = ()
 
     @property
     def asks_files(self) -> bool:
@@ -69,7 +71,10 @@ class Scan(NamedTuple):
 PLAIN = Scan()
 """Of a text that depends on nothing but itself."""
 
-_WORDS = (b"include", b"##", b"__DATE__", b"__TIME", b"assert", b"__LINE__", b"_FILE__", b"source_loc", b"__builtin_")
+_WORDS = (
+    b"include", b"__has", b"__D", b"__T", b"E__", b"P__", b"DATE", b"TIME", b"assert", b"source_loc", b"__builtin_",
+)  # fmt: skip
+"""Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
@@ -78,6 +83,7 @@ _INCLUDE = re.compile(
     rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
 )
 _DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
+_NAMED = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)" + _GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
 _FILE_NAME = re.compile(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", re.DOTALL)
 _WRAPPER = re.compile(
     rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
@@ -87,9 +93,14 @@ _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
 
-# The longer half of each word that `##` could put together, and what all of these contain.
-_PASTED_CLOCK = re.compile(rb"\b(?:__(?:DA(?:T(?:E_?)?)?|TI(?:M(?:E_?)?)?)|(?:_?D)?A?TE__|(?:_?T)?I?ME__)\b")
-_IN_PASTED_CLOCK = (b"__DA", b"__TI", b"TE__", b"ME__")
+# What `##` could put the words together from, in this text or, with a macro of another, elsewhere: the first piece or
+# the last, or the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any as a word.
+_CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+_PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
+_PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
+_IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
+_PASTED_MIDDLE = re.compile(rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b")
+_UNDERSCORES = re.compile(rb"\b__?\b")
 _PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
 _IN_PASTED_ASK = (b"__has", b"_include")
 
@@ -105,7 +116,8 @@ def scan_includes(text: str | bytes) -> Scan:
         return (
             _without_comments(data, scan, has_trigraphs) if scan.computed or scan.is_opaque or scan.has_clock else scan
         )
-    return PLAIN
+    named = tuple(_named(data))
+    return Scan(named=named) if named else PLAIN
 
 
 def _joined(data: bytes) -> bytes:
@@ -116,12 +128,11 @@ def _joined(data: bytes) -> bytes:
 
 
 def _scan(data: bytes) -> Scan:
-    pasted = b"##" in data
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
     wrappers: dict[str, None] = {}
-    opaque = pasted and _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
+    opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         if quoted is None and angled is None:
@@ -144,13 +155,27 @@ def _scan(data: bytes) -> Scan:
         tuple(computed),
         tuple(wrappers),
         opaque,
-        b"__DATE__" in data or b"__TIME" in data or (pasted and _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK)),
+        _has_clock(data),
         any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
+        tuple(_named(data)),
     )
+
+
+def _has_clock(data: bytes) -> bool:
+    if b"__DATE__" in data or b"__TIME" in data or _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK):
+        return True
+    return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and _UNDERSCORES.search(data) is not None
 
 
 def _holds(data: bytes, parts: tuple[bytes, ...], pattern: re.Pattern[bytes]) -> bool:
     return any(part in data for part in parts) and pattern.search(data) is not None
+
+
+def _named(data: bytes) -> Iterator[tuple[str, Include]]:
+    for match in _NAMED.finditer(data):
+        name = _file_name(match[2])
+        if name is not None:
+            yield match[1].decode("ascii"), name
 
 
 def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
