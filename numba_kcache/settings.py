@@ -50,6 +50,7 @@ class Settings(NamedTuple):
     durability: Durability = "data"
     debug_launches: bool = False
     log_level: str = "warning"
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -124,6 +125,7 @@ SETTINGS = (
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
