@@ -15,8 +15,9 @@ import os
 import stat as modes
 from collections.abc import Iterable, Mapping
 
-from .closure import Closure, Doubt, HeaderFile, Uncapturable
+from .closure import Closure, HeaderFile
 from .closure_check import Match, check_closure, is_there, same_files
+from .doubt import Doubt, Uncapturable
 from .file_identity import is_older, is_settled
 from .header_survey import Header, Lookup, Survey, TooManyHeadersError
 from .header_trace import TraceResult

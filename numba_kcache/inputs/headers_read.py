@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from .closure import Doubt, Uncapturable
+from .doubt import Doubt, Uncapturable
 from .header_survey import START, Survey
 from .header_trace import TraceResult
 from .include_scanner import Form, Include, unconditional_includes
