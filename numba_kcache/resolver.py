@@ -10,6 +10,7 @@ Not here    Kernels, launches and devices (kernel, launch); what users call (cac
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
@@ -17,6 +18,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .ahead import Read, ReadAhead
@@ -224,6 +226,7 @@ class Resolver:
             if looks and (turn.found is not None or turn.waited_s > 0):
                 found = self._look_up(job, components, "waited")
                 if found is not None:
+                    self._emit(EventKind.WAITED, job, found.key, waited_s=turn.waited_s)
                     return found
             return self._compile(job, components)
 
@@ -398,18 +401,27 @@ class Resolver:
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
-            if not job.headers:
-                artifact, learned = job.build(self.toolchain, None), Learned()
-            else:
-                from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
+            with self._progress(job):
+                if not job.headers:
+                    artifact, learned = job.build(self.toolchain, None), Learned()
+                else:
+                    from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
 
-                build = functools.partial(job.build, self.toolchain)
-                artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
-        except KCacheError as error:
+                    build = functools.partial(job.build, self.toolchain)
+                    artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
+        except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
             self._emit(EventKind.COMPILE_FAILED, job, key, error=str(error))
             raise
         self._emit(EventKind.COMPILE_END, job, key, compile_time_s=artifact.compile_time_s)
         return artifact, learned
+
+    def _progress(self, job: Job) -> AbstractContextManager[None]:
+        """Says what is compiled, if it takes long."""
+        if not self.settings.progress:
+            return contextlib.nullcontext()
+        from .observe.progress import shown
+
+        return shown(f"{job.label} for {job.target.name}")
 
     def _uncached(self, job: Job) -> Resolution:
         self.refuse(job)
@@ -513,6 +525,9 @@ _process: Resolver | None = None
 _overrides: dict[str, Any] = {}
 _process_lock = threading.RLock()
 
+process_listeners = Events()
+"""Who listens to the process's cache, whichever resolver the settings lead to."""
+
 
 def process_resolver() -> Resolver:
     """The resolver of the process's own cache, made at first use from the settings in force."""
@@ -523,6 +538,7 @@ def process_resolver() -> Resolver:
                 settings = read_settings(_overrides)
                 set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
+                _process.events.subscribe(process_listeners.tell)
     return _process
 
 

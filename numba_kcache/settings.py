@@ -54,6 +54,7 @@ class Settings(NamedTuple):
     debug_launches: bool = False
     log_level: str = "warning"
     tiers: tuple[TierAddress, ...] = ()
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -159,6 +160,7 @@ SETTINGS = (
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
