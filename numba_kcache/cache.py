@@ -7,16 +7,22 @@ Not here    What the verbs do (resolver, store): they are called from here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .errors import SettingsError
+from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import CachedKernel, make_kernel
+from .model.artifact import artifact_from_header
 from .model.event import Event
 from .numba_kernel import NumbaKernel
+from .observe.detail import EntryDetail, detail
+from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
-from .resolver import Resolver, configure_process, process_resolver
+from .observe.statistics import KEY_DIGITS
+from .resolver import Resolver, configure_process, process_listeners, process_resolver
 from .settings import default_directory, read_settings
+from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
 
@@ -35,6 +41,15 @@ class KernelCache:
     def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+        self._given = {"max_size_bytes": max_size_bytes, **settings}
+
+    def __reduce__(self) -> Any:
+        """Another process gets a cache of the same directory and settings; this one's counts stay here."""
+        return functools.partial(KernelCache, self.directory or None, **self._given), ()
+
+    def __deepcopy__(self, memo: Any) -> KernelCache:
+        """The cache itself: a copied kernel uses it as well."""
+        return self
 
     @property
     def resolver(self) -> Resolver:
@@ -120,6 +135,60 @@ class KernelCache:
         """
         return self.resolver.store.entries()
 
+    def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
+        """Entries in an order, read only as far as a list needs: quick for many, and not verified.
+
+        Args:
+            by: `"age"`: used last first; `"size"`: largest first; `"cost"`: longest compilation first; `"hits"`: most
+                hits first.
+            limit: How many; None for all.
+
+        Raises:
+            OptionError: Another order.
+        """
+        from .store.listing import ORDERS
+
+        if by not in ORDERS:
+            raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}")
+        return self.resolver.store.listing(by, limit, self.history().hits)
+
+    def entry(self, key: str) -> EntryDetail:
+        """Everything that is known of one entry.
+
+        Args:
+            key: Its key, or as many of its first digits as no other has.
+
+        Raises:
+            EntryError: There is no such entry, or several, or it is damaged.
+        """
+        store, hint = self.resolver.store, "`numba-kcache list` shows them"
+        found = store.find(key) if key and not key.strip("0123456789abcdef") else []
+        if len({file.key for file in found}) != 1:
+            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
+            raise EntryError(f"cannot show the entry {key!r}", why, hint)
+        file = found[0]
+        stored = store.peek(file.key)
+        try:
+            if stored is None:
+                raise ValueError("it cannot be read, or its digest differs")
+            artifact = artifact_from_header(stored.header, stored.payloads)
+        except (ValueError, KCacheError) as error:
+            hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
+            raise EntryError(f"cannot show the entry {key!r}", f"it is damaged ({error})", hint) from None
+        return detail(
+            file.key,
+            artifact,
+            size_bytes=file.size_bytes,
+            used_s=file.used_ns / 1e9,
+            hits=self.history().hits.get(file.key[:KEY_DIGITS], 0),
+            report=stored.payloads.get("report", b""),
+        )
+
+    def history(self) -> History:
+        """What was counted in all processes by day, by entry and by reason of the miss."""
+        self.resolver.save_counts()
+        return history_of(self.resolver.store.counters.read())
+
     def verify(self) -> list[Problem]:
         """Read every file in full and set aside what is damaged, which the next launch then compiles again.
 
@@ -139,6 +208,16 @@ class _ProcessCache(KernelCache):
     def __init__(self) -> None:
         self._resolver = None
 
+    def __reduce__(self) -> Any:
+        return "_PROCESS_CACHE"
+
+    def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
+
+        What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
+        """
+        return process_listeners.subscribe(callback)
+
 
 _PROCESS_CACHE = _ProcessCache()
 
@@ -147,6 +226,9 @@ print_info = _PROCESS_CACHE.print_info
 clear = _PROCESS_CACHE.clear
 prune = _PROCESS_CACHE.prune
 entries = _PROCESS_CACHE.entries
+listing = _PROCESS_CACHE.listing
+entry = _PROCESS_CACHE.entry
+history = _PROCESS_CACHE.history
 verify = _PROCESS_CACHE.verify
 subscribe = _PROCESS_CACHE.subscribe
 

@@ -10,6 +10,7 @@ Not here    Kernels, launches and devices (kernel, launch); what users call (cac
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import threading
@@ -17,8 +18,10 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .ahead import Read, ReadAhead
 from .errors import FrozenCacheError, KCacheError, UncacheableError
 from .jobs import CUDA_SOURCE, HeaderQuestion, Job, Learned
 from .keys.components import Component, component, derive
@@ -35,13 +38,18 @@ from .store.system import missing
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
+    from .store.manifest import Variant
     from .store.memory import MemoryStore
+    from .tiers.chain import Chain, CheckedTier
+    from .tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
 _NO_KEY = "0" * 64
+_LOOKING = ("readwrite", "readonly", "frozen")
+"""Modes in which what is stored is served."""
 
 
 class Resolution(NamedTuple):
@@ -50,7 +58,7 @@ class Resolution(NamedTuple):
     Args:
         artifact: What was wanted.
         key: Its key; "" for what cannot be cached.
-        source: `"memory"`, `"disk"`, `"waited"` or `"compiled"`.
+        source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Why it cannot be cached; "" where it is.
     """
 
@@ -58,6 +66,25 @@ class Resolution(NamedTuple):
     key: str
     source: str
     uncacheable: str = ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it came from a store."""
+        return self.source in ("disk", "tier", "waited")
+
+
+class Expected(NamedTuple):
+    """A job that was made and keyed ahead of its first use.
+
+    Args:
+        job: What is expected to be wanted.
+        made_by: The compilers' components that its key holds; another object where they were asked for anew.
+        key: Its key.
+    """
+
+    job: Job
+    made_by: tuple[Component, ...]
+    key: str
 
 
 class Resolver:
@@ -74,11 +101,19 @@ class Resolver:
         self.statistics = Statistics()
         self.events.subscribe(self.statistics.listen)
         emit = self.events.emit
-        self.store = _open_store(settings, directory, emit)
+        self.local = _open_store(settings, directory, emit)
+        self.store: DiskStore | MemoryStore | Chain = self.local
+        if settings.tiers and settings.mode != "off":
+            from .tiers.opening import open_tiers
+
+            for tier in reversed(open_tiers(settings)):
+                self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
+        writes = settings.mode not in ("off", "readonly", "frozen")
+        self.ahead = ReadAhead(self.local, reads=settings.mode in _LOOKING, writes=writes)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        weakref.finalize(self, _save, self.statistics, self.store, settings.mode)
+        weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
@@ -91,9 +126,47 @@ class Resolver:
         notices: it stores under what really made the code.
         """
         if self.settings.mode != "off":
-            if self.toolchain.is_known(*wanted):
-                self._made_by[wanted] = self._ask_toolchain(*wanted)
-            self.store.get(_NO_KEY)
+            self._made_by_known(wanted)
+            self.local.get(_NO_KEY)
+
+    def mount(self, tier: Tier) -> None:
+        """Ask one more tier where the local store has nothing, before those that are asked already."""
+        from .tiers.chain import Chain
+
+        if not isinstance(self.store, Chain):
+            self.store = Chain(self.local, (), self.events.emit)
+        self.store.mount(tier)
+
+    def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:
+        """The compilers' components, where finding them means no more than looking at the record."""
+        if wanted not in self._made_by and self.toolchain.is_known(*wanted):
+            self._made_by[wanted] = self._ask_toolchain(*wanted)
+        return self._made_by.get(wanted)
+
+    def read_ahead(self, file: str, label: str, most: int) -> list[Read]:
+        """Read the artifacts that a kernel led to last time, newest first; for decorations.
+
+        Args:
+            file: The file that defines the kernel.
+            label: What people call it.
+            most: How many are worth it.
+        """
+        return self.ahead.expect(file, label, self._read, most)
+
+    def key_ahead(self, job: Job) -> Expected | None:
+        """Key a job before its first use; None where that would have to look for compilers, or at headers."""
+        if job.uncacheable or job.headers or self.settings.mode not in _LOOKING:
+            return None
+        made_by = self._made_by_known((job.libraries, job.distributions))
+        return None if made_by is None else Expected(job, made_by, derive(job.components + made_by))
+
+    def resolve_expected(self, expected: Expected) -> Resolution | None:
+        """What was read ahead for a job that is wanted now; None where it is not there, or other compilers are."""
+        job, made_by, key = expected
+        if self._made_by.get((job.libraries, job.distributions)) is not made_by or key in self._memory:
+            return None
+        read = self.ahead.take(key)
+        return None if read is None else self._hit(job, key, read.artifact, "disk", read.read_time_s)
 
     # -- keys ---------------------------------------------------------------------------------------
 
@@ -123,8 +196,15 @@ class Resolver:
 
     # -- resolution ---------------------------------------------------------------------------------
 
-    def resolve(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Resolution:
+    def resolve(
+        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
+    ) -> Resolution:
         """Find the artifact of a job, or of one of `others` that will do as well; build the first if none is there.
+
+        Args:
+            job: What is wanted.
+            others: What will do as well.
+            stand_ins: What will do where nothing is compiled, or not here: in frozen mode and from read-only tiers.
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
@@ -133,16 +213,11 @@ class Resolver:
         if job.uncacheable:
             return self._uncached(job)
         components = self.components(job)
-        looks = self.settings.mode not in ("off", "refresh", "verify")
+        looks = self.settings.mode in _LOOKING
         if looks:
-            found = self._look_up(job, components)
+            found = self._find(job, components, others, stand_ins)
             if found is not None:
                 return found
-            for make in others:
-                other = make()
-                found = self._look_up(other, self.components(other))
-                if found is not None:
-                    return found
         if self.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"
@@ -151,6 +226,7 @@ class Resolver:
             if looks and (turn.found is not None or turn.waited_s > 0):
                 found = self._look_up(job, components, "waited")
                 if found is not None:
+                    self._emit(EventKind.WAITED, job, found.key, waited_s=turn.waited_s)
                     return found
             return self._compile(job, components)
 
@@ -167,50 +243,109 @@ class Resolver:
             self.events.emit(trouble("cubin", error))
             return
         records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time()}
+        report = {"components": records, "created_s": time.time(), "built": built_here()}
         payloads = {
             "cubin": artifact.cubin,
             **artifact.extras,
             "report": json.dumps(report, default=bytes.hex).encode(),
         }
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
-            variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
-            self.store.add_variant(family_of(components), variant)
+            variant = variant_of(key, artifact.target.name, derive(components))
+            self.store.add_variant(family_of(components), {**variant, **learned.variant})
 
-    def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
+    def _find(
+        self,
+        job: Job,
+        components: Sequence[Component],
+        others: Iterable[Callable[[], Job]],
+        stand_ins: Iterable[Callable[[], Job]],
+    ) -> Resolution | None:
+        found = self._look_up(job, components)
+        wanted = [(job, components)]
+        for make in others if found is None else ():
+            other = make()
+            wanted.append((other, self.components(other)))
+            found = self._look_up(*wanted[-1])
+            if found is not None:
+                break
+        if found is None and (self.store is not self.local or self.settings.mode == "frozen"):
+            found = self._look_further(wanted, stand_ins)
+        return found
+
+    def _look_further(
+        self, wanted: Iterable[tuple[Job, Sequence[Component]]], stand_ins: Iterable[Callable[[], Job]]
+    ) -> Resolution | None:
+        """Look in every tier for what is wanted; then, where that will do, for what can stand in for it."""
+        tiers: Sequence[CheckedTier] = () if self.store is self.local else self.store.tiers  # type: ignore[union-attr]
+        for job, components in wanted:
+            for tier in tiers:
+                found = self._look_up(job, components, tier=tier)
+                if found is not None:
+                    return found
+        frozen = self.settings.mode == "frozen"
+        lenient = [*([None] if frozen else []), *(tier for tier in tiers if frozen or tier.readonly)]
+        for make in stand_ins if lenient else ():
+            job = make()
+            components = self.components(job)
+            for place in lenient:
+                found = self._look_up(job, components, tier=place)
+                if found is not None:
+                    return found
+        return None
+
+    def _look_up(
+        self, job: Job, components: Sequence[Component], source: str = "disk", tier: CheckedTier | None = None
+    ) -> Resolution | None:
+        """Look in the local store, or in one tier."""
         start = time.perf_counter()
-        key = self._key_by_headers(job.headers, components) if job.headers else derive(components)
+        any_compiler = self._any_compiler(components) or (tier is not None and tier.readonly)
+        variant: Variant | None = None
+        if job.headers:
+            key, variant = self._key_by_headers(job.headers, components, any_compiler, tier)
+        else:
+            key = derive(components)
         if key is not None:
             artifact = self._memory.get(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, "memory", 0.0)
-            artifact = self._read(key)
-            if artifact is not None:
-                return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        if not job.headers and self._any_compiler(components):
-            for variant in self.store.get_manifest(family_of(components)):
+            read = self.ahead.take(key) if tier is None else None
+            if read is not None:
+                return self._hit(job, key, read.artifact, source, read.read_time_s)
+            artifact = self._read(key, tier)
+        else:
+            artifact = None
+        if artifact is None and not job.headers and any_compiler:
+            for variant in (tier or self.local).get_manifest(family_of(components)):
                 key = str(variant.get("key"))
-                artifact = self._read(key)
+                artifact = self._read(key, tier)
                 if artifact is not None:
-                    return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        return None
+                    break
+        if artifact is None or key is None:
+            return None
+        if tier is not None:
+            source, request = "tier", derive(components)
+            tier.keep_variant(family_of(components), variant or variant_of(key, artifact.target.name, request))
+        return self._hit(job, key, artifact, source, time.perf_counter() - start)
 
-    def _key_by_headers(self, texts: Sequence[HeaderQuestion], components: Sequence[Component]) -> str | None:
+    def _key_by_headers(
+        self, texts: Sequence[HeaderQuestion], components: Sequence[Component], any_compiler: bool, tier: Any
+    ) -> tuple[str | None, Variant | None]:
+        """The key that a closure seen leads to, and its variant of the manifest."""
         from .closures import find_key
 
         family = family_of(components)
-        variants = self.store.get_manifest(family)
+        variants = (tier or self.local).get_manifest(family)
         if not variants:
-            return None
-        any_compiler = self._any_compiler(components)
+            return None, None
         searches = [each.search(self.toolchain) for each in texts]
         found = find_key(variants, components, searches, any_compiler=any_compiler)
-        if found.renewed is not None and self.settings.mode == "readwrite":
-            self.store.add_variant(family, found.renewed)
-        return found.key
+        if found.renewed is not None and tier is None and self.settings.mode == "readwrite":
+            self.local.add_variant(family, found.renewed)
+        return found.key, found.renewed or found.variant
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self._emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)
@@ -222,15 +357,17 @@ class Resolver:
         compilers = next(each.value for each in components if each.name == "compilers")
         return isinstance(compilers, dict) and None in compilers.values()
 
-    def _read(self, key: str) -> Artifact | None:
-        entry = self.store.get(key)
+    def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
+        entry = self.local.get(key)
+        if entry is None and tier is not None:
+            entry = tier.get(key)
         return None if entry is None else self._artifact(entry)
 
     def _artifact(self, entry: StoredEntry) -> Artifact | None:
         try:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
-            self.store.remove(entry.key)
+            self.local.remove(entry.key)
             self.events.emit(Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"}))
             return None
 
@@ -251,6 +388,7 @@ class Resolver:
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             self.store_artifact(actual, learned, artifact, key)
+            self.ahead.learn(job.file, job.label, key, artifact)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
@@ -263,18 +401,27 @@ class Resolver:
     def _build(self, job: Job, key: str) -> tuple[Artifact, Learned]:
         self._emit(EventKind.COMPILE_BEGIN, job, key)
         try:
-            if not job.headers:
-                artifact, learned = job.build(self.toolchain, None), Learned()
-            else:
-                from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
+            with self._progress(job):
+                if not job.headers:
+                    artifact, learned = job.build(self.toolchain, None), Learned()
+                else:
+                    from .closures import compile_and_learn  # 15 ms that a source without includes need not pay
 
-                build = functools.partial(job.build, self.toolchain)
-                artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
-        except KCacheError as error:
+                    build = functools.partial(job.build, self.toolchain)
+                    artifact, learned = compile_and_learn(build, job.headers, self.toolchain)
+        except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
             self._emit(EventKind.COMPILE_FAILED, job, key, error=str(error))
             raise
         self._emit(EventKind.COMPILE_END, job, key, compile_time_s=artifact.compile_time_s)
         return artifact, learned
+
+    def _progress(self, job: Job) -> AbstractContextManager[None]:
+        """Says what is compiled, if it takes long."""
+        if not self.settings.progress:
+            return contextlib.nullcontext()
+        from .observe.progress import shown
+
+        return shown(f"{job.label} for {job.target.name}")
 
     def _uncached(self, job: Job) -> Resolution:
         self.refuse(job)
@@ -311,6 +458,7 @@ class Resolver:
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
+        self.ahead.forget()
         self.toolchain.forget()
         self._made_by.clear()
         for kernel in list(self.users):
@@ -319,15 +467,15 @@ class Resolver:
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
-        _save(self.statistics, self.store, self.settings.mode)
+        _save(self.statistics, self.local, self.settings.mode, self.ahead)
 
     def lifetime(self) -> Counts:
         """What was counted in all processes since the cache began, this one included."""
         self.save_counts()
-        return Counts(self.store.counters.read())
+        return Counts(self.local.counters.read())
 
     def _load_record(self, name: str) -> Record | None:
-        for variant in self.store.get_manifest(name):
+        for variant in self.local.get_manifest(name):
             record = variant.get("record")
             if isinstance(record, dict):
                 return record
@@ -335,7 +483,7 @@ class Resolver:
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode not in ("off", "readonly", "frozen"):
-            self.store.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
+            self.local.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
 
     def _emit(self, kind: EventKind, job: Job, key: str, **fields: Any) -> None:
         self.events.emit(Event(kind, {"kernel": job.label, "target": job.target.name, "key": key, **fields}))
@@ -377,6 +525,9 @@ _process: Resolver | None = None
 _overrides: dict[str, Any] = {}
 _process_lock = threading.RLock()
 
+process_listeners = Events()
+"""Who listens to the process's cache, whichever resolver the settings lead to."""
+
 
 def process_resolver() -> Resolver:
     """The resolver of the process's own cache, made at first use from the settings in force."""
@@ -387,6 +538,7 @@ def process_resolver() -> Resolver:
                 settings = read_settings(_overrides)
                 set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
+                _process.events.subscribe(process_listeners.tell)
     return _process
 
 
@@ -408,7 +560,8 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str, ahead: ReadAhead) -> None:
+    ahead.save()
     unsaved = statistics.take_unsaved()
     if unsaved and mode not in ("off", "readonly", "frozen"):
         store.counters.add(unsaved)
@@ -419,12 +572,28 @@ def family_of(components: Sequence[Component]) -> str:
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
 
 
+def variant_of(key: str, target: str, request: str) -> Variant:
+    """How a family's manifest names an entry: its key, its target, and the request with compilers and versions."""
+    return {"key": key, "target": target, "request": request}
+
+
+def built_here() -> dict[str, str]:
+    """Where an entry is made, for people who look at it later."""
+    import platform
+
+    python = platform.python_implementation() + " " + platform.python_version()
+    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
+
+
 def _contradiction(artifact: Artifact) -> str:
     from .model.cubin import contradiction  # a hit goes without it
 
     major, minor = artifact.target.cc
     symbols = [entry.symbol for entry in artifact.entries]
-    return "" if artifact.target.virtual else contradiction(artifact.cubin, major * 10 + minor, symbols)
+    if artifact.target.virtual or "ltoir" in artifact.extras:  # there is no cubin yet
+        return ""
+    is_given = artifact.kind in ("cubin", "fatbin")  # by the user: it may be for an earlier minor
+    return contradiction(artifact.cubin, major * 10 + minor, symbols, is_exact=not is_given)
 
 
 def _uncacheable(job: Job, why: str) -> UncacheableError:

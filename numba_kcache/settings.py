@@ -13,9 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import SettingsError
+
+if TYPE_CHECKING:  # a start without tiers goes without it
+    from .model.tier_address import TierAddress
 
 Durability = Literal["none", "data", "full"]
 
@@ -50,15 +53,18 @@ class Settings(NamedTuple):
     durability: Durability = "data"
     debug_launches: bool = False
     log_level: str = "warning"
+    tiers: tuple[TierAddress, ...] = ()
+    progress: bool = True
 
 
 class Setting(NamedTuple):
-    """One row: how a setting is called, read and described."""
+    """One row: how a setting is called, read and described; and how a value is shown, where it may hold a secret."""
 
     name: str
     variable: str
     read: Callable[[Any], Any]
     meaning: str
+    show: Callable[[Any], str] = repr
 
 
 def _directory(value: Any) -> str:
@@ -68,7 +74,12 @@ def _directory(value: Any) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _size_bytes(value: Any) -> int:
+def size_bytes(value: Any) -> int:
+    """A size in bytes from a number or text such as `"512MB"`.
+
+    Raises:
+        ValueError: It is no size.
+    """
     if type(value) is int:
         size = value
     else:
@@ -109,9 +120,38 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
     return read
 
 
+def _tiers(value: Any) -> tuple[TierAddress, ...]:
+    from .model.tier_address import parse_tier
+
+    tiers = [parse_tier(text) for text in _listed(value)]
+    return tuple(
+        tier._replace(place=_directory(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
+    )
+
+
+def _listed(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [text.strip() for text in value.split(",") if text.strip()]
+    each = [value] if isinstance(value, os.PathLike) else list(value)
+    texts = [os.fspath(item) for item in each]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("it is not a list of paths and URLs")
+    return texts
+
+
+def _shown_tiers(value: Any) -> str:
+    from .model.tier_address import shown_place
+
+    if isinstance(value, str):
+        return repr(",".join(shown_place(text) for text in value.split(",")))
+    if isinstance(value, (list, tuple)):
+        return repr([shown_place(each) if isinstance(each, str) else each for each in value])
+    return repr(value)
+
+
 SETTINGS = (
     Setting("directory", "NUMBA_KCACHE_DIR", _directory, "where entries are kept"),
-    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", _size_bytes, "bytes on disk before the least recently used go"),
+    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "bytes on disk before the least recently used go"),
     Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "entries on disk before the least recently used go"),
     Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
@@ -119,6 +159,8 @@ SETTINGS = (
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
+    Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -153,7 +195,7 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         return setting.read(value)
     except (ValueError, TypeError) as error:
         raise SettingsError(
-            f"cannot use {setting.name} = {value!r} from {origin}", str(error), setting.meaning
+            f"cannot use {setting.name} = {setting.show(value)} from {origin}", str(error), setting.meaning
         ) from None
 
 
@@ -192,8 +234,22 @@ def default_directory() -> str | None:
 
 
 def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """Those of the environment variables `names` that are set."""
+    """Those of the environment variables `names` that are set.
+
+    Mostly none is: CPython's own table is asked for that, where it is what it was, for each name that is not there
+    costs `os.environ` two exceptions.
+    """
+    table = getattr(os.environ, "_data", None)
+    if type(table) is dict and table and type(next(iter(table))) is bytes:
+        encoded = _encoded.get(names)
+        if encoded is None:
+            encoded = _encoded[names] = frozenset(map(os.fsencode, names))
+        if encoded.isdisjoint(table):
+            return {}
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+_encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def site_directories() -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..model.event import Emit, Event, EventKind, trouble
@@ -24,11 +25,12 @@ from .layers import ABSENT, Layers
 from .manifest import Variant, merge, variants_of
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
-from .tree import Tree, remove
+from .tree import Found, Tree, remove
 
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
     from .counters import CounterFile
     from .limits import Limits
+    from .listing import Order
     from .locks import Turn
     from .memory import MemoryCounters, MemoryStore
 
@@ -178,7 +180,10 @@ class DiskStore:
         Raises:
             ValueError, TypeError: The entry is not one that can be stored.
         """
-        data = encode_entry(entry)
+        return self.put_encoded(entry.key, encode_entry(entry))
+
+    def put_encoded(self, key: str, data: bytes) -> bool:
+        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
         if self.readonly:
             return False
         if len(data) > self.max_size_bytes:
@@ -187,24 +192,25 @@ class DiskStore:
         layers = self.layers
         layers.settle()
         if layers.front is not None:
-            layers.front.put(entry)
-        if layers.spare is None and self._write(ENTRY, entry.key, data):
+            layers.front.put_encoded(key, data)
+        if layers.spare is None and self._write(ENTRY, key, data):
             return True
-        return layers.spare is not None and layers.spare.put(entry)
+        return layers.spare is not None and layers.spare.put_encoded(key, data)
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant`, which has a `"key"`, in front of those of `family`; whether it was stored."""
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
         require_key(family)
         if self.readonly:
             return False
         self.layers.settle()
         if self.layers.spare is not None:
-            return self.layers.spare.add_variant(family, variant)
+            return self.layers.spare.add_variant(family, *variants)
         with self.layers.locks().turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
             before = self._read_variants(family)
-            if before[:1] == [variant]:
+            after = reduce(merge, variants, before)
+            if after == before:
                 return True
-            header: Header = {"variants": merge(before, variant)}
+            header: Header = {"variants": after}
             return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
@@ -308,6 +314,32 @@ class DiskStore:
             yield from listed(self._tree)
         if self.layers.spare is not None:
             yield from self.layers.spare.entries()
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        from .listing import listed, ordered
+
+        found = listed(self._files(), by=by, limit=limit, hits=hits)
+        spare = self.layers.spare
+        return found if spare is None else ordered([*found, *spare.listing(by, limit, hits)], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The files of the entries whose key begins with `prefix`."""
+        found = [file for file in self._files() if file.key.startswith(prefix)]
+        return found if self.layers.spare is None else [*found, *self.layers.spare.find(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(ENTRY, require_key(key))
+        try:
+            if self.layers.is_usable():
+                return decode_entry(self._tree.read(path, None), key)
+        except (DamagedEntry, OSError):
+            pass
+        return None if self.layers.spare is None else self.layers.spare.peek(key)
+
+    def _files(self) -> Iterator[Found]:
+        return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())
 
     def verify(self) -> list[Problem]:
         """Read every file in full; what is damaged is moved aside, and said with the reason."""

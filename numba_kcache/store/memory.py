@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
+from typing import TYPE_CHECKING
 
 from .entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_sizes, require_key
 from .eviction import LOW_WATER, choose
@@ -18,6 +20,9 @@ from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
 from .report import EntryInfo, Problem, Removed, Usage
 from .tree import Found
+
+if TYPE_CHECKING:
+    from .listing import Order
 
 
 class MemoryStore:
@@ -45,18 +50,22 @@ class MemoryStore:
 
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of whatever its key led to; whether it was stored."""
-        return self._write(ENTRY, entry)
+        return self.put_encoded(entry.key, encode_entry(entry))
+
+    def put_encoded(self, key: str, data: bytes) -> bool:
+        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+        return self._write(ENTRY, key, data)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         manifest = self._read(MANIFEST, family)
         return variants_of(manifest.header) if manifest is not None else []
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant` in front of those of `family`; whether it was stored."""
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants` in front of those of `family`, the last foremost; whether it was stored."""
         with self._mutex:
-            variants = merge(self.get_manifest(family), variant)
-            return self._write(MANIFEST, StoredEntry(family, {"variants": variants}, {}))
+            header = {"variants": reduce(merge, variants, self.get_manifest(family))}
+            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
@@ -68,6 +77,21 @@ class MemoryStore:
             if file.kind == ENTRY:
                 entry = decode_entry(self._files[ENTRY, file.key][0], file.key)
                 yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order."""
+        from .listing import HITS_DIGITS, ordered
+
+        return ordered([each._replace(hits=hits.get(each.key[:HITS_DIGITS], 0)) for each in self.entries()], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The entries whose key begins with `prefix`."""
+        return [file for file in self._walk() if file.kind == ENTRY and file.key.startswith(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """The entry of `key`; looking does not count as use."""
+        data, _ = self._files.get((ENTRY, require_key(key)), (None, 0))
+        return None if data is None else decode_entry(data, key)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
@@ -106,13 +130,12 @@ class MemoryStore:
             self._files[kind, key] = data, int(self._clock() * 1e9)
         return decode_entry(data, key, kind)
 
-    def _write(self, kind: int, entry: StoredEntry) -> bool:
-        data = encode_entry(entry, kind)
+    def _write(self, kind: int, key: str, data: bytes) -> bool:
         if len(data) > self.max_size_bytes:
             return False
         with self._mutex:
-            self._files.pop((kind, entry.key), None)
-            self._files[kind, entry.key] = data, int(self._clock() * 1e9)
+            self._files.pop((kind, key), None)
+            self._files[kind, key] = data, int(self._clock() * 1e9)
             self._evict(self.max_size_bytes, None, LOW_WATER)
         return True
 

@@ -10,7 +10,8 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.inputs import include_scanner, tree_scans
-from numba_kcache.inputs.closure import Closure, Uncapturable
+from numba_kcache.inputs.closure import Closure
+from numba_kcache.inputs.doubt import Uncapturable
 from numba_kcache.inputs.headers import learn_closure, survey_headers
 from numba_kcache.inputs.tree_scans import Record, TreeScans, save_scans
 from tests.support.header_projects import Project, in_tree, later_ns
