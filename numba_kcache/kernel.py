@@ -186,7 +186,8 @@ class CachedKernel(Launchable):
                 raise
             newest = error.newest.as_virtual
             reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
-            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            fields = {"kernel": self._plan.definition.label, "target": target.name, "reason": reason}
+            self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
             return self._resolve(newest, None)
 
     def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:

@@ -23,6 +23,7 @@ class EventKind(StrEnum):
     EVICTED     Entries were removed to keep the limits: entries, size_bytes.
     DAMAGED     An entry or manifest failed verification and was moved aside: key, reason.
     UNCACHEABLE A kernel runs uncached: kernel, reason.
+    FALLBACK    A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
     TROUBLE     The cache could not do something and went on without: where, error.
     """
 
@@ -37,6 +38,7 @@ class EventKind(StrEnum):
     EVICTED = "evicted"
     DAMAGED = "damaged"
     UNCACHEABLE = "uncacheable"
+    FALLBACK = "fallback"
     TROUBLE = "trouble"
 
 
