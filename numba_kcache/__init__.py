@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, entries, info, print_info, prune, subscribe, verify
+    from .cache import KernelCache, clear, configure, entries, explain, info, print_info, prune, subscribe, verify
     from .errors import (
         ArgumentError,
         BundleError,
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     )
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
+    from .model.reason import Reason, ReasonKind
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
+    from .observe.explain import Explanation
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
 
 _HOMES = {
-    "cache": ("KernelCache", "clear", "configure", "entries", "info", "print_info", "prune", "subscribe", "verify"),
+    "cache": (
+        "KernelCache", "clear", "configure", "entries", "explain", "info", "print_info", "prune", "subscribe", "verify",
+    ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
@@ -45,6 +49,8 @@ _HOMES = {
     "numba_hook": ("install", "uninstall"),
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
+    "model.reason": ("Reason", "ReasonKind"),
+    "observe.explain": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
 }  # fmt: skip
@@ -61,6 +67,7 @@ __all__ = [
     "EntryInfo",
     "Event",
     "EventKind",
+    "Explanation",
     "FrozenCacheError",
     "KCacheError",
     "KCacheWarning",
@@ -72,6 +79,8 @@ __all__ = [
     "NumbaKernel",
     "OptionError",
     "Problem",
+    "Reason",
+    "ReasonKind",
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
@@ -80,6 +89,7 @@ __all__ = [
     "clear",
     "configure",
     "entries",
+    "explain",
     "info",
     "install",
     "print_info",

@@ -8,9 +8,9 @@ Not here    What the verbs do (resolver, store): they are called from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import SettingsError
+from .errors import OptionError, SettingsError
 from .kernel import CachedKernel, make_kernel
 from .model.event import Event
 from .numba_kernel import NumbaKernel
@@ -18,6 +18,9 @@ from .observe.info import CacheInfo, cache_info
 from .resolver import Resolver, configure_process, process_resolver
 from .settings import default_directory, read_settings
 from .store.report import EntryInfo, Problem
+
+if TYPE_CHECKING:
+    from .observe.explain import Explanation
 
 
 class KernelCache:
@@ -128,6 +131,27 @@ class KernelCache:
         """
         return self.resolver.store.verify()
 
+    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether a kernel is in the cache and where, and if not, every difference from what is.
+
+        Never compiles, and never changes the store.
+
+        Args:
+            kernel: Of `cached_kernel`; or the key of an entry, which tells what it is and how others of its kernel
+                differ from it.
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: Of a Numba kernel; None for its own, or the first that was used.
+
+        Raises:
+            OptionError: It is neither a kernel nor a key, or has no signature.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if isinstance(kernel, str) and len(kernel) == 64 and not kernel.strip("0123456789abcdef"):
+            return self.resolver.explain_key(kernel)
+        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
+            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
+        return kernel.explain(arch, signature)
+
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
         return self.resolver.events.subscribe(callback)
@@ -148,6 +172,7 @@ clear = _PROCESS_CACHE.clear
 prune = _PROCESS_CACHE.prune
 entries = _PROCESS_CACHE.entries
 verify = _PROCESS_CACHE.verify
+explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe
 
 

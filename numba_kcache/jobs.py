@@ -19,7 +19,7 @@ from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import LinkInput, SourceRequest
+from .model.request import LinkInput, Origin, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.diagnostics import first_line
@@ -50,6 +50,7 @@ class Job(NamedTuple):
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
+        texts: Gives the user's texts by component, and where each stands: for explanations.
     """
 
     label: str
@@ -61,6 +62,7 @@ class Job(NamedTuple):
     uncacheable: str = ""
     strict: bool = False
     headers: tuple[HeaderQuestion, ...] = ()
+    texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
 
 
 class HeaderQuestion(NamedTuple):
@@ -195,6 +197,10 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         )  # fmt: skip
         return build_source(request, toolchain.include_dirs() if has_source else (), trace)
 
+    def texts() -> dict[str, tuple[str, Origin]]:
+        start = first_line(text, definition.origin) or 0
+        return {"source": (normalised_ptx(text) if kind == "ptx" else text, Origin(definition.origin.path, start))}
+
     uncacheable, headers = _read_off(kind, text, link, options)
     return Job(
         label=definition.label,
@@ -206,6 +212,7 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         uncacheable=uncacheable,
         strict=plan.strict,
         headers=headers,
+        texts=texts,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import CompileError, NoDeviceError, UncacheableError
 from .jobs import Job
@@ -23,6 +23,9 @@ from .launch.numba_overload import make_overload
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
 from .resolver import Resolution, Resolver
+
+if TYPE_CHECKING:
+    from .observe.explain import Explanation
 
 Types = tuple[Any, ...]
 
@@ -110,6 +113,13 @@ class DispatcherCache:
     def job(self, types: Types, target: Target) -> Job:
         """The request of one signature for a target, as the function is now."""
         return numba_job(self._plan, read_function(self._plan), types, target, None)
+
+    def explain(self, types: Types, target: Target) -> Explanation:
+        """Whether one signature is in the cache for a target, and if not, why not. Nothing changes."""
+        read = read_function(self._plan)
+        others = (target.plain,) if target.suffix else ()
+        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in others)
+        return self._resolver().explain(numba_job(self._plan, read, types, target, None), as_well)
 
     def resolved(self) -> dict[tuple[Types, Target], Resolution]:
         """What has been resolved up to now."""

@@ -42,6 +42,7 @@ from .resolver import Resolver, process_resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
 
 _LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared"))
 """Launch attributes that Numba has no option for."""
@@ -278,6 +279,19 @@ class NumbaKernel(Launchable):
         """
         types = self._signatures(signature)[0]
         return self._resolver().key(self._parts()[1].job(types, self._targets(arch)[0]))
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target and signature, and if not, why not. Never compiles.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: As Numba takes it; None for the kernel's own, or the first that was launched or compiled.
+
+        Raises:
+            OptionError: There is no signature.
+            NoDeviceError: No target is named and there is no device.
+        """
+        return self._parts()[1].explain(self._signatures(signature)[0], self._targets(arch)[0])
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""

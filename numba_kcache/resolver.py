@@ -11,7 +11,6 @@ Not here    Kernels, launches and devices (kernel, launch); what users call (cac
 from __future__ import annotations
 
 import functools
-import json
 import threading
 import time
 import weakref
@@ -35,10 +34,16 @@ from .store.system import missing
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
+    from .history import Missed, Past
+    from .model.reason import Reason
+    from .observe.explain import Explanation
     from .store.memory import MemoryStore
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
+
+EXPLAINED_LIMIT = 4096
+"""Compiles of which a process remembers why; when there are more, it begins anew."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
 _NO_KEY = "0" * 64
@@ -74,7 +79,10 @@ class Resolver:
         self.statistics = Statistics()
         self.events.subscribe(self.statistics.listen)
         emit = self.events.emit
-        self.store = _open_store(settings, directory, emit)
+        self._damaged: dict[str, str] = {}
+        self._compiled_for: dict[str, tuple[Reason, ...]] = {}
+        self._is_looking = False
+        self.store = _open_store(settings, directory, functools.partial(_tell, emit, self._damaged))
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -144,9 +152,7 @@ class Resolver:
                 if found is not None:
                     return found
         if self.settings.mode == "frozen":
-            raise FrozenCacheError(
-                f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"
-            )
+            raise self._frozen(job, components)
         with self.store.building(derive(components)) as turn:
             if looks and (turn.found is not None or turn.waited_s > 0):
                 found = self._look_up(job, components, "waited")
@@ -154,8 +160,10 @@ class Resolver:
                     return found
             return self._compile(job, components)
 
-    def store_artifact(self, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str) -> None:
-        """Publish an artifact under its key, and name it in its family's manifest.
+    def store_artifact(
+        self, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
+    ) -> None:
+        """Publish an artifact under its key, and name it in its family's manifest and its kernel's history.
 
         Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
         there must not outlive this process.
@@ -166,16 +174,15 @@ class Resolver:
             error = f"cannot store {names} for {artifact.target}: {wrong}"
             self.events.emit(Event(EventKind.TROUBLE, {"where": "cubin", "error": error}))
             return
-        records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time()}
-        payloads = {
-            "cubin": artifact.cubin,
-            **artifact.extras,
-            "report": json.dumps(report, default=bytes.hex).encode(),
-        }
+        from . import history  # a hit goes without it
+
+        everything = (*components, *learned.components)
+        payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(job, everything)}
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
+            family = family_of(components)
             variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
-            self.store.add_variant(family_of(components), variant)
+            self.store.add_variant(family, variant)
+            history.note(self.store, job, everything, key, family)
 
     def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
         start = time.perf_counter()
@@ -231,12 +238,14 @@ class Resolver:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
             self.store.remove(entry.key)
-            self.events.emit(Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"}))
+            event = Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"})
+            _tell(self.events.emit, self._damaged, event)
             return None
 
     def _compile(self, job: Job, components: Sequence[Component]) -> Resolution:
         key = derive(components)
-        self._emit(EventKind.MISS, job, key, reason="not stored")
+        reasons = self._missed(job, components).reasons
+        self._emit(EventKind.MISS, job, key, **_told(reasons))
         artifact, learned = self._build(job, key)
         if learned.doubt:
             if job.strict:
@@ -247,10 +256,13 @@ class Resolver:
         actual = self.components(job)  # the libraries are loaded now: these made the code
         key = derive((*actual, *learned.components))
         self._remember(key, artifact)
+        if len(self._compiled_for) >= EXPLAINED_LIMIT:
+            self._compiled_for.clear()
+        self._compiled_for[key] = reasons
         if self.settings.mode == "verify":
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
-            self.store_artifact(actual, learned, artifact, key)
+            self.store_artifact(job, actual, learned, artifact, key)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
@@ -294,7 +306,69 @@ class Resolver:
             raise _uncacheable(job, job.uncacheable)
         self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
         if not is_counted:
-            self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
+            from .model.reason import Reason, ReasonKind
+
+            reasons = (Reason(ReasonKind.UNCACHEABLE, new=job.uncacheable),)
+            self._emit(EventKind.MISS, job, "", reason=job.uncacheable, reasons=reasons)
+
+    # -- explaining ---------------------------------------------------------------------------------
+
+    def _missed(self, job: Job, components: Sequence[Component]) -> Missed:
+        """Why a job was not found."""
+        from .history import Missed, why_missed
+        from .model.reason import Reason, ReasonKind
+
+        if self.settings.mode in ("off", "refresh", "verify"):
+            return Missed((Reason(ReasonKind.MODE, new=self.settings.mode),))
+        try:
+            return why_missed(job, components, self._past(components))
+        except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
+            return Missed((Reason(ReasonKind.UNKNOWN),))
+
+    def _past(self, components: Sequence[Component] = ()) -> Past:
+        from .history import Past
+
+        any_compiler = bool(components) and self._any_compiler(components)
+        return Past(self.store, self.toolchain, self._memory, self._damaged, any_compiler)
+
+    def _frozen(self, job: Job, components: Sequence[Component]) -> FrozenCacheError:
+        from .observe.explain import summary
+
+        why = f"the cache is frozen and does not hold it: {summary(self._missed(job, components).reasons)}"
+        return FrozenCacheError(f"cannot compile {job.label} for {job.target}", why, "warm it up")
+
+    def explain(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Explanation:
+        """Whether a job, or one of `others` that will do as well, is a hit; if not, why not. Changes nothing."""
+        from .history import explain
+        from .model.reason import Reason, ReasonKind
+        from .observe.explain import Explanation
+
+        if job.uncacheable:
+            reason = Reason(ReasonKind.UNCACHEABLE, new=job.uncacheable)
+            return Explanation(job.label, job.target.name, "", "uncacheable", reasons=(reason,))
+        before, self._is_looking = self._is_looking, True
+        try:
+            found = None
+            for each in (job, *(make() for make in others)):
+                components = self.components(each)
+                told = explain(each, components, self._past(components), family_of)
+                if told.is_hit:
+                    found = told._replace(compiled_for=self._compiled_for.get(told.key, ()))
+                    break
+                found = found or told
+        finally:
+            self._is_looking = before
+        assert found is not None
+        if self.settings.mode in ("off", "refresh", "verify"):
+            missed = (Reason(ReasonKind.MODE, new=self.settings.mode), *found.reasons)
+            return found._replace(outcome="miss", source="", reasons=missed)
+        return found
+
+    def explain_key(self, key: str) -> Explanation:
+        """What a stored entry is, and in what the others of its kernel differ from it. Changes nothing."""
+        from .history import explain_key
+
+        return explain_key(key, self._past())
 
     # -- memory and records -------------------------------------------------------------------------
 
@@ -311,6 +385,8 @@ class Resolver:
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
+        self._compiled_for.clear()
+        self._damaged.clear()
         self.toolchain.forget()
         self._made_by.clear()
         for kernel in list(self.users):
@@ -334,7 +410,7 @@ class Resolver:
         return None
 
     def _save_record(self, name: str, record: Record) -> None:
-        if self.settings.mode not in ("off", "readonly", "frozen"):
+        if self.settings.mode not in ("off", "readonly", "frozen") and not self._is_looking:
             self.store.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
 
     def _emit(self, kind: EventKind, job: Job, key: str, **fields: Any) -> None:
@@ -405,6 +481,19 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
 def family_of(components: Sequence[Component]) -> str:
     """The name of the manifest that lists what was stored for these components, whoever compiled it."""
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
+
+
+def _tell(emit: Emit, damaged: dict[str, str], event: Event) -> None:
+    """Pass on an event of the store, and keep what was damaged: it explains the miss that follows."""
+    if event.kind is EventKind.DAMAGED:
+        damaged[str(event.fields.get("key"))] = str(event.fields.get("reason"))
+    emit(event)
+
+
+def _told(reasons: tuple[Reason, ...]) -> dict[str, Any]:
+    from .observe.explain import summary
+
+    return {"reason": summary(reasons), "reasons": reasons}
 
 
 def _contradiction(artifact: Artifact) -> str:

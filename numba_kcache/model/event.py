@@ -15,7 +15,7 @@ class EventKind(StrEnum):
 
     HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s,
                 load_time_s.
-    MISS        A resolution found nothing: kernel, key, target, reason.
+    MISS        A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
     WAITED      Another thread or process compiled it meanwhile: kernel, key, waited_s.
     COMPILE_BEGIN / COMPILE_END / COMPILE_FAILED   kernel, key, target, and seconds or error.
     LOAD        A module was loaded on a device: kernel, key, device, load_time_s.

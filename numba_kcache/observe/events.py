@@ -48,7 +48,9 @@ class Events:
         if event.kind in _QUIET:
             return  # the log has nothing of them: emitting costs a warm start next to nothing
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
-            _logger().info("%s %s", event.kind, dict(event.fields))
+            _logger().info(
+                "%s %s", event.kind, {name: each for name, each in event.fields.items() if name != "reasons"}
+            )
         text = _warning_of(event)
         if text is not None:
             self._warn_once(*text)

@@ -151,6 +151,35 @@ class DiskStore:
             self._front.put(entry)
         return entry
 
+    def peek(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, or None; it counts as no use, and what is damaged is left where it is.
+
+        Raises:
+            DamagedEntry: It is there, and not as it was written.
+            ValueError: `key` is not 64 lower-case hexadecimal digits.
+        """
+        return self._peek(ENTRY, require_key(key))
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; none if there is no manifest that can be trusted. Nothing changes."""
+        try:
+            manifest = self._peek(MANIFEST, require_key(family))
+            return [] if manifest is None else variants_of(manifest.header)
+        except ValueError:
+            return []
+
+    def _peek(self, kind: int, key: str) -> StoredEntry | None:
+        if self._is_usable():
+            try:
+                return decode_entry(self._tree.read(self._tree.path(kind, key), None), key, kind)
+            except OSError:
+                pass
+        for layer in self._others():
+            found = layer._peek(kind, key)
+            if found is not None:
+                return found
+        return None
+
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         variants = self._read_variants(family) if self._is_usable() else []

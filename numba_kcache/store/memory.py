@@ -47,6 +47,20 @@ class MemoryStore:
         """Store `entry` in place of whatever its key led to; whether it was stored."""
         return self._write(ENTRY, entry)
 
+    def peek(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, or None; it counts as no use."""
+        return self._peek(ENTRY, require_key(key))
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; it counts as no use."""
+        manifest = self._peek(MANIFEST, family)
+        return variants_of(manifest.header) if manifest is not None else []
+
+    def _peek(self, kind: int, key: str) -> StoredEntry | None:
+        with self._mutex:
+            data, _ = self._files.get((kind, key), (None, 0))
+        return None if data is None else decode_entry(data, key, kind)
+
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         manifest = self._read(MANIFEST, family)
