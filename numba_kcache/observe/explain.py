@@ -126,8 +126,6 @@ def text_of(reason: Reason) -> str:
     subject = " ".join(filter(None, (WORDS[kind], name)))
     if reason.where:
         subject += f" at {reason.where}"
-    if old is None and new is None:
-        return f"{subject} differs"
     if old == new:
         return f"{subject} differs"
     if old is None:
@@ -164,7 +162,7 @@ WORDS: Mapping[ReasonKind, str] = {
     ReasonKind.VERSION: "version of",
     ReasonKind.ENVIRONMENT: "setting or variable",
     ReasonKind.LINK_INPUT: "link input",
-    ReasonKind.DEPENDS: "depends",
+    ReasonKind.DEPENDS: "",
     ReasonKind.PLACE: "line table's",
     ReasonKind.UNKNOWN: "something",
 }

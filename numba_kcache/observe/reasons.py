@@ -84,7 +84,7 @@ def _reasons(difference: Difference) -> list[Reason]:
     name, old, new = difference
     before, after = old[2] if old else None, new[2] if new else None
     kind = kind_of(name)
-    parts = _PARTS.get(name)
+    parts = _options_of(name) if name.startswith("options of ") else _PARTS.get(name)
     if parts is not None and (old is None or before is not None) and (new is None or after is not None):
         was, now = parts(before), parts(after)
         found = [
@@ -136,6 +136,20 @@ def _options(value: Any) -> dict[str, str]:
     return found
 
 
+def _options_of(name: str) -> Callable[[Any], dict[str, str]]:
+    """The options of one function under `cuda.jit`."""
+    return lambda value: {f"{option} {name.removeprefix('options ')}": text for option, text in _named(value).items()}
+
+
+def _settings(value: Any) -> dict[str, str]:
+    return {f"numba.config.{name}": text for name, text in _named(value).items()}
+
+
+def _types(value: Any) -> dict[str, str]:
+    is_list = isinstance(value, list)
+    return {"": f"({', '.join(map(str, value))})" if is_list else as_text(value)} if value is not None else {}
+
+
 def _target(value: Any) -> dict[str, str]:
     name, through = value if isinstance(value, list) and len(value) == 2 else (value, None)
     found = {} if name is None else {"": as_text(name)}
@@ -167,7 +181,8 @@ _PARTS: Mapping[str, Callable[[Any], dict[str, str]]] = {
     "target": _target,
     "link": _links,
     "environment": _named,
-    "numba settings": _named,
+    "numba settings": _settings,
+    "argument types": _types,
     "lines": _place,
     "depends": _positions,
     "compilers": _named,
