@@ -57,6 +57,12 @@ def cell(times_s: list[float]) -> str:
     return f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
+def microseconds(times_s: list[float]) -> str:
+    """`126 (114–131)`."""
+    median, low, high = (f"{each(times_s) * 1e6:.0f}" for each in (statistics.median, min, max))
+    return f"{median} ({low}–{high})"
+
+
 def machine_of(result: dict[str, Any]) -> str:
     """The machine in a line."""
     machine = result["machine"]
@@ -98,7 +104,40 @@ def store() -> str:
     return "\n".join(lines).strip()
 
 
+def lookup() -> str:
+    """Lookups, learning, and who serves stale code: medians (lowest to highest)."""
+    result = result_of("lookup")
+    samples = result["samples"]
+    columns = list(
+        dict.fromkeys(name for rows in samples["lookup"].values() if isinstance(rows, dict) for name in rows)
+    )
+    lines = [f"| lookup before load, us | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    for system, rows in samples["lookup"].items():
+        if isinstance(rows, dict):
+            cells = (microseconds(rows[name]) if name in rows else "–" for name in columns)
+            lines.append(f"| {system} | {' | '.join(cells)} |")
+    lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
+    for header, by_way in samples["learning"].items():
+        for way in ("trace", "scanner"):
+            times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
+            first, later = (statistics.median(each["learn"]) for each in times)
+            compiling = statistics.median(times[1]["compile"])
+            shown = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in (first, later)]
+            lines.append(f"| `{header}`, {way} | {compiling * 1e3:.0f} | {' | '.join(shown)} |")
+    changes = list(next(iter(samples["stale"].values())))
+    lines += ["", f"| after the change | {' | '.join(changes)} |", "| --- |" + " --- |" * len(changes)]
+    for system, outcomes in samples["stale"].items():
+        lines.append(f"| {system} | {' | '.join(map(served, outcomes.values()))} |")
+    return "\n".join([*lines, "", machine_of(result)])
+
+
+def served(outcome: str) -> str:
+    """What a system served, or that it would not, or could not be asked on that machine."""
+    return outcome if outcome in ("right", "stale", "–") else "refuses" if "refuses" in outcome else "not run"
+
+
 TABLES = {
+    "lookup": ("docs/keys.md", lookup),
     "first_launch": ("README.md", first_launch),
     "launch": ("README.md", launch),
     "import_time": ("README.md", import_time),

@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .errors import OptionError, SettingsError
+from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import CachedKernel, make_kernel
+from .model.artifact import artifact_from_header
 from .model.event import Event
 from .numba_kernel import NumbaKernel
+from .observe.detail import EntryDetail, detail
+from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
+from .observe.statistics import KEY_DIGITS
 from .resolver import Resolver, configure_process, process_resolver
 from .settings import default_directory, read_settings
+from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:
     from .observe.explain import Explanation
+    from .store.tree import Found
 
 
 class KernelCache:
@@ -123,6 +129,63 @@ class KernelCache:
         """
         return self.resolver.store.entries()
 
+    def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
+        """Entries in an order, read only as far as a list needs: quick for many, and not verified.
+
+        Args:
+            by: `"age"`: used last first; `"size"`: largest first; `"cost"`: longest compilation first; `"hits"`: most
+                hits first.
+            limit: How many; None for all.
+
+        Raises:
+            OptionError: Another order.
+        """
+        from .store.listing import ORDERS
+
+        if by not in ORDERS:
+            raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}")
+        return self.resolver.store.listing(by, limit, self.history().hits)
+
+    def entry(self, key: str) -> EntryDetail:
+        """Everything that is known of one entry.
+
+        Args:
+            key: Its key, or as many of its first digits as no other has.
+
+        Raises:
+            EntryError: There is no such entry, or several, or it is damaged.
+        """
+        file = self._find(key)
+        stored = self.resolver.store.peek(file.key)
+        try:
+            if stored is None:
+                raise ValueError("it cannot be read, or its digest differs")
+            artifact = artifact_from_header(stored.header, stored.payloads)
+        except (ValueError, KCacheError) as error:
+            hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
+            raise EntryError(f"cannot show the entry {key!r}", f"it is damaged ({error})", hint) from None
+        return detail(
+            file.key,
+            artifact,
+            size_bytes=file.size_bytes,
+            used_s=file.used_ns / 1e9,
+            hits=self.history().hits.get(file.key[:KEY_DIGITS], 0),
+            report=stored.payloads.get("report", b""),
+        )
+
+    def _find(self, key: str) -> Found:
+        """The file of the entry whose key begins so."""
+        found = self.resolver.store.find(key) if key and not key.strip("0123456789abcdef") else []
+        if len({file.key for file in found}) != 1:
+            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
+            raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
+        return found[0]
+
+    def history(self) -> History:
+        """What was counted in all processes by day, by entry and by reason of the miss."""
+        self.resolver.save_counts()
+        return history_of(self.resolver.store.counters.read())
+
     def verify(self) -> list[Problem]:
         """Read every file in full and set aside what is damaged, which the next launch then compiles again.
 
@@ -137,17 +200,18 @@ class KernelCache:
         Never compiles, and never changes the store.
 
         Args:
-            kernel: Of `cached_kernel`; or the key of an entry, which tells what it is and how others of its kernel
-                differ from it.
+            kernel: Of `cached_kernel`; or the key of an entry, or as many of its first digits as no other has, which
+                tells what it is and how others of its kernel differ from it.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Of a Numba kernel; None for its own, or the first that was used.
 
         Raises:
-            OptionError: It is neither a kernel nor a key, or has no signature.
+            OptionError: It is neither a kernel nor text, or has no signature.
+            EntryError: There is no entry of such a key, or several.
             NoDeviceError: No target is named and there is no device.
         """
-        if isinstance(kernel, str) and len(kernel) == 64 and not kernel.strip("0123456789abcdef"):
-            return self.resolver.explain_key(kernel)
+        if isinstance(kernel, str):
+            return self.resolver.explain_key(self._find(kernel).key)
         if not isinstance(kernel, (CachedKernel, NumbaKernel)):
             raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
         return kernel.explain(arch, signature)
@@ -171,6 +235,9 @@ print_info = _PROCESS_CACHE.print_info
 clear = _PROCESS_CACHE.clear
 prune = _PROCESS_CACHE.prune
 entries = _PROCESS_CACHE.entries
+listing = _PROCESS_CACHE.listing
+entry = _PROCESS_CACHE.entry
+history = _PROCESS_CACHE.history
 verify = _PROCESS_CACHE.verify
 explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe

@@ -15,16 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json, closure_value
+from .inputs.closure import Closure, closure_from_json, closure_to_json, closure_value
 from .inputs.closure_check import Match, check_closure
-from .inputs.header_trace import read_trace
-from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from .inputs.include_search import Search, Tree
 from .jobs import HeaderQuestion, Learned
 from .keys.components import Component, component, derive
 from .model.artifact import Artifact
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import time_trace
 
 Variant = dict[str, Any]
 
@@ -92,12 +89,19 @@ def compile_and_learn(
         questions: The texts and where each looks for files.
         toolchain: The compilers.
     """
+    from .inputs.doubt import Uncapturable  # a lookup goes without what only a compile needs
+    from .inputs.header_trace import read_trace
+    from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
+    from .inputs.tree_scans import save_scans, tree_scans
     from .toolchain.nvrtc import nvrtc_version
+    from .toolchain.time_trace import time_trace
 
     searches = [question.search(toolchain, is_fresh=True) for question in questions]
     now_ns = time.time_ns()
+    identities = {tree.identity for search in searches for tree in search.trees}
+    scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
     surveys = [
-        survey_headers(question.text, search, now_ns=now_ns)
+        survey_headers(question.text, search, now_ns=now_ns, scans=scans)
         for question, search in zip(questions, searches, strict=True)
     ]
     closures: list[Closure | None] = []
@@ -112,6 +116,7 @@ def compile_and_learn(
                 where = f" in {closure.path}" if closure.path else ""
                 return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")
             closures.append(closure)
+    save_scans(scans, toolchain.save_record)
     paths = find_embedded_paths(artifact.cubin, (folder for search in searches for folder in search.folders))
     variant = {"closures": _to_json(closures), "paths": list(paths)}
     return artifact, Learned(_components(closures, paths), variant)

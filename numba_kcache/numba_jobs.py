@@ -85,8 +85,8 @@ def numba_job(
         )
 
     if isinstance(found, Uncapturable):
-        return job((), f"{found.name}: {found.reason} (depends= takes plain values and files)")
-    signature = signature_component(types)
+        return job((), f"{found.name}: {found.reason}")
+    signature = signature_component(types, is_vouched=bool(plan.depends))
     if isinstance(signature, Uncapturable):
         return job((), signature.reason)
     environment = code_environment()  # Numba's settings are those of now from here on

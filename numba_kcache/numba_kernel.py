@@ -180,10 +180,10 @@ class NumbaKernel(Launchable):
         found = self._launchers.get((current_ordinal(), types))
         if found is not None and found[1].live[0]:
             return found
-        _dispatcher, cache = self._parts()
+        dispatcher, cache = self._parts()
         loaded = cache.load(types)
         artifact = cache.resolve_for_device(types, loaded.device.target).artifact
-        is_straight = not artifact.attributes.get("debug")
+        is_straight = not (artifact.attributes.get("debug") or dispatcher.targetoptions.get("extensions"))
 
         def otherwise(config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
             self._configured(config).otherwise(types, args)

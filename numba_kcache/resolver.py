@@ -24,7 +24,7 @@ from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
-from .model.event import Emit, Event, EventKind
+from .model.event import Emit, Event, EventKind, trouble
 from .observe.events import Events, set_log_level
 from .observe.statistics import Counts, Statistics
 from .settings import Settings, default_directory, read_settings
@@ -34,7 +34,7 @@ from .store.system import missing
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from .history import Missed, Past
+    from .misses import Missed, Past
     from .model.reason import Reason
     from .observe.explain import Explanation
     from .store.memory import MemoryStore
@@ -70,7 +70,7 @@ class Resolver:
 
     Args:
         settings: The settings in force.
-        directory: Where the store is; None to keep everything in memory.
+        directory: Where the store is; None where no home directory is known.
     """
 
     def __init__(self, settings: Settings, directory: str | None) -> None:
@@ -163,7 +163,7 @@ class Resolver:
     def store_artifact(
         self, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
     ) -> None:
-        """Publish an artifact under its key, and name it in its family's manifest and its kernel's history.
+        """Publish an artifact under its key, and name it in its family's manifest and its kernel's roll.
 
         Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
         there must not outlive this process.
@@ -172,17 +172,17 @@ class Resolver:
         if wrong:
             names = ", ".join(entry.name for entry in artifact.entries)
             error = f"cannot store {names} for {artifact.target}: {wrong}"
-            self.events.emit(Event(EventKind.TROUBLE, {"where": "cubin", "error": error}))
+            self.events.emit(trouble("cubin", error))
             return
-        from . import history  # a hit goes without it
+        from . import misses  # a hit goes without it
 
         everything = (*components, *learned.components)
-        payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(job, everything)}
+        payloads = {"cubin": artifact.cubin, **artifact.extras, **misses.payloads_of(job, everything)}
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             family = family_of(components)
             variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
             self.store.add_variant(family, variant)
-            history.note(self.store, job, everything, key, family)
+            misses.note(self.store, job, everything, key, family)
 
     def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
         start = time.perf_counter()
@@ -315,7 +315,7 @@ class Resolver:
 
     def _missed(self, job: Job, components: Sequence[Component]) -> Missed:
         """Why a job was not found."""
-        from .history import Missed, why_missed
+        from .misses import Missed, why_missed
         from .model.reason import Reason, ReasonKind
 
         if self.settings.mode in ("off", "refresh", "verify"):
@@ -326,7 +326,7 @@ class Resolver:
             return Missed((Reason(ReasonKind.UNKNOWN),))
 
     def _past(self, components: Sequence[Component] = ()) -> Past:
-        from .history import Past
+        from .misses import Past
 
         any_compiler = bool(components) and self._any_compiler(components)
         return Past(self.store, self.toolchain, self._memory, self._damaged, any_compiler)
@@ -339,7 +339,7 @@ class Resolver:
 
     def explain(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Explanation:
         """Whether a job, or one of `others` that will do as well, is a hit; if not, why not. Changes nothing."""
-        from .history import explain
+        from .misses import explain
         from .model.reason import Reason, ReasonKind
         from .observe.explain import Explanation
 
@@ -366,7 +366,7 @@ class Resolver:
 
     def explain_key(self, key: str) -> Explanation:
         """What a stored entry is, and in what the others of its kernel differ from it. Changes nothing."""
-        from .history import explain_key
+        from .misses import explain_key
 
         return explain_key(key, self._past())
 
@@ -422,6 +422,8 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
     if lacks:
         error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
         emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+    elif directory is None and settings.mode != "off":
+        directory = _homeless(settings, emit)
     if directory is None or settings.mode == "off" or lacks:
         from .store.memory import MemoryStore
 
@@ -435,6 +437,16 @@ def _open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSt
         shared=settings.shared,
         emit=emit,
     )
+
+
+def _homeless(settings: Settings, emit: Emit) -> str | None:
+    """A private directory for a user without a known home; None where there is none, or where nothing is written."""
+    from .store.directory import private_directory
+
+    path = None if settings.mode in ("readonly", "frozen") else private_directory()
+    place = f"kernels are kept in {path or 'memory only'}; set NUMBA_KCACHE_DIR to a better place"
+    emit(trouble("directory", f"no home directory is known: {place}"))
+    return path
 
 
 _process: Resolver | None = None

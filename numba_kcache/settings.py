@@ -68,7 +68,12 @@ def _directory(value: Any) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _size_bytes(value: Any) -> int:
+def size_bytes(value: Any) -> int:
+    """A size in bytes from a number or text such as `"512MB"`.
+
+    Raises:
+        ValueError: It is no size.
+    """
     if type(value) is int:
         size = value
     else:
@@ -111,7 +116,7 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 SETTINGS = (
     Setting("directory", "NUMBA_KCACHE_DIR", _directory, "where entries are kept"),
-    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", _size_bytes, "bytes on disk before the least recently used go"),
+    Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "bytes on disk before the least recently used go"),
     Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "entries on disk before the least recently used go"),
     Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),

@@ -12,8 +12,6 @@ Not here    How one is learned (headers, headers_read) and compared (closure_che
 
 from __future__ import annotations
 
-import re
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 from ..keys.encoding import Plain
@@ -23,7 +21,7 @@ from .include_search import WORKING, Place
 MAX_PLACES = 1 << 17
 _MAX_PATH = 1 << 14
 _FORMAT = 1
-_is_sha256 = re.compile(r"[0-9a-f]{64}\Z").match
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class HeaderFile(NamedTuple):
@@ -59,34 +57,6 @@ class Closure(NamedTuple):
     trees: tuple[tuple[int, str], ...] = ()
     is_traced: bool = False
     has_location: bool = False
-
-
-class Doubt(StrEnum):
-    """Why the headers of a compile cannot be captured.
-
-    CLOCK           A text expands __DATE__ or __TIME__.
-    COMPUTED        An include names a macro whose values cannot be listed, and there is no whole trace.
-    OPAQUE          A `__has_include` hides behind a macro.
-    UNEXPLAINED     The trace and the survey contradict each other.
-    MODIFIED        A header changed while the compiler ran.
-    UNREADABLE      A header that the compiler may have read cannot be read here.
-    TOO_MANY        There are more headers than are followed.
-    """
-
-    CLOCK = "clock"
-    COMPUTED = "computed"
-    OPAQUE = "opaque"
-    UNEXPLAINED = "unexplained"
-    MODIFIED = "modified"
-    UNREADABLE = "unreadable"
-    TOO_MANY = "too_many"
-
-
-class Uncapturable(NamedTuple):
-    """The compile must not be stored: why, and which file shows it ("" for the source)."""
-
-    doubt: Doubt
-    path: str = ""
 
 
 def closure_value(closure: Closure) -> Plain:
@@ -144,7 +114,7 @@ def closure_from_json(value: Any) -> Closure:
 
 def _file(fields: list[Any], folders: int) -> HeaderFile:
     base, rest, sha256, *stat = fields
-    if type(sha256) is not str or not _is_sha256(sha256):
+    if type(sha256) is not str or len(sha256) != 64 or not _HEXADECIMAL.issuperset(sha256):
         raise ValueError("not a header closure: a digest is none")
     if stat and (len(stat) != 5 or not all(type(each) is int for each in stat)):
         raise ValueError("not a header closure: a stat is none")

@@ -4,8 +4,8 @@ Promise     Each path is looked at once, each file read once: a survey is one ob
             changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
             candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
 Method      Before the compiler runs, the user's own headers are walked, at most `AHEAD` of them; what lies in a
-            toolkit's tree is known by identity and can wait. Afterwards the caller walks again, along the
-            headers that it knows to have been read.
+            toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
+            Afterwards the caller walks again, along the headers that it knows to have been read.
 Not here    Which headers the compiler read, and what a closure keeps of all this (headers).
 """
 
@@ -14,12 +14,13 @@ from __future__ import annotations
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
 from .include_scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
 from .include_search import MEMORY, SOURCE, Place, Search, candidates, path_of
+from .tree_scans import TreeScans
 
 AHEAD = 256
 """Headers that are read before the compiler starts: some ms, and more than most users have of their own."""
@@ -77,6 +78,7 @@ class Survey:
         source: The source's text.
         search: Where headers are looked for.
         now_ns: The time, by the wall clock, before anything is looked at.
+        scans: What is known of the files of the toolkit's trees, by the tree's identity; grows.
 
     Attributes:
         headers: Each file that was read, by place; the source and in-memory headers included.
@@ -84,12 +86,16 @@ class Survey:
         questions: Its `__has_include` lookups, by place.
     """
 
-    def __init__(self, source: str, search: Search, now_ns: int) -> None:
+    def __init__(self, source: str, search: Search, now_ns: int, scans: Mapping[str, TreeScans] | None = None) -> None:
         self.source, self.search, self.now_ns = source, search, now_ns
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
-        self._in_tree = tuple(tree >= 0 for tree, _rest in search.layout())
+        self._trees = tuple(
+            (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
+            for tree, rest in search.layout()
+        )
+        self._contents: dict[Place, bytes] = {}
         self._seen: dict[str, os.stat_result | None] = {}
         self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
         self._is_late = False
@@ -100,7 +106,7 @@ class Survey:
 
     def in_tree(self, place: Place) -> bool:
         """Whether the place lies in a toolkit's tree, and is thus known by the tree's identity."""
-        return place.base >= 0 and self._in_tree[place.base] and not _climbs(place.rest)
+        return place.base >= 0 and self._trees[place.base] is not None and not _climbs(place.rest)
 
     def walk(self, is_wanted: Callable[[Place], bool]) -> set[Place]:
         """Read what the includes lead to from the source on, as far as it is wanted; return where that was.
@@ -131,21 +137,31 @@ class Survey:
         """Add what the macros that name includes are defined as anywhere in the headers read so far.
 
         Returns:
-            Whether that led to new includes, and the headers with an include whose values cannot be listed.
+            Whether that led to new includes, and the headers of the user's whose includes, or definitions of what
+            a toolkit includes, cannot be listed.
         """
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
         if not computing:
             return False, set()
         macros = frozenset(operand for _place, operand in computing if _is_macro(operand))
         values: dict[str, set[Include | None]] = {macro: set() for macro in macros}
-        for _place, text in self._texts() if macros else ():
-            for macro, found in macro_values(text, macros).items():
-                values[macro] |= found
+        for header in self.headers.values():
+            for macro, include in header.scan.named:
+                if macro in macros:
+                    values[macro].add(include)
+        own = frozenset(operand for place, operand in computing if not self.in_tree(place)) & macros
         is_new, unlisted = False, set()
+        for place, text in self._texts():
+            wanted = own if self.in_tree(place) else macros
+            if any(macro.encode() in text for macro in wanted):
+                for macro, found in macro_values(text, wanted).items():
+                    values[macro] |= found
+                    if None in found and not self.in_tree(place):
+                        unlisted.add(place)
         for place, operand in computing:
             found = values.get(operand, {None})
-            if None in found or (not found and operand.startswith("_")):  # not defined here: the compiler's own
-                unlisted.add(place)
+            if not self.in_tree(place) and (None in found or (not found and operand.startswith("_"))):
+                unlisted.add(place)  # not defined here: the compiler's own
             for include in sorted(each for each in found if each is not None):
                 is_new = self.suppose(place, include) or is_new
         return is_new, unlisted
@@ -157,12 +173,18 @@ class Survey:
             A header that asks something else through one; None where there is none.
         """
         wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
-        for place, text in self._texts() if wrappers else ():
-            if place in places:
-                questions, is_other = wrapper_uses(text, wrappers)
-                if is_other:
-                    return place
-                self.questions[place] += tuple(self._look(each, place, is_question=True) for each in questions)
+        name = " ".join(sorted(wrappers))
+        for place in sorted(places) if wrappers else ():
+            known, path = self._tree(place)
+            uses = known.uses.get(name, {}).get(path) if known else None
+            if uses is None:
+                found, is_other = wrapper_uses(self._text(place), wrappers)
+                uses = tuple(sorted(found)), is_other
+                if known:
+                    known.uses.setdefault(name, {})[path] = uses
+            if uses[1]:
+                return place
+            self.questions[place] += tuple(self._look(each, place, is_question=True) for each in uses[0])
         return None
 
     def stat(self, path: str) -> os.stat_result | None:
@@ -213,34 +235,54 @@ class Survey:
     def _read(self, place: Place) -> Header:
         if place.base == MEMORY:
             return Header(place.rest, scan_includes(self.search.memory[place.rest]))
-        path, in_tree = path_of(place, self.search), self.in_tree(place)
+        path = path_of(place, self.search)
+        known, inside = self._tree(place)
         found = self.stat(path)
-        if found is not None:
+        if known:
+            scan = known.scans.get(inside)
+            if scan is not None:
+                return Header(path, scan, is_late=self._is_late)
+        elif found is not None:
             remembered = _remembered.get(stat_of(found))
-            if remembered is not None and (in_tree or remembered[0]):
-                sha256, scan = remembered
-                return Header(path, scan, stat_of(found), "" if in_tree else sha256, is_late=self._is_late)
+            if remembered is not None:
+                return Header(path, remembered[1], stat_of(found), remembered[0], is_late=self._is_late)
         try:
             stat, data = read_steady(path)
         except OSError as error:
             return Header(path, PLAIN, error=error.strerror or str(error))
-        scan, sha256 = scan_includes(data), "" if in_tree else digest(data)
+        self._contents[place] = data
+        scan = scan_includes(data)
+        if known:
+            known.scans[inside] = scan
+            return Header(path, scan, stat, is_late=self._is_late)
+        sha256 = digest(data)
         if is_settled(stat, path, self.now_ns):
             if len(_remembered) >= _MAX_REMEMBERED:
                 _remembered.clear()
             _remembered[stat] = (sha256, scan)
         return Header(path, scan, stat, sha256, is_late=self._is_late)
 
+    def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
+        """What is known of the tree in which a place lies, and the path from its root."""
+        tree = self._trees[place.base] if self.in_tree(place) else None
+        return (tree[0], os.path.join(tree[1], place.rest)) if tree else (None, "")
+
     def _texts(self) -> Iterator[tuple[Place, bytes]]:
-        yield START, source_text(self.source, self.search)
-        for place, header in tuple(self.headers.items()):
-            if place.base == MEMORY:
-                yield place, self.search.memory[place.rest].encode("utf-8", "surrogatepass")
-            elif place.base != SOURCE and not header.error:
-                try:
-                    yield place, read_steady(header.path)[1]
-                except OSError:
-                    continue  # refused when all is compared at the end
+        """The texts of all headers of the user's, and of the toolkit's where one of the user's could need them."""
+        needs_all = any(header.scan.computed and not self.in_tree(place) for place, header in self.headers.items())
+        return ((place, self._text(place)) for place in tuple(self.headers) if needs_all or not self.in_tree(place))
+
+    def _text(self, place: Place) -> bytes:
+        if place.base == SOURCE:
+            return source_text(self.source, self.search)
+        if place.base == MEMORY:
+            return self.search.memory[place.rest].encode("utf-8", "surrogatepass")
+        if place not in self._contents:
+            try:
+                self._contents[place] = read_steady(self.headers[place].path)[1]
+            except OSError:
+                return b""  # refused when all is compared at the end
+        return self._contents[place]
 
 
 _remembered: dict[FileStat, tuple[str, Scan]] = {}

@@ -13,29 +13,32 @@ from __future__ import annotations
 
 import os
 import stat as modes
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from .closure import Closure, Doubt, HeaderFile, Uncapturable
+from .closure import Closure, HeaderFile
 from .closure_check import Match, check_closure, is_there, same_files
+from .doubt import Doubt, Uncapturable
 from .file_identity import is_older, is_settled
 from .header_survey import Header, Lookup, Survey, TooManyHeadersError
 from .header_trace import TraceResult
 from .headers_read import scanned_headers, traced_headers
 from .include_scanner import Form
 from .include_search import ABSOLUTE, MEMORY, SOURCE, Place, Search, path_of
+from .tree_scans import TreeScans
 
 __all__ = ["Uncapturable", "find_embedded_paths", "learn_closure", "survey_headers"]
 
 
-def survey_headers(source: str, search: Search, *, now_ns: int) -> Survey:
+def survey_headers(source: str, search: Search, *, now_ns: int, scans: Mapping[str, TreeScans] | None = None) -> Survey:
     """Look at everything that the source could include. To be called right before the compiler starts.
 
     Args:
         source: The text as the compiler gets it.
         search: Where it looks for headers.
         now_ns: The time, by the wall clock.
+        scans: What is known of the toolkit's trees, by identity.
     """
-    return Survey(source, search, now_ns)
+    return Survey(source, search, now_ns, scans)
 
 
 def learn_closure(survey: Survey, trace: TraceResult | None) -> Closure | Uncapturable:

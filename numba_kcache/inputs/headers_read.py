@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from .closure import Doubt, Uncapturable
+from .doubt import Doubt, Uncapturable
 from .header_survey import START, Survey
 from .header_trace import TraceResult
 from .include_scanner import Form, Include, unconditional_includes
@@ -44,8 +44,7 @@ def scanned_headers(survey: Survey) -> set[Place] | Uncapturable:
     while is_new:
         read = survey.walk(lambda _place: True)
         is_new, unlisted = survey.run_macros()
-    own = next((place for place in unlisted if not survey.in_tree(place)), None)
-    return Uncapturable(Doubt.COMPUTED, survey.headers[own].path) if own is not None else read
+    return Uncapturable(Doubt.COMPUTED, survey.headers[min(unlisted)].path) if unlisted else read
 
 
 def _suppose(survey: Survey, path: str, includer: Place) -> bool:

@@ -50,6 +50,7 @@ class Scan(NamedTuple):
         is_opaque: Whether it may ask about files that cannot be told from the text.
         has_clock: Whether it may expand to the time of the compile.
         has_location: Whether it may expand to a line number or a file name.
+        named: Macros that it defines as the name of a file.
     """
 
     includes: tuple[Include, ...] = ()
@@ -59,6 +60,7 @@ class Scan(NamedTuple):
     is_opaque: bool = False
     has_clock: bool = False
     has_location: bool = False
+    named: tuple[tuple[str, Include], ...] = ()
 
     @property
     def asks_files(self) -> bool:
@@ -78,6 +80,7 @@ _INCLUDE = re.compile(
     rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
 )
 _DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
+_NAMED = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)" + _GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
 _FILE_NAME = re.compile(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", re.DOTALL)
 _WRAPPER = re.compile(
     rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
@@ -105,7 +108,8 @@ def scan_includes(text: str | bytes) -> Scan:
         return (
             _without_comments(data, scan, has_trigraphs) if scan.computed or scan.is_opaque or scan.has_clock else scan
         )
-    return PLAIN
+    named = tuple(_named(data))
+    return Scan(named=named) if named else PLAIN
 
 
 def _joined(data: bytes) -> bytes:
@@ -146,11 +150,19 @@ def _scan(data: bytes) -> Scan:
         opaque,
         b"__DATE__" in data or b"__TIME" in data or (pasted and _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK)),
         any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
+        tuple(_named(data)),
     )
 
 
 def _holds(data: bytes, parts: tuple[bytes, ...], pattern: re.Pattern[bytes]) -> bool:
     return any(part in data for part in parts) and pattern.search(data) is not None
+
+
+def _named(data: bytes) -> Iterator[tuple[str, Include]]:
+    for match in _NAMED.finditer(data):
+        name = _file_name(match[2])
+        if name is not None:
+            yield match[1].decode("ascii"), name
 
 
 def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:

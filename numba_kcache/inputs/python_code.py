@@ -17,11 +17,13 @@ import dis
 import re
 import struct
 import sys
+import weakref
 from collections.abc import Iterator
+from hashlib import sha256
 from types import CodeType
 from typing import Any, NamedTuple
 
-from ..keys.encoding import Plain
+from ..keys.encoding import Plain, encode
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
@@ -37,6 +39,32 @@ class Read(NamedTuple):
     scope: str
     name: str
     attributes: tuple[str, ...] = ()
+
+
+class Reading(NamedTuple):
+    """What one code object is: a digest of its form, and what it reads (`outer_reads`)."""
+
+    digest: bytes
+    reads: tuple[Read, ...]
+
+
+_readings: dict[tuple[int, bool], tuple[weakref.ref[CodeType], Reading]] = {}
+
+
+def read_code(code: CodeType, *, with_lines: bool) -> Reading:
+    """Read a code object, each once in a process: code never changes, what it reads of its surroundings may.
+
+    Raises:
+        TypeError: It holds a constant that no compiler makes.
+    """
+    key = id(code), with_lines
+    known = _readings.get(key)
+    if known is not None and known[0]() is code:
+        return known[1]
+    form = repr(code_form(code, with_lines=with_lines))  # says all of text, bytes and numbers, and is quick
+    made = Reading(sha256(encode(form), usedforsecurity=False).digest(), outer_reads(code))
+    _readings[key] = weakref.ref(code, lambda _gone: _readings.pop(key, None)), made
+    return made
 
 
 def code_form(code: CodeType, *, with_lines: bool) -> Plain:

@@ -4,7 +4,8 @@ Promise     A change of any of these changes the digest: the code, constants and
             of every function it calls, in whatever file; the globals, closure variables and attributes of
             modules they read; decorator options; the content of linked files; Python's minor version.
             Nothing else does: not process, hash seed, module name, checkout path, comments or lines (unless
-            lines are wanted). What cannot be captured is `Uncapturable`, never left out.
+            lines are wanted). What cannot be captured is `Uncapturable`, never left out; where the user gives
+            `depends`, that is taken for the content of values which nothing here can read, and only they are.
 Method      A graph: a node per function and per value, an edge per name that is read. The digest of a
             function covers the nodes it reaches, numbered in the order of the code that reaches them.
 Not here    Packages that are pinned by version (Numba, NumPy, the standard library; a component of its own),
@@ -27,11 +28,13 @@ from ..model.request import LinkInput, Origin
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
-from .python_code import Read, all_names, code_form, outer_reads
-from .python_value import Refused, is_trusted, shown, trusted_name, value_form
+from .python_code import Read, all_names, read_code
+from .python_value import VOUCHED, HoldsAddress, Refused, is_trusted, shown, trusted_name, value_form, vouched_form
 
 FORMAT = 1
 """Raised when the same function would get another digest."""
+
+_REMEDY = " (depends= takes values and files that stand for it)"
 
 _DATA = (bool, int, float, complex, str, bytes, tuple)
 
@@ -93,9 +96,10 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
         with_lines: Whether file and lines count, as they do where line tables or exceptions are compiled in.
             Functions with `debug` or `lineinfo` among their own options have theirs counted anyway.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
-            the function's own) whose content counts.
+            the function's own) whose content counts; any at all vouch for what cannot be read.
     """
-    graph = _Graph(with_lines)
+    depends = tuple(depends)
+    graph = _Graph(with_lines, is_vouched=bool(depends))
     try:
         graph.add_function(function)
         graph.add_depends(function, depends)
@@ -110,8 +114,8 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
 class _Graph:
     """Nodes by index: components[i] is what node i is, edges[i] what it reads."""
 
-    def __init__(self, with_lines: bool) -> None:
-        self.with_lines = with_lines
+    def __init__(self, with_lines: bool, *, is_vouched: bool = False) -> None:
+        self.with_lines, self._is_vouched = with_lines, is_vouched
         self.components: list[Component] = []
         self.edges: list[list[tuple[str, int | str]]] = []
         self.links: list[LinkInput] = []
@@ -152,18 +156,18 @@ class _Graph:
         lines = self.with_lines or bool(options.get("debug") or options.get("lineinfo"))
         code = function.__code__
         try:
-            form = repr(code_form(code, with_lines=lines))  # says all of text, bytes and numbers, and is quick
+            reading = read_code(code, with_lines=lines)
         except TypeError as error:
             raise _Cannot(str(error), name) from None
         place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
-        index = self._add(f"{word} {name}", form, place)
+        index = self._add_node(f"{word} {name}", reading.digest, place)
         self._functions[id(value)] = index
         self.alive.append(value)
         if is_jitted:
             self.kept[index] = value
             self._add_options(index, value, options, name)
         self._add_defaults(index, function, name)
-        for read in outer_reads(code):
+        for read in reading.reads:
             self._add_read(index, function, read, name)
         self._add_implied(index, code)
         return index
@@ -184,8 +188,12 @@ class _Graph:
             self._edge(0, label, self._add(named, form, None))
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
+        return self._add_node(label, sha256(encode(form), usedforsecurity=False).digest(), clear, edges)
+
+    def _add_node(
+        self, label: str, digest: bytes, clear: Plain, edges: list[tuple[str, int | str]] | None = None
+    ) -> int:
         repeated = self._labels[label] = self._labels.get(label, 0) + 1
-        digest = sha256(encode(form), usedforsecurity=False).digest()
         self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
         self.edges.append(edges if edges is not None else [])
         return len(self.edges) - 1
@@ -195,8 +203,11 @@ class _Graph:
 
     def _add_options(self, index: int, dispatcher: Any, options: dict[str, Any], name: str) -> None:
         links = options.pop("link", None) or ()
-        if options.pop("extensions", None):
-            raise _Cannot("its extensions are objects of this process", f"option extensions of {name}")
+        extensions = options.pop("extensions", None)
+        if extensions:
+            if not self._is_vouched:
+                raise _Cannot(f"its extensions are objects of this process{_REMEDY}", f"option extensions of {name}")
+            options["extensions"] = [vouched_form(each) for each in extensions]
         options["signatures"] = fixed_signatures(dispatcher) if index else None  # a kernel's are in the key anyway
         options["locals"] = getattr(dispatcher, "locals", None) or None
         given = {key: options[key] for key in sorted(options)}
@@ -228,7 +239,9 @@ class _Graph:
         spelling = ".".join((read.name, *read.attributes))
         if read.scope == "import":
             if not is_trusted(read.name):
-                raise _Cannot("it is imported inside the function", f"module {read.name} in {name}")
+                if not self._is_vouched:
+                    raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
+                self._edge(index, read.name, VOUCHED)
             return
         if read.scope == "closure":
             at, label = id(function.__closure__), f"closure {read.name} of {name}"
@@ -293,11 +306,15 @@ class _Graph:
             return self._callable_form(inner, edges, label)
 
         try:
-            form = value_form(value, function_form)
+            form, clear = value_form(value, function_form), shown(value)
         except Refused as refusal:
-            raise _Cannot(str(refusal), label) from None
+            if isinstance(refusal, HoldsAddress):
+                raise _Cannot(str(refusal), label) from None
+            if not self._is_vouched:
+                raise _Cannot(f"{refusal}{_REMEDY}", label) from None
+            form, clear = vouched_form(value), VOUCHED
         self.alive.append(value)
-        return self._add(label, form, shown(value), edges)
+        return self._add(label, form, clear, edges)
 
     def _callable_form(self, value: Any, edges: list[tuple[str, int | str]], label: str) -> Plain | None:
         """The form of what has code of its own, inside a value: its place among the value's edges."""

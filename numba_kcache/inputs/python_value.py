@@ -29,11 +29,17 @@ _STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "plat
 _standard_known: dict[str, tuple[Any, bool]] = {}
 """Modules of the standard library's names, and whether they are really its."""
 
+VOUCHED = "vouched for by depends="
+
 _REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
 
 
 class Refused(Exception):
     """This value cannot be captured; the text says why."""
+
+
+class HoldsAddress(Refused):
+    """Nor can `depends=` stand for it: the code would hold an address of this process, or it is known by one alone."""
 
 
 def is_trusted(module: object) -> bool:
@@ -112,7 +118,7 @@ def _form(value: Any, function_form: FunctionForm, inside: tuple[int, ...]) -> P
         return known
     if is_numba_type(value):
         return _numba_type_form(value)
-    raise Refused(_why_not(value))
+    raise _refusal(value)
 
 
 def _numpy_form(value: Any) -> Plain | None:
@@ -158,19 +164,28 @@ def _class_form(value: Any, forms: Callable[[Any], list[Plain]]) -> Plain | None
 def _numba_type_form(value: Any) -> Plain:
     text = repr(value)
     if " at 0x" in text or "<" in text:
-        raise Refused(f"the Numba type {text} stands for an object of this process")
+        raise HoldsAddress(f"the Numba type {text} stands for an object of this process")
     return "numba type", f"{type(value).__module__}.{type(value).__qualname__}", text, str(value)
 
 
-def _why_not(value: Any) -> str:
+def vouched_form(value: Any) -> Plain:
+    """The form of a value that cannot be captured where `depends=` stands for its content: its type's name alone."""
+    return VOUCHED, f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _refusal(value: Any) -> Refused:
     kind = type(value)
     if getattr(value, "__cuda_array_interface__", None) is not None:
-        return "it is a device array, whose address would be in the code: pass it as an argument"
+        why = "whose address would be in the code: pass it as an argument (depends= cannot stand for it)"
+        return HoldsAddress(f"it is a device array, {why}")
+    if any(base.__module__ in ("_ctypes", "ctypes") for base in kind.__mro__):
+        why = "whose address would be in the code (depends= cannot stand for it)"
+        return HoldsAddress(f"it is a {kind.__qualname__} of ctypes, {why}")
     if isinstance(value, ModuleType):
-        return "it is a module that is used as a value, not by its attributes alone"
+        return Refused("it is a module that is used as a value, not by its attributes alone")
     if isinstance(value, BuiltinFunctionType):
-        return "it is compiled code of an extension module"
-    return f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content"
+        return Refused("it is compiled code of an extension module")
+    return Refused(f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content")
 
 
 def shown(value: Any) -> Plain:

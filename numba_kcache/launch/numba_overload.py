@@ -65,7 +65,8 @@ def _classes() -> tuple[Any, Any]:
         def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
             known = artifact.attributes
             self._codelibrary = library
-            self.objectmode, self.entry_point, self.extensions = False, None, ()
+            self.objectmode, self.entry_point = False, None
+            self.extensions = dispatcher.targetoptions.get("extensions") or ()
             self.py_func, self.argtypes = dispatcher.py_func, types
             self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
             self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")

@@ -24,7 +24,7 @@ class EventKind(StrEnum):
     DAMAGED     An entry or manifest failed verification and was moved aside: key, reason.
     UNCACHEABLE A kernel runs uncached: kernel, reason.
     FALLBACK    A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
-    TROUBLE     The cache could not do something and went on without: where, error.
+    TROUBLE     The cache could not do something and went on without: where, error; errno, where the system said it.
     """
 
     HIT = "hit"
@@ -51,3 +51,11 @@ class Event(NamedTuple):
 
 Emit: TypeAlias = Callable[[Event], None]
 """How a room reports: it is called with one event and must not raise."""
+
+
+def trouble(where: str, error: object) -> Event:
+    """The event of something that the cache could not do."""
+    fields: dict[str, Any] = {"where": where, "error": str(error)}
+    if isinstance(error, OSError) and error.errno:
+        fields["errno"] = error.errno
+    return Event(EventKind.TROUBLE, fields)

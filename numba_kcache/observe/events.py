@@ -83,7 +83,8 @@ def _warning_of(event: Event) -> tuple[str, str] | None:
     """What to say once about an event, and the subject it is said once about; None for the others."""
     fields = event.fields
     if event.kind is EventKind.TROUBLE:
-        return f"trouble {fields.get('where')}", f"the kernel cache goes on without: {fields.get('error')}"
+        cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
+        return f"trouble {cause}", f"the kernel cache goes on without: {fields.get('error')}"
     if event.kind is EventKind.DAMAGED:
         return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
     if event.kind is EventKind.UNCACHEABLE:

@@ -62,16 +62,39 @@ class CacheInfo(NamedTuple):
         """Seconds to read, verify and load one stored entry on average; 0 where there was none."""
         return self.load_time_s / self.loads if self.loads else 0.0
 
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do about what the figures show; empty where nothing is wrong."""
+        found = []
+        if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
+            found.append(
+                f"only {self.hit_rate:.0%} were served from the cache: `numba-kcache report FILE.html` shows why the "
+                "others missed"
+            )
+        if self.evictions:
+            found.append(
+                f"{self.evictions} entries were removed to keep the limits: raise max_size_bytes "
+                "(NUMBA_KCACHE_MAX_SIZE) or max_entries (NUMBA_KCACHE_MAX_ENTRIES) if they are compiled again"
+            )
+        if self.errors:
+            found.append(f"the cache had trouble {self.errors} times: `numba-kcache doctor` looks for the cause")
+        return tuple(found)
+
     def to_dict(self) -> dict[str, Any]:
-        """Every figure under its name."""
-        derived = {name: getattr(self, name) for name in ("hit_rate", "avg_compile_time_s", "avg_load_time_s")}
+        """Every figure under its name, and the advice."""
+        names = ("hit_rate", "avg_compile_time_s", "avg_load_time_s", "advice")
+        derived = {name: getattr(self, name) for name in names}
         return {**self._asdict(), **derived}
 
     def __str__(self) -> str:
         rows = self._rows()
         width = max(len(name) for name, _ in rows)
         return "\n".join(
-            [f"numba_kcache, {_SCOPES[self.scope]}", *(f"  {name:<{width}}  {text}" for name, text in rows)]
+            [
+                f"numba_kcache, {_SCOPES[self.scope]}",
+                *(f"  {name:<{width}}  {text}" for name, text in rows),
+                *(f"  hint: {text}" for text in self.advice),
+            ]
         )
 
     def _repr_html_(self) -> str:
@@ -81,7 +104,8 @@ class CacheInfo(NamedTuple):
             f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
             for name, text in self._rows()
         )
-        return f"<table><caption>numba_kcache, {escape(_SCOPES[self.scope])}</caption>{rows}</table>"
+        hints = "".join(f"<p>{escape(text)}</p>" for text in self.advice)
+        return f"<table><caption>numba_kcache, {escape(_SCOPES[self.scope])}</caption>{rows}</table>{hints}"
 
     def _rows(self) -> Sequence[tuple[str, str]]:
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
@@ -96,8 +120,13 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
+            *((("tiers", ", ".join(map(str, self.tiers))),) if self.tiers else ()),
         )
 
+
+_LOW_RATE = 0.5
+_FEW = 20
+"""Resolutions below which a rate says nothing: every kernel misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
 

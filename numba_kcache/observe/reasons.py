@@ -6,7 +6,7 @@ Promise     Every component that differs is in at least one reason, and where it
 Method      One table says what a component is about, another how a component's value falls into named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
             only where none of them differs.
-Not here    The words (explain) and which two requests to compare (history).
+Not here    The words (explain) and which two requests to compare (misses).
 """
 
 from __future__ import annotations

@@ -1,15 +1,26 @@
 """Count what happens: per process from events, over processes from the store's counters.
 
 Promise     A resolution counts as one hit or one miss; launches count nothing. `time_saved_s` sums entry
-            compile time less load time over hits that came from a store.
+            compile time less load time over hits that came from a store. What is kept is bounded, however many
+            kernels a process resolves.
+Method      Names of sums. What is counted by something beside has it in the name, after a slash:
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`; the counters sum them like the others.
+            A process's counts belong to the day (UTC) on which it reports them.
+Not here    What becomes of the sums in words and pictures (observe.history, observe.page).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from ..model.event import Event, EventKind
+
+KEY_DIGITS = 16
+"""Leading digits of a key under which its hits are counted."""
+
+_MOST_KEYS = 4096
 
 
 class Counts:
@@ -35,24 +46,49 @@ class Counts:
 
 
 class Statistics:
-    """The counts of this process, kept from the events of one cache."""
+    """The counts of this process, kept from the events of one cache.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Seconds since the epoch; it says to which day counts belong.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         self.process = Counts()
         self._unsaved = Counts()
+        self._hits: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
 
     def listen(self, event: Event) -> None:
         """Count one event."""
         with self._lock:
             _count(self.process, event)
             _count(self._unsaved, event)
+            if event.kind is EventKind.HIT:
+                _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
+            elif event.kind is EventKind.MISS:
+                for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                    self._reasons[kind] = self._reasons.get(kind, 0) + 1
 
     def take_unsaved(self) -> dict[str, float]:
         """What was counted since the last call, to be added to the store's counters."""
         with self._lock:
-            unsaved, self._unsaved = self._unsaved, Counts()
-        return unsaved.as_dict()
+            unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
+            hits, self._hits = self._hits, {}
+            reasons, self._reasons = self._reasons, {}
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+        return {
+            **unsaved,
+            **{f"day/{day}/{name}": value for name, value in unsaved.items()},
+            **{f"hits/{key}": number for key, number in hits.items()},
+            **{f"reason/{reason}": number for reason, number in reasons.items()},
+        }
+
+
+def _count_label(counts: dict[str, int], label: str, most: int) -> None:
+    if label in counts or len(counts) < most:
+        counts[label] = counts.get(label, 0) + 1
 
 
 def _count(counts: Counts, event: Event) -> None:

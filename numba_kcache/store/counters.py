@@ -5,7 +5,8 @@ Promise     A record that `add` wrote is in every later `read` exactly once, als
 Method      Each process appends JSON lines to a file of its own, and takes another one after ten minutes.
             Where there are many, those that nobody appends to any more (an hour old, by the clock of their
             filesystem) are folded: their sum and their names are written to `total` in one publish, then they
-            are removed; names in `total` are not read again. A line begins with a line feed too, so that a
+            are removed; names in `total` are not read again. Of names with a label (`family/label`) a fold keeps the
+            20,000 of a family that count most, of `day/...` the latest. A line begins with a line feed too, so that a
             torn one spoils nothing but itself.
 Not here    When to add: never on the path of a hit that is already resolved.
 Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, trouble
 from .faults import reached
 from .publish import publish
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
@@ -33,6 +34,7 @@ _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
 _MAX_SHARD_BYTES = 64 << 20
+_MOST_LABELS = 20_000
 
 
 class CounterFile:
@@ -122,7 +124,7 @@ class CounterFile:
         there = self._shards()
         stale = {name for name in there - folded if self._written_s(name) < limit_s}
         if stale:
-            total = _sum([total, *self._read_shards(stale)])
+            total = _bounded(_sum([total, *self._read_shards(stale)]))
             reached("counters.summed")
             record = {"counts": total, "folded": sorted(stale | (folded & there))}
             publish(
@@ -187,7 +189,7 @@ class CounterFile:
         return counts
 
     def _trouble(self, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": "counters", "error": str(error)}))
+        self._emit(trouble("counters", error))
 
 
 def _read(path: str) -> bytes:
@@ -213,3 +215,18 @@ def _sum(many: Iterable[Counts]) -> Counts:
         for name, value in counts.items():
             total[name] = total.get(name, 0) + value
     return total
+
+
+def _bounded(counts: Counts) -> Counts:
+    """The counts without the labels that are too many: the least of each family, the oldest days."""
+    families: dict[str, list[str]] = {}
+    for name in counts:
+        family, slash, _ = name.partition("/")
+        if slash:
+            families.setdefault(family, []).append(name)
+    for family, names in families.items():
+        if len(names) > _MOST_LABELS:
+            names.sort() if family == "day" else names.sort(key=counts.__getitem__)
+            for name in names[:-_MOST_LABELS]:
+                del counts[name]
+    return counts

@@ -4,48 +4,33 @@ Promise     `get` returns what was put under this very key, or None. Nothing tha
             read-only disk, damage, a directory that vanishes) raises out of a method: it is a miss, or False,
             and one event. What is damaged is moved aside, so that the next put heals it.
             Making a DiskStore touches nothing; the first hit costs one stat more than the others.
-Method      store.tree reads and publishes; here is what happens when that fails, and where else to go: a
-            directory that is not ours, or not writable, is replaced by a private temporary one, or by memory;
-            a directory on a network filesystem gets a private local one in front of it, and no lock and no
-            walk goes over the network.
+Method      store.tree reads and publishes; here is what happens when that fails. Each verb also speaks for the
+            stores in front and in place of the tree, which store.layers finds.
 Not here    Kernels, keys. What goes when there is too much is store.limits' and store.eviction's.
 """
 
 from __future__ import annotations
 
 import errno
-import os
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, Event, EventKind, trouble
 from . import directory as directories
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    DamagedEntry,
-    Header,
-    StoredEntry,
-    check_payloads,
-    decode_entry,
-    encode_entry,
-    payload_sizes,
-    require_key,
-)
+from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry, decode_entry, encode_entry, require_key
+from .layers import ABSENT, Layers
 from .manifest import Variant, merge, variants_of
 from .publish import Durability
 from .report import EntryInfo, Problem, Removed, Usage
-from .system import after_fork
-from .tree import RECENCY_NS, Found, Tree, remove
+from .tree import Found, Tree, remove
 
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
     from .counters import CounterFile
     from .limits import Limits
-    from .locks import KeyLocks, Turn
+    from .listing import Order
+    from .locks import Turn
     from .memory import MemoryCounters, MemoryStore
 
 _PAUSE_S = 60.0
@@ -54,8 +39,6 @@ _PAUSE_S = 60.0
 _MANIFEST_WAIT_S = 1.0
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
-_ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
 class DiskStore:
@@ -92,23 +75,23 @@ class DiskStore:
         self._durability: Durability = durability
         self._shared, self._emit, self._clock, self._max_wait_s = shared, emit, clock, max_wait_s
         self._tree = Tree(directory, shared=shared)
-        self._is_checked = self._is_refused = self._is_settled = False
-        self._refresh_ns = RECENCY_NS
-        self._front: DiskStore | MemoryStore | None = None
-        self._spare: DiskStore | MemoryStore | None = None
-        self._locks: KeyLocks | None = None
+        self.layers = Layers(
+            self._tree,
+            readonly=readonly,
+            limits=lambda: self._limits,
+            private_store=self._private_store,
+            emit=emit,
+        )
         self._own_limits: Limits | None = None
         self._own_counters: CounterFile | None = None
         self._paused_until_s = 0.0
-        self._opening = threading.RLock()
-        _all.add(self)
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
         """Statistics over processes, kept where the entries are."""
-        if self._spare is not None:
-            return self._spare.counters
-        with self._opening:
+        if self.layers.spare is not None:
+            return self.layers.spare.counters
+        with self.layers.opening:
             if self._own_counters is None:
                 from .counters import CounterFile
 
@@ -117,7 +100,7 @@ class DiskStore:
 
     @property
     def _limits(self) -> Limits:
-        with self._opening:
+        with self.layers.opening:
             if self._own_limits is None:
                 from .limits import Limits
 
@@ -138,52 +121,25 @@ class DiskStore:
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
         """
-        if not self._is_checked:
-            self._check()
-        if self._front is not None:
-            entry = self._front.get(key)
+        layers = self.layers
+        if not layers.is_checked:
+            layers.check()
+        if layers.front is not None:
+            entry = layers.front.get(key)
             if entry is not None:
                 return entry
-        entry = None if self._is_refused else self._read(ENTRY, key)
+        entry = None if layers.is_refused else self._read(ENTRY, key)
         if entry is None:
-            return None if self._spare is None else self._spare.get(key)
-        if self._front is not None:
-            self._front.put(entry)
+            return None if layers.spare is None else layers.spare.get(key)
+        if layers.front is not None:
+            layers.front.put(entry)
         return entry
-
-    def peek(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, or None; it counts as no use, and what is damaged is left where it is.
-
-        Raises:
-            DamagedEntry: It is there, and not as it was written.
-            ValueError: `key` is not 64 lower-case hexadecimal digits.
-        """
-        return self._peek(ENTRY, require_key(key))
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; none if there is no manifest that can be trusted. Nothing changes."""
-        try:
-            manifest = self._peek(MANIFEST, require_key(family))
-            return [] if manifest is None else variants_of(manifest.header)
-        except ValueError:
-            return []
-
-    def _peek(self, kind: int, key: str) -> StoredEntry | None:
-        if self._is_usable():
-            try:
-                return decode_entry(self._tree.read(self._tree.path(kind, key), None), key, kind)
-            except OSError:
-                pass
-        for layer in self._others():
-            found = layer._peek(kind, key)
-            if found is not None:
-                return found
-        return None
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = self._read_variants(family) if self._is_usable() else []
-        return variants or (self._spare.get_manifest(family) if self._spare is not None else [])
+        variants = self._read_variants(family) if self.layers.is_usable() else []
+        spare = self.layers.spare
+        return variants or (spare.get_manifest(family) if spare is not None else [])
 
     def _read_variants(self, family: str) -> list[Variant]:
         manifest = self._read(MANIFEST, family)
@@ -200,18 +156,18 @@ class DiskStore:
         now_ns = None if self.readonly else int(self._clock() * 1e9)
         try:
             try:
-                data = self._tree.read(path, now_ns, self._refresh_ns)
+                data = self._tree.read(path, now_ns, self.layers.refresh_ns)
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                data = self._tree.read(path, now_ns, self._refresh_ns)  # replaced on the file server
+                data = self._tree.read(path, now_ns, self.layers.refresh_ns)  # replaced on the file server
             return decode_entry(data, key, kind)
         except DamagedEntry as error:
             self._damaged(key, path, str(error))
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 self._damaged(key, path, f"not a regular file: {error.strerror}")
-            elif error.errno not in _ABSENT:
+            elif error.errno not in ABSENT:
                 self._trouble("get", error)
         return None
 
@@ -229,23 +185,23 @@ class DiskStore:
         if len(data) > self.max_size_bytes:
             self._trouble("put", f"an entry of {len(data)} bytes is above the limit of {self.max_size_bytes}")
             return False
-        self._settle()
-        if self._front is not None:
-            self._front.put(entry)
-        if self._spare is None and self._write(ENTRY, entry.key, data):
+        layers = self.layers
+        layers.settle()
+        if layers.front is not None:
+            layers.front.put(entry)
+        if layers.spare is None and self._write(ENTRY, entry.key, data):
             return True
-        return self._spare is not None and self._spare.put(entry)
+        return layers.spare is not None and layers.spare.put(entry)
 
     def add_variant(self, family: str, variant: Variant) -> bool:
         """Put `variant`, which has a `"key"`, in front of those of `family`; whether it was stored."""
         require_key(family)
         if self.readonly:
             return False
-        self._settle()
-        if self._spare is not None:
-            return self._spare.add_variant(family, variant)
-        locks, nothing = self._key_locks(), lambda: None
-        with locks.turn(f"{family}.manifest", nothing, _MANIFEST_WAIT_S):
+        self.layers.settle()
+        if self.layers.spare is not None:
+            return self.layers.spare.add_variant(family, variant)
+        with self.layers.locks().turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
             before = self._read_variants(family)
             if before[:1] == [variant]:
                 return True
@@ -259,7 +215,7 @@ class DiskStore:
         builds and puts. It never raises and never waits beyond `max_wait_s`.
         """
         require_key(key)
-        return self._key_locks().turn(key, lambda: self.get(key), self._max_wait_s)
+        return self.layers.locks().turn(key, lambda: self.get(key), self._max_wait_s)
 
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         if self._clock() < self._paused_until_s:
@@ -285,7 +241,7 @@ class DiskStore:
             return self._write(kind, key, data)  # something that is no file was in its place
         self._trouble("put", error)
         if error.errno in _NOT_WRITABLE:
-            self._spare = self._private_store()
+            self.layers.go_elsewhere()
         return self._pause() if error.errno in _FULL else False
 
     def _pause(self) -> bool:
@@ -309,41 +265,37 @@ class DiskStore:
         """
         if self.readonly:
             return Removed(0, 0)
-        removed = [layer.prune(max_size_bytes, older_than) for layer in self._others()]
-        if self._is_usable():
+        removed = [layer.prune(max_size_bytes, older_than) for layer in self.layers.others()]
+        if self.layers.is_usable():
             self._limits.wait()
             removed.append(self._limits.run(older_than, max_size_bytes))
-        return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))
+        return _together(removed)
 
     def clear(self) -> Removed:
         """Remove every entry, manifest and damaged file; statistics stay."""
         if self.readonly:
             return Removed(0, 0)
-        self._limits.wait()
-        entries = size_bytes = 0
-        for file in self._walk(MANIFEST, ENTRY):
-            if remove(file.path):
-                entries += file.kind == ENTRY
-                size_bytes += file.size_bytes
-        if self._is_usable():
+        removed = [layer.clear() for layer in self.layers.others()]
+        if self.layers.is_usable():
+            self._limits.wait()
+            gone = [file for kind in (MANIFEST, ENTRY) for file in self._tree.walk(kind) if remove(file.path)]
             for path, _ in self._tree.quarantined():
                 remove(path)
-        if entries or size_bytes:
-            self._limits.run()  # counts what is left, which is little
-        others = [layer.clear() for layer in self._others()]
-        entries += sum(each.entries for each in others)
-        return Removed(entries, size_bytes + sum(each.size_bytes for each in others))
+            if gone:
+                self._limits.run()  # counts what is left, which is little
+            removed.append(Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone)))
+        return _together(removed)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
         path = self._tree.path(ENTRY, require_key(key))
         gone = False
-        if not self.readonly and self._is_usable():
+        if not self.readonly and self.layers.is_usable():
             size = self._tree.size_of(path)
             if size is not None and remove(path):
                 self._limits.account(-size, -1)
                 gone = True
-        for layer in self._others():
+        for layer in self.layers.others():
             gone = layer.remove(key) or gone
         return gone
 
@@ -351,114 +303,88 @@ class DiskStore:
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry that can be trusted, in no order; recency is left as it is."""
-        for file in self._walk(ENTRY):
-            try:
-                entry = decode_entry(self._tree.read(file.path, None), file.key)
-            except (DamagedEntry, OSError):
-                continue  # verify() says so; a listing does not change the store
-            used_s, sizes = file.used_ns / 1e9, payload_sizes(entry)
-            yield EntryInfo(file.key, entry.header, file.size_bytes, used_s, sizes)
-        if self._spare is not None:
-            yield from self._spare.entries()
+        from .audit import listed
+
+        if self.layers.is_usable():
+            yield from listed(self._tree)
+        if self.layers.spare is not None:
+            yield from self.layers.spare.entries()
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        from .listing import listed, ordered
+
+        found = listed(self._files(), by=by, limit=limit, hits=hits)
+        spare = self.layers.spare
+        return found if spare is None else ordered([*found, *spare.listing(by, limit, hits)], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The files of the entries whose key begins with `prefix`."""
+        found = [file for file in self._files() if file.key.startswith(prefix)]
+        return found if self.layers.spare is None else [*found, *self.layers.spare.find(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(ENTRY, require_key(key))
+        try:
+            if self.layers.is_usable():
+                return decode_entry(self._tree.read(path, None), key)
+        except (DamagedEntry, OSError):
+            pass
+        return None if self.layers.spare is None else self.layers.spare.peek(key)
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(MANIFEST, require_key(family))
+        try:
+            if self.layers.is_usable():
+                return variants_of(decode_entry(self._tree.read(path, None), family, MANIFEST).header)
+        except (ValueError, OSError):
+            pass
+        return [] if self.layers.spare is None else self.layers.spare.peek_manifest(family)
+
+    def damage(self, key: str) -> str:
+        """Why the file of the entry of `key` cannot be trusted; "" where it can be, or is not there."""
+        try:
+            if self.layers.is_usable():
+                decode_entry(self._tree.read(self._tree.path(ENTRY, require_key(key)), None), key)
+        except DamagedEntry as error:
+            return str(error)
+        except OSError:
+            pass
+        return ""
+
+    def _files(self) -> Iterator[Found]:
+        return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())
 
     def verify(self) -> list[Problem]:
         """Read every file in full; what is damaged is moved aside, and said with the reason."""
+        from .audit import damaged
+
         problems = []
-        for file in self._walk(ENTRY, MANIFEST):
-            try:
-                entry = decode_entry(self._tree.read(file.path, None), file.key, file.kind)
-                if file.kind == MANIFEST:
-                    variants_of(entry.header)
-                check_payloads(entry)
-            except FileNotFoundError:
-                continue
-            except (ValueError, OSError) as error:
-                problems.append(Problem(file.key, str(error)))
-                self._damaged(file.key, file.path, str(error))
+        for file, reason in damaged(self._tree) if self.layers.is_usable() else ():
+            problems.append(Problem(file.key, reason))
+            self._damaged(file.key, file.path, reason)
         return problems
 
     def size(self, *, exact: bool = False) -> Usage:
         """How much there is: from the sum that puts keep, or counted file by file."""
-        usage = self._limits.sum() if not exact and self._is_usable() else None
-        if usage is None:
-            sizes = [(file.size_bytes, file.kind == ENTRY) for file in self._walk(ENTRY, MANIFEST)]
-            size_bytes, entries = sum(size for size, _ in sizes), sum(is_entry for _, is_entry in sizes)
-            usage = Usage(size_bytes, entries, int(self._clock()), 0)
-        if self._spare is not None:
-            more = self._spare.size(exact=exact)
+        usage = Usage(0, 0, 0, 0)
+        if self.layers.is_usable():
+            sum_of_puts = None if exact else self._limits.sum()
+            if sum_of_puts is None:
+                from .audit import counted
+
+                usage = counted(self._tree, self._clock())
+            else:
+                usage = sum_of_puts
+        if self.layers.spare is not None:
+            more = self.layers.spare.size(exact=exact)
             usage = usage._replace(size_bytes=usage.size_bytes + more.size_bytes, entries=usage.entries + more.entries)
         return usage
 
-    def _walk(self, *kinds: int) -> Iterator[Found]:
-        if self._is_usable():
-            for kind in kinds:
-                yield from self._tree.walk(kind)
-
-    def _others(self) -> list[DiskStore | MemoryStore]:
-        """The stores in front and in place of this tree."""
-        return [layer for layer in (self._front, self._spare) if layer is not None]
-
-    # Where to go
-
-    def _is_usable(self) -> bool:
-        """Whether this tree may be read and written to, as far as is known."""
-        if not self._is_checked:
-            self._check()
-        return not self._is_refused
-
-    def _check(self) -> None:
-        """Look at the directory once, as soon as it is there."""
-        try:
-            status = os.stat(self.directory)
-        except OSError as error:
-            if error.errno not in _ABSENT:
-                self._refuse(str(error))
-            return
-        with self._opening:
-            if self._is_checked:
-                return
-            reason = directories.refusal(self.directory, status, shared=self._shared)
-            if reason is not None:
-                self._refuse(reason)
-            elif directories.is_network(self.directory, status):
-                self._refresh_ns = 24 * RECENCY_NS
-                self._front = self._private_store()
-                self._limits.is_kept = False
-            self._is_checked = True
-
-    def _refuse(self, reason: str) -> None:
-        with self._opening:
-            self._trouble("directory", reason)
-            self._is_refused = self._is_checked = True
-            if self._spare is None:
-                self._spare = self._private_store()
-
-    def _settle(self) -> None:
-        """Before the first write: make the directory, or find that it cannot be written to."""
-        if self._is_settled:
-            return
-        with self._opening:
-            if self._is_settled:
-                return
-            if not self._is_checked:
-                self._check()
-            if self._spare is None:
-                try:
-                    if self._tree.make(self._tree.private):
-                        self._limits.begin()
-                    if not os.access(self.directory, os.W_OK | os.X_OK):
-                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), self.directory)
-                except OSError as error:
-                    if error.errno in _PASSING:
-                        return
-                    self._trouble("directory", error)
-                    self._spare = self._private_store()
-            if not self._is_checked:
-                self._check()
-            self._is_settled = True
-
     def _private_store(self) -> DiskStore | MemoryStore:
-        """A store of this user alone on a local disk, or else in memory."""
+        """A store like this one, of this user alone on a local disk, or else in memory."""
         path = None if self.readonly else directories.private_directory()
         if path is None or path == self.directory:
             from .memory import MemoryStore
@@ -479,31 +405,10 @@ class DiskStore:
             max_wait_s=self._max_wait_s,
         )
 
-    def _key_locks(self) -> KeyLocks:
-        """The locks, in this tree or, where it is not local or not writable, in a private directory."""
-        if self._locks is None:
-            if not self.readonly:
-                self._settle()
-            with self._opening:
-                if self._locks is None:
-                    self._locks = self._choose_locks()
-        return self._locks
-
-    def _choose_locks(self) -> KeyLocks:
-        from .locks import KeyLocks
-
-        other = self._front or self._spare
-        if isinstance(other, DiskStore):
-            return other._key_locks()
-        if other is not None or self.readonly:
-            return KeyLocks(None)
-        tree = self._tree
-        return KeyLocks(tree.locks, lambda: tree.make(tree.locks), mode=0o666 if self._shared else 0o600)
-
     # Saying
 
     def _trouble(self, where: str, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": where, "error": str(error)}))
+        self._emit(trouble(where, error))
 
     def _damaged(self, key: str, path: str, reason: str) -> None:
         """Report a damaged file and move it out of the way."""
@@ -514,12 +419,5 @@ class DiskStore:
                 self._limits.account(-size, -int(path.startswith(self._tree.entries)))
 
 
-_all: weakref.WeakSet[DiskStore] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in _all:
-        each._opening = threading.RLock()  # another thread of the parent may have held it
-
-
-after_fork(_after_fork)
+def _together(removed: list[Removed]) -> Removed:
+    return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))

@@ -221,6 +221,34 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     return StoredEntry(key, header, Payloads(packed))
 
 
+def head_bytes(data: bytes) -> int:
+    """How many bytes the head of an entry takes, header included, by its first bytes.
+
+    Raises:
+        DamagedEntry: These are not the first bytes of an entry.
+    """
+    if len(data) < _PREFIX.size:
+        raise DamagedEntry(f"{len(data)} bytes are too few")
+    magic, version, kind, payloads, header_bytes = _PREFIX.unpack_from(data)[:5]
+    if (magic, version, kind) != (_MAGIC, FORMAT, ENTRY) or payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
+        raise DamagedEntry("not an entry of this format")
+    return _PREFIX.size + int(payloads) * _RECORD.size + int(header_bytes)
+
+
+def decode_head(data: bytes, key: str) -> tuple[Header, dict[str, int]]:
+    """Header and unpacked payload sizes of an entry, from its head alone; not held against the digest.
+
+    Raises:
+        DamagedEntry: It is not the head of an entry of `key`.
+    """
+    end, count = head_bytes(data), _PREFIX.unpack_from(data)[3]
+    if len(data) < end or _PREFIX.unpack_from(data)[6].hex() != key:
+        raise DamagedEntry("cut short, or of another key")
+    table_end = _PREFIX.size + count * _RECORD.size
+    records = _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end])
+    return _parse(data[table_end:end]), {_name(record[0]): record[2] for record in records}
+
+
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     """The payload table of a decoded entry; of one that was not decoded there is none yet."""
     if not isinstance(entry.payloads, Payloads):

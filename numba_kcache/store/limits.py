@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from ..model.event import Emit, Event, EventKind
+from ..model.event import Emit, Event, EventKind, trouble
 from .eviction import LOW_WATER, WALK_EVERY_S, evict
 from .report import Removed, Usage
 from .system import after_fork
@@ -149,7 +149,7 @@ class Limits:
         return removed
 
     def _trouble(self, where: str, error: object) -> None:
-        self._emit(Event(EventKind.TROUBLE, {"where": where, "error": str(error)}))
+        self._emit(trouble(where, error))
 
 
 _all: weakref.WeakSet[Limits] = weakref.WeakSet()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from .entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_sizes, require_key
 from .eviction import LOW_WATER, choose
@@ -18,6 +19,9 @@ from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
 from .report import EntryInfo, Problem, Removed, Usage
 from .tree import Found
+
+if TYPE_CHECKING:
+    from .listing import Order
 
 
 class MemoryStore:
@@ -47,20 +51,6 @@ class MemoryStore:
         """Store `entry` in place of whatever its key led to; whether it was stored."""
         return self._write(ENTRY, entry)
 
-    def peek(self, key: str) -> StoredEntry | None:
-        """The entry of `key`, or None; it counts as no use."""
-        return self._peek(ENTRY, require_key(key))
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; it counts as no use."""
-        manifest = self._peek(MANIFEST, family)
-        return variants_of(manifest.header) if manifest is not None else []
-
-    def _peek(self, kind: int, key: str) -> StoredEntry | None:
-        with self._mutex:
-            data, _ = self._files.get((kind, key), (None, 0))
-        return None if data is None else decode_entry(data, key, kind)
-
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         manifest = self._read(MANIFEST, family)
@@ -82,6 +72,30 @@ class MemoryStore:
             if file.kind == ENTRY:
                 entry = decode_entry(self._files[ENTRY, file.key][0], file.key)
                 yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order."""
+        from .listing import HITS_DIGITS, ordered
+
+        return ordered([each._replace(hits=hits.get(each.key[:HITS_DIGITS], 0)) for each in self.entries()], by, limit)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The entries whose key begins with `prefix`."""
+        return [file for file in self._walk() if file.kind == ENTRY and file.key.startswith(prefix)]
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """The entry of `key`; looking does not count as use."""
+        data, _ = self._files.get((ENTRY, require_key(key)), (None, 0))
+        return None if data is None else decode_entry(data, key)
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; looking does not count as use."""
+        data, _ = self._files.get((MANIFEST, require_key(family)), (None, 0))
+        return [] if data is None else variants_of(decode_entry(data, family, MANIFEST).header)
+
+    def damage(self, key: str) -> str:
+        """Nothing can be damaged here."""
+        return ""
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""

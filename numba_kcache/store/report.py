@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .entry import Header
 
@@ -16,6 +16,7 @@ class EntryInfo(NamedTuple):
         size_bytes: Bytes that its file takes.
         used_s: When it was stored or last used, to the hour, in seconds since the epoch.
         payload_bytes: Unpacked size of each payload.
+        hits: Times it was served, in all processes; 0 where they were not counted or not looked up.
     """
 
     key: str
@@ -23,6 +24,7 @@ class EntryInfo(NamedTuple):
     size_bytes: int
     used_s: float
     payload_bytes: dict[str, int]
+    hits: int = 0
 
     @property
     def target(self) -> str:
@@ -42,6 +44,18 @@ class EntryInfo(NamedTuple):
         """Seconds that its compilation took; 0 where the header does not say."""
         seconds = self.header.get("compile_time_s")
         return float(seconds) if isinstance(seconds, (int, float)) else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a list shows of it, as JSON values."""
+        return {
+            "key": self.key,
+            "kernels": list(self.kernels),
+            "target": self.target,
+            "size_bytes": self.size_bytes,
+            "used_s": self.used_s,
+            "compile_time_s": self.compile_time_s,
+            "hits": self.hits,
+        }
 
 
 class Problem(NamedTuple):

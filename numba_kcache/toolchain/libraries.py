@@ -48,7 +48,7 @@ class Toolchain:
     """
 
     def __init__(self, load: Callable[[str], Record | None], save: Callable[[str, Record], None]) -> None:
-        self._load, self._save = load, save
+        self.load_record, self.save_record = load, save
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record | None = None
@@ -89,7 +89,7 @@ class Toolchain:
                 known = installed_include_dirs()
                 if known:
                     self._remembered()["include_dirs"] = known
-                    self._save(self._name, self._remembered())
+                    self.save_record(self._name, self._remembered())
             return tuple(known)
 
     def numba_include_dirs(self, *, is_fresh: bool = False) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Toolchain:
                     return ()
                 if self._remembered().get("numba_include_dirs") != known:
                     self._remembered()["numba_include_dirs"] = known
-                    self._save(self._name, self._remembered())
+                    self.save_record(self._name, self._remembered())
             return tuple(known)
 
     def header_trees(self) -> tuple[tuple[str, str], ...]:
@@ -124,7 +124,7 @@ class Toolchain:
             if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
                 known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
                 self._remembered()["header_trees"] = known
-                self._save(self._name, self._remembered())
+                self.save_record(self._name, self._remembered())
             return tuple((root, identity) for root, identity, _ in known)
 
     @contextmanager
@@ -138,7 +138,7 @@ class Toolchain:
                 self._is_saved_later = False
                 if self._is_dirty:
                     self._is_dirty = False
-                    self._save(self._name, self._remembered())
+                    self.save_record(self._name, self._remembered())
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
@@ -156,7 +156,7 @@ class Toolchain:
     def _remembered(self) -> Record:
         if self._record is None:
             self._name = _name_of_surroundings()
-            record = self._load(self._name)
+            record = self.load_record(self._name)
             self._record = record if record is not None and _holds(record) else {"watch": _watched()}
         return self._record
 
@@ -166,7 +166,7 @@ class Toolchain:
         self._is_dirty = True
         if not self._is_saved_later:
             self._is_dirty = False
-            self._save(self._name, record)
+            self.save_record(self._name, record)
 
 
 def _name_of_surroundings() -> str:

@@ -31,8 +31,6 @@ def why_uncacheable(
 ) -> str | None:
     """Why this kernel is only good for this process; None if its cubin and attributes are all it needs."""
     library = result.library
-    if chosen["extensions"]:
-        return "its extensions are objects of this process"
     if attributes["debug"] and attributes["exceptions"] is None:
         return "it raises an exception that is not built in, or with arguments that are no constants"
     if (getattr(result, "metadata", None) or {}).get("launch_config_sensitive"):

@@ -143,8 +143,9 @@ def _value_code(node: Any, size: int | None) -> str | None:
         return _CLASSES[name]
     vector = _VECTOR.match(name)
     if vector:
-        base = _VECTOR_BASES.get(vector[1])
-        return f"v{vector[2]}{base}" if base else None
+        count, of_long = int(vector[2]), {"long": "i", "ulong": "u"}.get(vector[1])
+        base = f"{of_long}{size // count if size else 8}" if of_long else _VECTOR_BASES[vector[1]]
+        return f"v{count}{base}"
     number = _COMPLEX.match(name)
     return {"float": "c4", "double": "c8"}[number[1]] if number else "o"
 

@@ -263,6 +263,20 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monke
     assert files_below(point / "cache" / "v1" / "tmp") == []
 
 
+def test_mounted_volume_itself_is_the_directory(mounted: Callable[..., Path]) -> None:
+    """A container's volume: made by others but ours, not empty, a filesystem of its own; no file leaves it."""
+    point = mounted("-t", "tmpfs", "-o", "size=40m,mode=0700", "none")
+    (point / "lost+found").mkdir()
+    events = Events()
+    store = open_store(point, emit=events, durability="full")
+    use(store)
+    assert store.put(small_entry(1))
+
+    assert open_store(point).get(key_of(1)) == small_entry(1)
+    assert (point / "lost+found").exists()
+    assert events.of(EventKind.TROUBLE) == []
+
+
 def test_filesystem_without_room_for_a_directory(mounted: Callable[..., Path]) -> None:
     """Not even the tree can be made: the store goes elsewhere."""
     point = mounted("-t", "tmpfs", "-o", "size=4k,nr_inodes=2", "none")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store import counters, eviction, publish
+from numba_kcache.store import counters, eviction, faults, publish
 from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
@@ -22,6 +22,7 @@ from tests.support.stores import (
     entry_of,
     file_of,
     files_below,
+    in_child,
     key_of,
     killed_at,
     open_store,
@@ -41,6 +42,29 @@ def test_reader_finds_old_or_new_after_kill(tmp_path: Path, point: str) -> None:
 
     assert killed_at(point, lambda: store.put(NEW)), f"no writer ever reached {point}"
 
+    assert store.get(OLD.key) == (NEW if point == "publish.renamed" else OLD)
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize("end", ["os._exit", "SIGTERM"])
+@pytest.mark.parametrize("point", publish.FAULT_POINTS)
+def test_reader_finds_old_or_new_after_another_end(tmp_path: Path, point: str, end: str) -> None:
+    """A writer that leaves without a farewell, or that its batch system ends, is like one that was killed."""
+    store = open_store(tmp_path / "cache")
+    store.put(OLD)
+
+    def leave(name: str) -> None:
+        if name == point:
+            os._exit(0) if end == "os._exit" else os.kill(os.getpid(), signal.SIGTERM)
+
+    def work() -> None:
+        faults.hook = leave
+        store.put(NEW)
+        raise AssertionError("the writer lived on")
+
+    status = in_child(work)
+
+    assert status == (0 if end == "os._exit" else signal.SIGTERM)
     assert store.get(OLD.key) == (NEW if point == "publish.renamed" else OLD)
     assert store.verify() == []
 

@@ -15,7 +15,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel, closures
 from numba_kcache.errors import KCacheError
-from numba_kcache.toolchain import numba_nvvm
+from numba_kcache.toolchain import numba_nvvm, time_trace
 
 DEVICE = '#include "{header}"\nextern "C" __device__ int external(int *out, int x) {{ *out = x + VALUE; return 0; }}\n'
 CALLS = 'extern "C" __device__ int external(int *, int);\nextern "C" __global__ void k(int *o) { external(o, 1); }\n'
@@ -84,7 +84,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What tells the headers: the trace of NVRTC 13, or, as with NVRTC 12, the scanner."""
     if request.param == "scan":
-        monkeypatch.setattr(closures, "time_trace", lambda _version: nullcontext())
+        monkeypatch.setattr(time_trace, "time_trace", lambda _version: nullcontext())
     return str(request.param)
 
 

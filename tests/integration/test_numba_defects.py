@@ -152,6 +152,28 @@ def test_setting_that_changes_code_is_seen(project: Project, variable: str) -> N
     assert ("hits 0" in again) is project.is_here()
 
 
+@either
+@pytest.mark.parametrize("library", ["nvvm", "nvJitLink", "nvrtc"])
+def test_another_build_of_a_compiler_is_seen(project: Project, library: str) -> None:
+    """Numba's key has neither NVVM, NVRTC nor nvJitLink in it: after an upgrade the old compiler's code is served."""
+    project.program()
+    build = project.root / "library.so"
+    swapped = f"""
+from cuda.bindings import nvjitlink, nvrtc
+from numba_kcache.toolchain import libraries
+real = libraries.loaded_path
+libraries.loaded_path = lambda name: {str(build)!r} if name == {library!r} else real(name)
+libraries._sibling = lambda path, names: path
+"""
+    build.write_bytes(b"a build")
+    project.run(before=swapped)
+    assert "hits 1" in project.run(before=swapped)
+
+    build.write_bytes(b"another build")
+
+    assert ("hits 0" in project.run(before=swapped + "nvjitlink.version = lambda: (13, 99)")) is project.is_here()
+
+
 GENERATOR = """
 def make(value):
     space = {"cuda": cuda}
@@ -284,10 +306,16 @@ def test_kernel_that_links_is_cached(project: Project, what: str) -> None:
     assert ("hits 1" in project.run()) is project.is_here(), first
 
 
+NO_FILE = {"exec": "<string>", "stdin": "<stdin>", "notebook": "/tmp/ipykernel_{pid}/2170931437.py"}
+
+
 @either
-def test_function_without_a_file_is_cached(project: Project) -> None:
-    """exec, stdin and notebooks: Numba refuses at decoration, `no locator available`."""
-    space = 'space = {"cuda": cuda}\nexec("@cuda.jit(cache=True)\\ndef kernel(x):\\n    x[0] *= 3.0\\n", space)\n'
+@pytest.mark.parametrize("where", NO_FILE)
+def test_function_without_a_file_is_cached(project: Project, where: str) -> None:
+    """exec, stdin and notebooks, whose cells have another path in each session: Numba refuses at decoration."""
+    body = "cuda.jit(cache=True)\ndef kernel(x):\n    x[0] *= 3.0\n"
+    name = f"{NO_FILE[where]!r}.format(pid=os.getpid())"
+    space = f'space = {{"cuda": cuda}}\nexec(compile({"@" + body!r}, {name}, "exec"), space)\n'
     project.program()
     text = (project.files / "program.py").read_text()
     start = text.index("@cuda.jit(cache=True)")
@@ -296,6 +324,17 @@ def test_function_without_a_file_is_cached(project: Project) -> None:
     project.run()
 
     assert ("hits 1" in project.run()) is project.is_here()
+
+
+@either
+def test_program_in_a_read_only_tree_is_cached(project: Project) -> None:
+    """Numba finds no place beside the file and none in a home that cannot be written: it refuses at decoration."""
+    project.program()
+    project.write("__pycache__", "a file, so that no folder can be made here, root or not")
+    nowhere = {"NUMBA_CACHE_DIR": "", "HOME": "/dev/null/home", "XDG_CACHE_HOME": "/dev/null/cache"}
+    project.run(**nowhere)
+
+    assert ("hits 1" in project.run(**nowhere)) is project.is_here()
 
 
 @either
@@ -360,6 +399,47 @@ caching.IndexDataCacheFile._save_index = late
         project.run("other")
 
     assert ("hits 1" in project.run("other")) is project.is_here()
+
+
+MEETING = """
+from numba.cuda.core import caching
+kind = caching.IndexDataCacheFile
+save_index, save_data = kind._save_index, kind._save_data
+if sys.argv[1:] == ["first"]:
+    import subprocess
+    other = subprocess.Popen([sys.executable, __file__, "other"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def index(self, overloads):
+        other.stdout.readline()  # the other one has read the index, which is empty
+        save_index(self, overloads)
+    def data(self, name, content):
+        other.communicate(b"go")  # it writes its index over ours, and its kernel under the name that ours will have
+        save_data(self, name, content)
+    kind._save_index, kind._save_data = index, data
+elif sys.argv[1:] == ["other"]:
+    def index(self, overloads):
+        print("read", flush=True)
+        sys.stdin.read(2)
+        save_index(self, overloads)
+    kind._save_index = index
+"""
+
+
+@either
+def test_writers_at_once_never_leave_another_signature_s_kernel(project: Project) -> None:
+    """Two signatures at once: Numba's index then names the one and the file holds the other: float runs double's."""
+    project.program()
+    text = (project.files / "program.py").read_text()
+    kind = 'np.ones(4, "f8" if sys.argv[1:] == ["first"] else "f4")'
+    text = text.replace("from numba import cuda\n", "from numba import cuda\n" + MEETING, 1)
+    project.write("program.py", text.replace("np.ones(4, 'f8')", kind))
+    if project.is_here():
+        project.run("alone")
+    assert THREE in project.run("first")
+
+    said = project.run("alone")  # float
+
+    assert "hits 1" in said
+    assert (THREE not in said) is project.is_here()
 
 
 def test_uninstalled_program_gets_numbas_cache_back(tmp_path: Path) -> None:

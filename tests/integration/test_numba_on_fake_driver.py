@@ -21,6 +21,7 @@ from tests.support.numba_programs import (
     POLYMORPHIC,
     RESOURCES,
     UNCACHED,
+    VOUCHED,
     WARM,
 )
 
@@ -125,6 +126,13 @@ def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> 
     assert "global table of __main__" in said
     assert "depends=" in said
     assert said.splitlines()[-1] == "strict refuses, 0 entries"
+
+
+def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
+    """A value that cannot be told from another and an extension, which still prepares each launch; and told apart."""
+    said = [child(VOUCHED, tmp_path, factor).split() for factor in ("2", "2", "3")]
+
+    assert said == [["1", "24", "1"], ["0", "24", "1"], ["1", "24", "2"]]
 
 
 @pytest.mark.parametrize("what", ["returns", "unsupported", "typing"])

@@ -70,6 +70,39 @@ def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
     assert open_store(tmp_path / "cache").size(exact=True).entries == KEYS
 
 
+def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
+    """A job that starts on all cores of a large node: one compiles, the others are given what it stored."""
+
+    def work(number: int) -> None:
+        store = open_store(tmp_path / "cache")
+        get_or_build(store, 1, tmp_path / "builds")
+        with store.building(key_of(1000 + number)) as turn:  # of its own: nobody is in the way
+            assert turn.is_builder
+            assert turn.is_alone
+
+    with children(256, work):
+        pass
+
+    assert noted(tmp_path / "builds") == [1]
+
+
+def _build_in_child(root: Path, number: int) -> bool:
+    """In a process of any start method: find what the parent stored, and store one more."""
+    store = open_store(root)
+    return store.get(key_of(0)) == small_entry(0) and store.put(small_entry(number))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: str) -> None:
+    """While the parent is in the middle of a build, and with a store that it has used."""
+    store = open_store(tmp_path / "cache")
+    store.put(small_entry(0))
+    with store.building(key_of(9)), multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.starmap(_build_in_child, [(tmp_path / "cache", number) for number in (1, 2)]) == [True, True]
+
+    assert {info.key for info in store.entries()} == {key_of(number) for number in range(3)}
+
+
 def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
     """Mixed with `clear` and `prune`: no more builds than keys and removals; right bytes throughout."""
 
@@ -231,7 +264,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
             with suppress(Failed):
                 with store.building(key_of(1)):
                     results = [pool.submit(work, number) for number in range(waiters)]
-                    while store._locks._seats[key_of(1)].users <= waiters:  # type: ignore[union-attr]
+                    while store.layers._locks._seats[key_of(1)].users <= waiters:  # type: ignore[union-attr]
                         time.sleep(0)
                     raise Failed
             for result in results:
@@ -310,13 +343,13 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with store._opening, store._limits._mutex:
+        with store.layers.opening, store._limits._mutex:
             held.set()
             release.wait()
 
     def work(_: int) -> None:
         signal.alarm(10)
-        store._is_settled = store._is_checked = False
+        store.layers._is_settled = store.layers.is_checked = False
         assert store.put(small_entry(2))
         store.wait_for_eviction()
         assert store.size().entries <= 1

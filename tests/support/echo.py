@@ -28,11 +28,13 @@ class Case(NamedTuple):
         c_type: As the kernel declares it.
         argument: As the user passes it.
         expected: What the kernel must see.
+        padding: Offsets of bytes between members, which a kernel need not copy.
     """
 
     c_type: str
     argument: Any
     expected: bytes
+    padding: tuple[int, ...] = ()
 
 
 class Pair(ctypes.Structure):
@@ -41,9 +43,10 @@ class Pair(ctypes.Structure):
 
 def _scalars() -> list[Case]:
     kinds = {
-        "bool": "?", "signed char": "i1", "short": "i2", "int": "i4", "long long": "i8", "long": "i8",
+        "bool": "?", "char": "i1", "signed char": "i1", "short": "i2", "int": "i4", "long long": "i8", "long": "i8",
         "unsigned char": "u1", "unsigned short": "u2", "unsigned": "u4", "unsigned long long": "u8",
-        "__half": "f2", "float": "f4", "double": "f8",
+        "unsigned long": "u8", "char16_t": "u2", "char32_t": "u4", "wchar_t": "i4", "__half": "f2", "float": "f4",
+        "double": "f8",
     }  # fmt: skip
     cases = []
     for c_type, kind in kinds.items():
@@ -64,12 +67,27 @@ def _scalars() -> list[Case]:
     ]
 
 
+def _vectors() -> list[Case]:
+    """Every built-in vector type, each element another number."""
+    bases = {
+        "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4", "long": "i8",
+        "ulong": "u8", "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
+    }  # fmt: skip
+    cases = []
+    for base, kind in bases.items():
+        for count in (1, 2, 3, 4):
+            numbers = tuple(range(101, 101 + count))
+            cases.append(Case(f"{base}{count}", numbers, np.array(numbers, kind).tobytes()))
+    return cases
+
+
 def _aggregates() -> list[Case]:
     nested = np.zeros((), np.dtype([("pair", Pair), ("counts", "i2", 3), ("colour", "f4", 4)], align=True))
     nested["pair"]["tag"], nested["pair"]["value"], nested["counts"] = b"x", 2.5, (1, 2, 3)
     aligned = nested.tobytes()[:22].ljust(32, b"\0") + np.float32([4, 5, 6, 7]).tobytes()  # float4 asks for 16
     pair = Pair(b"x", 2.5)
     return [
+        *_vectors(),
         Case("float2", (1.0, 2), np.float32([1, 2]).tobytes()),
         Case("float3", (1.0, 2, 3), np.float32([1, 2, 3]).tobytes()),
         Case("float4", np.float32([1, 2, 3, 4]), np.float32([1, 2, 3, 4]).tobytes()),
@@ -78,9 +96,9 @@ def _aggregates() -> list[Case]:
         Case("uchar4", (1, 2, 3, 255), b"\1\2\3\xff"),
         Case("double2", (0.1, 0.2), np.float64([0.1, 0.2]).tobytes()),
         Case("short1", (7,), np.int16(7).tobytes()),
-        Case("Pair", pair, bytes(pair)),
-        Case("Pair", bytes(pair), bytes(pair)),
-        Case("Nested", aligned, aligned),
+        Case("Pair", pair, bytes(pair), (*range(1, 8),)),
+        Case("Pair", bytes(pair), bytes(pair), (*range(1, 8),)),
+        Case("Nested", aligned, aligned, (*range(1, 8), *range(22, 32))),
         Case("Descriptor", bytes(range(128)), bytes(range(128))),
     ]
 

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.inputs.closure import Closure, Uncapturable, closure_from_json, closure_to_json
+from numba_kcache.inputs.closure import Closure, closure_from_json, closure_to_json
 from numba_kcache.inputs.closure_check import Match, Mismatch, check_closure
+from numba_kcache.inputs.doubt import Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
 from numba_kcache.inputs.headers import learn_closure, survey_headers
 from numba_kcache.inputs.include_search import WORKING, Search, Tree

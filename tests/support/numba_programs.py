@@ -342,6 +342,31 @@ print("strict refuses,", cache.info().entries, "entries")
 )
 """Kernels that no key can name."""
 
+VOUCHED = (
+    _START
+    + """
+class Count(int):
+    pass
+
+FACTOR, calls = Count(sys.argv[2]), []
+
+class Extension:
+    def prepare_args(self, kind, value, stream, retr):
+        calls.append(kind)
+        return kind, value
+
+@cached_kernel(cache=cache, depends=[int(FACTOR)], extensions=[Extension()])
+def kernel(x, n):
+    x[0] = FACTOR * n
+
+x = cuda.to_device(np.ones(8, "f4"))
+for _ in range(12):
+    kernel[1, 32](x, 1)
+print(cache.info("process").misses, len(calls), cache.info().entries)
+"""
+)
+"""A kernel that only `depends=` makes known."""
+
 BAD = (
     _START
     + """

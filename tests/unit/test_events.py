@@ -9,13 +9,9 @@ import warnings
 import pytest
 
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model.event import Event, EventKind
+from numba_kcache.model.event import Event, EventKind, trouble
 from numba_kcache.observe.events import Events
 from numba_kcache.observe.statistics import Counts, Statistics
-
-
-def trouble(where: str, error: str = "disk full") -> Event:
-    return Event(EventKind.TROUBLE, {"where": where, "error": error})
 
 
 def test_listener_gets_every_event_until_it_ends() -> None:
@@ -72,7 +68,7 @@ def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(5):
-            events.emit(trouble("put"))
+            events.emit(trouble("put", "disk full"))
             events.emit(trouble("get", "no access"))
 
     assert [str(each.message) for each in caught] == [
@@ -81,6 +77,21 @@ def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
     ]
     assert {each.category for each in caught} == {KCacheWarning}
     assert {each.filename for each in caught} == {__file__}, "it points at the user's line"
+
+
+def test_one_cause_of_many_troubles_warns_once() -> None:
+    """What the system says is the cause: a full disk fails reads, writes and counters alike."""
+    events = Events()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for where in ("put", "get", "counters"):
+            events.emit(trouble(where, OSError(28, "no space left on device", f"/path/of/{where}")))
+        events.emit(trouble("get", OSError(5, "input/output error")))
+
+    assert [str(each.message) for each in caught] == [
+        "the kernel cache goes on without: [Errno 28] no space left on device: '/path/of/put'",
+        "the kernel cache goes on without: [Errno 5] input/output error",
+    ]
 
 
 def test_uncacheable_warns_once_for_each_kernel() -> None:
@@ -102,7 +113,7 @@ def test_warnings_as_errors_never_reach_the_caller(caplog: pytest.LogCaptureFixt
     events = Events()
     with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "numba_kcache"):
         warnings.simplefilter("error")
-        events.emit(trouble("put"))
+        events.emit(trouble("put", "disk full"))
         events.emit(Event(EventKind.DAMAGED, {"key": "00", "reason": "digest"}))
 
     assert "goes on without: disk full" in caplog.text
@@ -118,7 +129,7 @@ def test_broken_showwarning_never_reaches_the_caller(monkeypatch: pytest.MonkeyP
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         monkeypatch.setattr(warnings, "showwarning", fails)
-        Events().emit(trouble("put"))
+        Events().emit(trouble("put", "disk full"))
 
 
 def test_ordinary_work_is_silent(caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
@@ -141,7 +152,7 @@ def test_threads_may_subscribe_and_emit_at_once() -> None:
         begin.wait()
         for _ in range(50):
             events.subscribe(lambda event: None)()
-            events.emit(trouble("put"))
+            events.emit(trouble("put", "disk full"))
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -209,10 +220,10 @@ def test_misses_compiles_evictions_and_errors_count() -> None:
 
 def test_unsaved_counts_are_taken_once() -> None:
     """What goes to the counters beside the store is what came since the last time."""
-    statistics = Statistics()
+    statistics = Statistics(lambda: 0.0)
     statistics.listen(Event(EventKind.MISS))
 
-    assert statistics.take_unsaved() == {"misses": 1}
+    assert statistics.take_unsaved() == {"misses": 1, "day/1970-01-01/misses": 1}
     assert statistics.take_unsaved() == {}
     assert statistics.process.misses == 1
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, Doubt, Uncapturable, closure_value
+from numba_kcache.inputs.closure import Closure, closure_value
 from numba_kcache.inputs.closure_check import Change, Match, Mismatch
+from numba_kcache.inputs.doubt import Doubt, Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
 from numba_kcache.inputs.headers import find_embedded_paths, learn_closure, survey_headers
 from tests.support.header_projects import KERNEL, SCENARIOS, Project, Scenario, in_tree, later_ns, one_header

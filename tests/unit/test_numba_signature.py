@@ -90,3 +90,17 @@ def test_types_of_extensions_and_of_this_process_are_refused() -> None:
     for kind in (Extension("extension"), cuda.jit(lambda x: x, device=True)._numba_type_):
         assert isinstance(signature_component((types.int32, kind)), Uncapturable)
         assert isinstance(signature_component((types.Tuple((types.int32, kind)),)), Uncapturable)
+
+
+def test_types_of_extensions_can_be_vouched_for() -> None:
+    """By name, where `depends=` says what their code is; what is known by an address alone stays refused."""
+
+    class Extension(Type):
+        pass
+
+    one, other = (signature_component((Extension(name),), is_vouched=True) for name in ("one", "other"))
+    assert isinstance(one, Component)
+    assert isinstance(other, Component)
+    assert one.digest != other.digest
+    dispatcher = cuda.jit(lambda x: x, device=True)._numba_type_
+    assert isinstance(signature_component((dispatcher,), is_vouched=True), Uncapturable)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda, float32
 
+from numba_kcache.inputs import python_code
+from numba_kcache.inputs.python_code import code_form
 from numba_kcache.inputs.python_function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.keys.encoding import Plain
 from tests.support.modules import imported
 
 HELPERS = """
@@ -402,6 +407,51 @@ def test_what_cannot_be_captured_is_refused_by_name(what: str) -> None:
     assert found.reason
 
 
+HELD = {"device array", "ctypes pointer", "ctypes function", "Numba type of a process"}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
+    """The user says what it holds, and the digest is of that; an address of this process nobody can vouch for."""
+    value = REFUSED[what] if what != "Numba type of a process" else cuda.jit(_plain, device=True)._numba_type_
+    space = {"cuda": cuda, "CULPRIT": value, "OTHER": 1, "__name__": "app"}
+    exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT + OTHER\n", space)
+
+    def taken(depends: object) -> Fingerprint | Uncapturable:
+        return fingerprint(space["kernel"], with_lines=False, depends=[depends])
+
+    one, again, two = taken("version 1"), taken("version 1"), taken("version 2")
+    if what in HELD:
+        assert isinstance(one, Uncapturable)
+        return
+    assert isinstance(one, Fingerprint)
+    assert isinstance(again, Fingerprint)
+    assert isinstance(two, Fingerprint)
+    assert one.digest == again.digest != two.digest
+    assert {each.value for each in one.components if each.name == "global CULPRIT of app"} == {
+        "vouched for by depends="
+    }
+    space["OTHER"] = 2  # what can be read counts all the same
+    changed = taken("version 1")
+    assert isinstance(changed, Fingerprint)
+    assert changed.digest != one.digest
+
+
+def test_depends_stands_for_extensions_and_inner_imports() -> None:
+    """Both are known by name alone then."""
+
+    def importing(x):  # type: ignore[no-untyped-def]
+        import hypothesis
+
+        x[0] = hypothesis.VALUE
+
+    for kernel in (cuda.jit(_plain, extensions=[SimpleNamespace()]), cuda.jit(importing)):
+        refused = fingerprint(kernel, with_lines=False)
+        assert isinstance(refused, Uncapturable)
+        assert "depends=" in refused.reason
+        assert isinstance(fingerprint(kernel, with_lines=False, depends=["1"]), Fingerprint)
+
+
 def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
     """Objects of this process among the options, bound methods as kernels, files that are not there."""
     refused = [
@@ -671,3 +721,40 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     digests = {digest_of(cuda.jit(body, link=[cuda.CUSource(text, name="nrt.cu")])) for text in ("// a", "// b")}
 
     assert len(digests) == 2
+
+
+def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code never changes: another signature reads globals anew, and not one function; lines are another reading."""
+    names = ("one", "two", "three")
+    functions = "".join(f"@cuda.jit(device=True)\ndef f{n}(x):\n    return x * K + {n}\n" for n in range(4))
+    program = dict.fromkeys(names, f"from numba import cuda\nK = 1.5\n{functions}")
+    calls = " + ".join(f"{name}.f{n}(x[0])" for name in names for n in range(4))
+    kernel = f"from numba import cuda\nimport one, two, three\n@cuda.jit\ndef kernel(x):\n    x[0] = {calls}\n"
+    seen: list[str] = []
+
+    def counting(code: CodeType, *, with_lines: bool) -> Plain:
+        seen.append(code.co_qualname)
+        return code_form(code, with_lines=with_lines)
+
+    monkeypatch.setattr(python_code, "code_form", counting)
+    with imported(tmp_path, {**program, "kernels": kernel}) as module:
+        digests = [fingerprint(module.kernel, with_lines=False).digest for _ in range(3)]  # type: ignore[union-attr]
+        assert (len(seen), len(set(digests))) == (13, 1)
+        sys.modules["two"].K = 2.5  # type: ignore[attr-defined]
+        assert fingerprint(module.kernel, with_lines=False).digest != digests[0]  # type: ignore[union-attr]
+        assert len(seen) == 13
+        fingerprint(module.kernel, with_lines=True)
+        assert len(seen) == 26
+
+
+def test_memory_of_a_function_goes_with_it() -> None:
+    """Programs that make kernels all the time do not grow by what was read of them."""
+    before = len(python_code._readings)
+    for n in range(50):
+        space: dict[str, Any] = {}
+        exec(f"def kernel(x):\n    x[0] = {n}\n", space)
+        fingerprint(space["kernel"], with_lines=False)
+    del space
+    gc.collect()
+
+    assert len(python_code._readings) <= before

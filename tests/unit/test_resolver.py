@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,6 +283,41 @@ except FrozenCacheError:
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["readwrite", "readonly", "off"])
+def test_user_without_a_home_gets_a_private_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """HOME unset and nobody in the password file, as in containers: one warning says where, the next finds it."""
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    monkeypatch.setattr(directories, "LOCAL_PARENT", str(tmp_path))
+    private = tmp_path / f"numba_kcache-{os.geteuid()}"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cache = KernelCache(durability="none", mode=mode)
+        compiled(cache)
+
+    where = {"readwrite": [str(private)], "readonly": ["memory only"], "off": []}[mode]
+    assert [str(each.message).partition("kept in ")[2].partition(";")[0] for each in caught] == where
+    assert cache.directory == (str(private) if mode == "readwrite" else "")
+    assert private.exists() is (mode == "readwrite")
+    if mode == "readwrite":
+        with pytest.warns(KCacheWarning, match="no home directory"):
+            again = KernelCache(durability="none")
+        compiled(again)
+        assert counts(again) == (0, 1, 0)
+
+
+def test_home_of_the_password_file_is_used_without_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HOME unset alone changes nothing."""
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+
+    assert KernelCache().directory == str(tmp_path / ".cache" / "numba_kcache")
 
 
 @pytest.mark.parametrize("place", ["below a file", "a file", "of others", "nowhere"])

@@ -184,6 +184,28 @@ def test_recency_from_the_future_is_set_back(root: Path) -> None:
     assert file_of(store, key_of(1)).stat().st_mtime == clock()
 
 
+@pytest.mark.parametrize("years", [-1, 1])
+def test_clock_that_jumps_a_year_loses_nothing(root: Path, years: int) -> None:
+    """Entries, manifests, locks and counters go on; what is stored then is there too."""
+    clock = Clock()
+    store = open_store(root, clock=clock)
+    store.put(small_entry(1))
+    store.add_variant(key_of(1), {"key": "a"})
+    clock.now_s += years * 365 * 24 * HOUR_S
+    with store.building(key_of(2)) as turn:
+        assert turn.is_alone
+        assert store.put(small_entry(2))
+    store.wait_for_eviction()
+
+    assert store.get(key_of(1)) == small_entry(1)
+    assert store.get_manifest(key_of(1)) == [{"key": "a"}]
+    clock.now_s -= years * 365 * 24 * HOUR_S
+    assert store.put(small_entry(3))
+    store.wait_for_eviction()
+    assert {info.key for info in store.entries()} == {key_of(number) for number in (1, 2, 3)}
+    assert store.size()[:2] == store.size(exact=True)[:2]
+
+
 @pytest.mark.parametrize("limit", ["entries", "bytes"])
 def test_used_longest_ago_goes_first(root: Path, limit: str) -> None:
     """Above a limit the store goes down to 85 % of it, from the entry used longest ago."""
@@ -680,7 +702,7 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert store.get(key_of(1)) == entry_of(1)
     assert store.counters.add({"hits": 1})
     assert store.counters.read() == {"hits": 1}
-    assert isinstance(store._spare, MemoryStore)
+    assert isinstance(store.layers.spare, MemoryStore)
 
 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])

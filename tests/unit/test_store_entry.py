@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -54,6 +55,25 @@ def forge(
         bytes.fromhex(KEY),
     )
     return sealed(prefix + body)
+
+
+GOLDEN = Path(__file__).parents[1] / "data"
+GOLDEN_ENTRY = StoredEntry(
+    KEY,
+    {"kind": "cuda", "entries": [["k\u00fc", 1, 2.5, True, None]]},
+    {"cubin": b"small and as it is", "ptx": b"// large and packed\n" * 100, "log": b""},
+)
+GOLDEN_VARIANTS = {"variants": [{"key": "b", "closure": [["a.h", 3]]}, {"key": "a"}]}
+
+
+def test_files_of_format_1_stay_readable() -> None:
+    """Written once and kept: what a released version has stored is a hit, byte for byte where nothing is packed."""
+    entry, manifest = ((GOLDEN / f"format_1.{kind}").read_bytes() for kind in ("entry", "manifest"))
+
+    assert decode_entry(entry, KEY) == GOLDEN_ENTRY
+    check_payloads(decode_entry(entry, KEY))
+    assert decode_entry(manifest, KEY, MANIFEST).header == GOLDEN_VARIANTS
+    assert encode_entry(StoredEntry(KEY, GOLDEN_VARIANTS, {}), MANIFEST) == manifest
 
 
 def test_forged_file_without_faults_is_read() -> None:

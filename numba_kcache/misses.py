@@ -1,8 +1,8 @@
 """What was stored of a kernel before, and why a request is none of it.
 
 Promise     Nothing here compiles, and nothing but `note` changes the store. What a store gives back is only told, never
-            served: a history that is lost, torn or wrong costs an explanation.
-Method      Each kernel has a manifest of its own, named by what people call it: the key of each of its last entries,
+            served: a record that is lost, torn or wrong costs an explanation.
+Method      Each kernel has a roll, a manifest named by what people call it: the key of each of its last entries,
             and the start of the digest of each component. It is written when an entry is, and read on a miss alone; of
             the entries that it names the one with the fewest differences is read, for old values and lines.
 Not here    What differs (observe.reasons), the words (observe.explain), and serving (resolver).
@@ -75,19 +75,20 @@ class Missed(NamedTuple):
 
 
 def name_of(job: Job) -> str:
-    """The name of the manifest that is the history of the job's kernel, wherever in a file that stands."""
+    """The name of the manifest that is the roll of the job's kernel, wherever in a file that stands."""
     entry = next((each.value for each in job.components if each.name == "entry"), None)
     name = entry.get("name") if isinstance(entry, dict) else None
-    return derive([component("history", [re.sub(r":\d+\Z", "", job.label), name])])
+    return derive([component("roll", [re.sub(r":\d+\Z", "", job.label), name])])
 
 
 def payloads_of(job: Job, components: Sequence[Component]) -> dict[str, bytes]:
     """What an entry keeps to explain it: `report`, and `source` where that is not too large."""
     report = {
         "kernel": job.label,
-        "history": name_of(job),
+        "roll": name_of(job),
         "python": sys.implementation.cache_tag,
         "created_s": time.time(),
+        "built": built_here(),
         "components": [each.record() for each in components],
     }
     texts = {name: text for name, (text, _) in job.texts().items()}
@@ -96,8 +97,16 @@ def payloads_of(job: Job, components: Sequence[Component]) -> dict[str, bytes]:
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
 
 
+def built_here() -> dict[str, str]:
+    """Where an entry is made, for people who look at it later."""
+    import platform
+
+    python = platform.python_implementation() + " " + platform.python_version()
+    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
+
+
 def note(store: DiskStore | MemoryStore, job: Job, components: Sequence[Component], key: str, family: str) -> None:
-    """Add an entry that was just stored to its kernel's history."""
+    """Add an entry that was just stored to its kernel's roll."""
     store.add_variant(name_of(job), {"key": key, "family": family, "digests": _digests(components)})
 
 
@@ -120,7 +129,7 @@ def why_missed(job: Job, components: Sequence[Component], past: Past) -> Missed:
     now = _digests(components)
     ignored = _LEARNED | (TOOLCHAIN_COMPONENTS if past.any_compiler else frozenset())
     ranked = sorted(
-        ((_distance(each["digests"], now, ignored), each) for each in _history(name_of(job), past)),
+        ((_distance(each["digests"], now, ignored), each) for each in _roll(name_of(job), past)),
         key=lambda pair: pair[0],
     )
     if not ranked:
@@ -144,14 +153,17 @@ def why_missed(job: Job, components: Sequence[Component], past: Past) -> Missed:
     return best or Missed(tuple(_by_digest(ranked[0][1]["digests"], now, ignored)))
 
 
-def _history(name: str, past: Past) -> list[dict[str, Any]]:
-    return [each for each in past.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
+def _roll(name: str, past: Past) -> list[dict[str, Any]]:
+    try:
+        return [each for each in past.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
+    except ValueError:  # no name of one
+        return []
 
 
 def _entry(key: str, past: Past) -> StoredEntry | None:
     try:
         return past.store.peek(key)
-    except ValueError:  # damaged, or no key
+    except ValueError:  # no key
         return None
 
 
@@ -169,18 +181,10 @@ def _by_digest(then: Mapping[str, Any], now: Mapping[str, str], ignored: frozens
 def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, past: Past) -> Reason:
     """Why what was stored for the very same request is not served."""
     for key in (str(variant["key"]), str(variant.get("family"))):
-        why = past.damaged.get(key) or _damage(key, past)
+        why = past.damaged.get(key) or (past.store.damage(key) if entry is None else "")
         if why:
             return Reason(ReasonKind.DAMAGED, new=why)
     return Reason(ReasonKind.EVICTED_OR_CLEARED if entry is None else ReasonKind.UNKNOWN)
-
-
-def _damage(key: str, past: Past) -> str:
-    try:
-        past.store.peek(key)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _changes(job: Job, components: Sequence[Component], entry: StoredEntry, ignored: frozenset[str]) -> list[Reason]:
@@ -318,12 +322,12 @@ def explain_key(key: str, past: Past) -> Explanation:
     """What a stored entry is, and in what the other entries of its kernel differ from it."""
     entry = _entry(key, past)
     if entry is None:
-        why = past.damaged.get(key) or _damage(key, past)
+        why = past.damaged.get(key) or past.store.damage(key)
         reason = Reason(ReasonKind.DAMAGED, new=why) if why else Reason(ReasonKind.NEVER_STORED)
         return Explanation("", "", key, "not stored", reasons=(reason,))
     report, stored = _report(entry), stored_of(entry)
     others: list[tuple[Stored, tuple[Reason, ...]]] = []
-    for variant in _history(str(report.get("history")), past) if "history" in report else ():
+    for variant in _roll(str(report.get("roll")), past):
         other = _entry(str(variant["key"]), past) if variant["key"] != key else None
         if other is not None and len(others) < _LOOKED_AT:
             others.append((stored_of(other), tuple(_between(other, entry))))

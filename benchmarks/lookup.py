@@ -1,0 +1,351 @@
+"""What does a lookup cost before anything is loaded, what does it cost to learn headers, and who serves stale code?
+
+Method      Lookup: a fresh process looks up kernels that an earlier one stored, for a target it names, so that nothing
+            is loaded on a device: six without includes, the first and the others apart, and one that includes
+            cub/block/block_reduce.cuh, whose whole closure is verified. CuPy cannot look up without loading: its times
+            hold the load. Learning: what a compile takes beyond NVRTC and the linker, as a share of it, with the trace
+            of NVRTC and, as with NVRTC 12, without; "first" on a new installation, when the toolkit is identified too.
+            Stale code: a header is really changed, and the next process asked what the kernel writes. Samples of the
+            systems alternate; our bytecode is compiled before, as pip does it.
+Shows not   A cold page cache, a network file system. PyCUDA's preprocess mode needs nvcc; what is not installed, or
+            needs a GPU that is not there, is left out, and said so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import os
+import re
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ARCH = "sm_90"
+PLAIN = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= %d; }'
+WITH_HEADERS = {
+    "cub/block/block_reduce.cuh": "using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);",
+    "cooperative_groups.h": "cooperative_groups::this_thread_block().sync(); *o = 1;",
+    "cuda/std/array": "cuda::std::array<int, 3> a{*o, 2, 3}; o[1] = a[0];",
+    "cuda_fp16.h": "*o = __half2int_rn(__int2half_rn(*o));",
+}
+CUB = next(iter(WITH_HEADERS))
+
+
+def source_with(header: str) -> str:
+    return f'#include <{header}>\nextern "C" __global__ void k(int *o) {{ {WITH_HEADERS[header]} }}'
+
+
+def timed(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+# -- lookups, each in a fresh process -------------------------------------------------------------------
+
+
+def lookup_here(order: str) -> dict[str, float]:
+    from numba_kcache import cached_kernel
+
+    plain = [cached_kernel(PLAIN % number, arch=ARCH) for number in range(6)]
+    cub = cached_kernel(source_with(CUB), arch=ARCH)
+    return lookups(order, [lambda kernel=kernel: kernel.cubin(ARCH) for kernel in plain], lambda: cub.cubin(ARCH))
+
+
+def lookup_cuda_core(order: str) -> dict[str, float]:
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache
+
+    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
+
+    def look_up(source: str) -> bytes:
+        options = ProgramOptions(arch=ARCH, no_cache=True)
+        return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
+
+    return lookups(order, [lambda number=number: look_up(PLAIN % number) for number in range(6)], None)
+
+
+def lookup_cupy(order: str) -> dict[str, float]:
+    import cupy
+
+    cupy.ones(4)
+    folders = tuple(f"-I{folder}" for folder in toolkit_dirs())
+    plain = [cupy.RawKernel(PLAIN % number, "k", backend="nvrtc") for number in range(6)]
+    cub = cupy.RawKernel(source_with(CUB), "k", folders, backend="nvrtc")
+    return lookups(order, [kernel.compile for kernel in plain], cub.compile)
+
+
+def lookup_pycuda(order: str) -> dict[str, float]:
+    import pycuda.autoprimaryctx
+    from pycuda.compiler import compile as compile_cubin
+
+    assert pycuda.autoprimaryctx
+    options = {"arch": ARCH, "cache_dir": os.environ["KC_BENCH_DIR"], "no_extern_c": True}
+    plain = [lambda number=number: compile_cubin(PLAIN % number, **options) for number in range(6)]
+    return lookups(order, plain, lambda: compile_cubin(source_with(CUB), include_dirs=list(toolkit_dirs()), **options))
+
+
+def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
+    """Seconds by name; CUB is looked up first or last."""
+    found = {}
+    if cub is not None and order == "cub":
+        return {f"{CUB}, first": timed(cub)}
+    first, *others = (timed(each) for each in plain)
+    found |= {"no includes, first": first, "no includes, after": statistics.median(others)}
+    return found if cub is None else {**found, f"{CUB}, after": timed(cub)}
+
+
+def toolkit_dirs() -> list[str]:
+    from numba_kcache.toolchain.libraries import installed_include_dirs
+
+    return installed_include_dirs()
+
+
+# -- learning -------------------------------------------------------------------------------------------
+
+
+def learn(header: str, how: str) -> dict[str, float]:
+    """Seconds of the compilers and of all else that a miss takes to learn the closure."""
+    from contextlib import nullcontext
+
+    import numba_kcache
+    from numba_kcache import cached_kernel, closures
+    from numba_kcache.toolchain import time_trace
+
+    numba_kcache.configure(mode="refresh")
+    if how == "scanner":
+        time_trace.time_trace = lambda _version: nullcontext()  # type: ignore[assignment]
+    kernel = cached_kernel(source_with(header), arch=ARCH)
+    cached_kernel(PLAIN % 7, arch=ARCH).compile()  # the compilers are loaded
+    taken: list[tuple[float, float]] = []
+    real = closures.compile_and_learn
+
+    def measured(*arguments: Any) -> Any:
+        start = time.perf_counter()
+        artifact, learned = real(*arguments)
+        taken.append((time.perf_counter() - start, artifact.compile_time_s))
+        assert not learned.doubt, learned.doubt
+        return artifact, learned
+
+    closures.compile_and_learn = measured
+    kernel.compile()
+    ((whole, compiling),) = taken
+    return {"compile": compiling, "learn": whole - compiling}
+
+
+# -- who serves stale code ------------------------------------------------------------------------------
+
+VALUE = """#include "value.h"
+#if __has_include("asked.h")
+#undef VALUE
+#define VALUE 1731100004
+#endif
+__device__ volatile int value = VALUE;
+extern "C" __global__ void k(int *o) { *o = value; }
+"""
+
+
+def edit(folder: Path) -> int:
+    (folder / "second/value.h").write_text("#define VALUE 1731100005 // edited\n")
+    return 1731100005
+
+
+def edit_same_size(folder: Path) -> int:
+    path = folder / "second/value.h"
+    before = path.stat()
+    path.write_text("#define VALUE 1731100002\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return 1731100002
+
+
+def shadow(folder: Path) -> int:
+    (folder / "first/value.h").write_text("#define VALUE 1731100003\n")
+    return 1731100003
+
+
+def answer(folder: Path) -> int:
+    (folder / "second/asked.h").write_text("")
+    return 1731100004
+
+
+CHANGES = {
+    "header edited": edit,
+    "same size and mtime": edit_same_size,
+    "header in an earlier folder": shadow,
+    "`__has_include` answered": answer,
+}
+
+
+def value_here(folders: list[str]) -> int:
+    from numba_kcache import cached_kernel
+
+    return constant(cached_kernel(VALUE, arch=ARCH, include_dirs=folders).cubin(ARCH))
+
+
+def value_cuda_core(folders: list[str]) -> int:
+    from cuda.core import Program, ProgramOptions
+    from cuda.core.utils import FileStreamProgramCache
+
+    cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
+    options = ProgramOptions(arch=ARCH, no_cache=True, include_path=folders or None)
+    return constant(bytes(Program(VALUE, "c++", options=options).compile("cubin", cache=cache).code))
+
+
+def value_cuda_core_beside(folders: list[str]) -> int:
+    """Its cache refuses include folders; NVRTC looks in the working directory anyway."""
+    os.chdir(folders[-1])
+    return value_cuda_core([])
+
+
+def value_cupy(folders: list[str]) -> int:
+    import cupy
+
+    out = cupy.zeros(1, cupy.int32)
+    cupy.RawKernel(VALUE, "k", tuple(f"-I{folder}" for folder in folders), backend="nvrtc")((1,), (1,), (out,))
+    return int(out[0])
+
+
+def value_pycuda(folders: list[str]) -> int:
+    import numpy as np
+    import pycuda.autoprimaryctx
+    from pycuda import driver
+    from pycuda.compiler import SourceModule
+
+    assert pycuda.autoprimaryctx
+    out = np.zeros(1, np.int32)
+    module = SourceModule(VALUE, include_dirs=folders, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
+    module.get_function("k")(driver.Out(out), block=(1, 1, 1), grid=(1, 1))
+    return int(out[0])
+
+
+def constant(cubin: bytes) -> int:
+    """The number that the kernel writes: an initialised variable of the module."""
+    (found,) = (number for number in range(1731100001, 1731100006) if struct.pack("<i", number) in cubin)
+    return found
+
+
+SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "numba_kcache": (lookup_here, value_here),
+    "cuda.core FileStreamProgramCache": (lookup_cuda_core, value_cuda_core),
+    "cuda.core, headers in the working directory": (lookup_cuda_core, value_cuda_core_beside),
+    "cupy RawKernel": (lookup_cupy, value_cupy),
+    "pycuda (nvcc --preprocess)": (lookup_pycuda, value_pycuda),
+}
+
+
+def in_process(directory: Path, *arguments: str) -> Any:
+    """What a fresh process of this script answers; a text where it could not."""
+    variables = dict.fromkeys(("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "KC_BENCH_DIR"), str(directory))
+    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
+    command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return json.loads(lines[-1]) if done.returncode == 0 else (lines or ["it died"])[-1][:160]
+
+
+def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
+    """Seconds by system and kind of source; a text where a system cannot run here."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as parent:
+        for number in range(rounds + 1):  # the first fills the caches
+            for system in SYSTEMS:
+                directory = Path(parent, re.sub(r"\W", "_", system))
+                directory.mkdir(exist_ok=True)
+                for order in ("plain", "cub"):
+                    times = in_process(directory, "lookup", system, order)
+                    if isinstance(times, str):
+                        found[system] = times
+                    elif number and not isinstance(found.get(system), str):
+                        for name, seconds in times.items():
+                            found.setdefault(system, {}).setdefault(name, []).append(seconds)
+    return found
+
+
+def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Seconds of compiling and learning by header, and by "trace" or "scanner", "first" or "later"."""
+    found: dict[str, Any] = {}
+    for header in WITH_HEADERS:
+        for how in ("trace", "scanner"):
+            for _ in range(rounds):
+                with tempfile.TemporaryDirectory() as directory:
+                    for when in ("first", "later"):
+                        times = in_process(Path(directory), "learn", header, how)
+                        assert isinstance(times, dict), times
+                        for name, seconds in times.items():
+                            found.setdefault(header, {}).setdefault(f"{how}, {when}", {}).setdefault(name, []).append(
+                                seconds
+                            )
+    return found
+
+
+def measure_stale() -> dict[str, dict[str, str]]:
+    """By system and change: "right", "stale", or what the system said instead."""
+    found: dict[str, dict[str, str]] = {}
+    for system in SYSTEMS:
+        for name, change in CHANGES.items():
+            folder = Path(tempfile.mkdtemp())
+            for each in ("first", "second", "cache"):
+                (folder / each).mkdir()
+            (folder / "second/value.h").write_text("#define VALUE 1731100001\n")
+            ask = (folder / "cache", "value", system, str(folder / "first"), str(folder / "second"))
+            before = in_process(*ask)
+            if before == 1731100001:
+                wanted = change(folder)
+                seen = in_process(*ask)
+                outcome = "right" if seen == wanted else "stale" if seen == 1731100001 else str(seen)
+            else:
+                outcome = str(before)
+            is_moot = "working directory" in system and change is shadow
+            found.setdefault(system, {})[name] = "–" if is_moot else outcome
+            shutil.rmtree(folder)
+    return found
+
+
+def report(samples: dict[str, Any]) -> None:
+    for system, rows in samples["lookup"].items():
+        cells = rows.items() if isinstance(rows, dict) else ()
+        shown = [f"{name} {statistics.median(times) * 1e6:.0f} us" for name, times in cells]
+        print(f"{system}: {'; '.join(shown) or rows}")
+    for header, rows in samples["learning"].items():
+        for how, times in rows.items():
+            compiling, learning = (statistics.median(times[name]) for name in ("compile", "learn"))
+            print(f"{header}, {how}: {learning * 1e3:.1f} ms of {compiling * 1e3:.0f} ({learning / compiling:.1%})")
+    for system, outcomes in samples["stale"].items():
+        print(f"{system}: " + "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", nargs="+")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.child:
+        what, system, *more = arguments.child
+        call = learn if what == "learn" else SYSTEMS[system][what == "value"]
+        print(json.dumps(call(system, *more) if what == "learn" else call(more) if what == "value" else call(*more)))
+        return
+    from header import machine_header, write_result
+
+    compileall.compile_dir(str(Path(__file__).resolve().parent.parent / "numba_kcache"), quiet=2)
+    samples = {
+        "lookup": measure_lookups(arguments.rounds),
+        "learning": measure_learning(max(1, arguments.rounds // 3)),
+        "stale": measure_stale(),
+    }
+    report(samples)
+    if arguments.json:
+        write_result(arguments.json, "lookup", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""The command line: parses, calls, prints; decides nothing.
+
+Promise     Exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage. `--json` prints one JSON value
+            and nothing else on standard output. No verb needs a GPU unless its help says so.
+Method      A verb is a function that takes the parsed arguments and returns an exit code. What it calls is imported
+            in it: `numba-kcache info` imports what info needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import KCacheError, SettingsError
+
+_DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
+
+The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
+
+_EPILOG = """exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage"""
+
+_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    Args:
+        arguments: The words after the program's name; None for the process's own.
+    """
+    parsed = make_parser().parse_args(arguments)
+    try:
+        if parsed.directory is not None:
+            from .cache import configure
+
+            configure(directory=parsed.directory)
+        code = int(parsed.verb(parsed))
+        sys.stdout.flush()
+        return code
+    except KCacheError as error:
+        if parsed.json:
+            _print_json({"error": {"what": error.what, "why": error.why, "hint": error.hint}})
+        else:
+            print(f"numba-kcache: {error}", file=sys.stderr)
+        return 2 if isinstance(error, SettingsError) else 1
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"numba-kcache: cannot {parsed.name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of every verb."""
+    parser = argparse.ArgumentParser(
+        "numba-kcache", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"numba-kcache {_version()}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")
+
+    def add(name: str, verb: Callable[[Any], int], help: str, more: str = "") -> argparse.ArgumentParser:
+        description = help[0].upper() + help[1:] + "." + (f"\n\n{more}" if more else "")
+        own = verbs.add_parser(
+            name,
+            help=help,
+            description=description,
+            epilog=_EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        own.set_defaults(verb=verb)
+        own.add_argument("--directory", metavar="DIR", help="the cache's directory")
+        own.add_argument("--json", action="store_true", help="print JSON")
+        return own
+
+    add("info", _info, "what the cache holds and what it has saved", _INFO_MORE)
+    own = add("list", _list, "the entries in the cache", _LIST_MORE)
+    own.add_argument(
+        "--sort",
+        choices=("age", "size", "cost", "hits"),
+        default="age",
+        help="used last first (default), largest, longest to compile, or most hits first",
+    )
+    own.add_argument("--limit", type=_count, metavar="N", help="how many: 50, or all with --json; 0 for all")
+    own = add("show", _show, "all that is known of one entry", _SHOW_MORE)
+    own.add_argument("key", metavar="KEY", help="a key of `list`, or its first digits")
+    own.add_argument("--cubin", metavar="FILE", help="write the machine code to FILE")
+    own.add_argument("--ptx", metavar="FILE", help="write the PTX to FILE, if it was kept")
+    add("verify", _verify, "read every file in full and set aside what is damaged", _VERIFY_MORE)
+    own = add("prune", _prune, "remove the entries that were used longest ago", _PRUNE_MORE)
+    own.add_argument("--max-size", metavar="SIZE", help="get down to this size: 512MB, 2GiB")
+    own.add_argument("--older-than", type=_seconds, metavar="AGE", help="remove what was not used for: 30d, 12h")
+    add("clear", _clear, "remove every entry", "The counts that `info` shows stay. Kernels compile again when used.")
+    return parser
+
+
+_INFO_MORE = """The counts are over all processes since the cache began. A hit or a miss is counted once for
+each kernel, target and signature in a process; launches count nothing."""
+
+_LIST_MORE = """Key, kernels, target, size, time since it was last used (to the hour), compile time and hits."""
+
+_SHOW_MORE = """Kernels with their parameters, registers and memory; what is in its key; where and when it was
+compiled; what the compilers said."""
+
+_VERIFY_MORE = """Each file is held against its digest, its key and the digests of its parts. Damaged files go
+to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any."""
+
+_PRUNE_MORE = """Without options: down to the cache's own limits."""
+
+
+def _info(arguments: Any) -> int:
+    from .cache import info
+
+    found = info()
+    _print(arguments, found.to_dict(), str(found))
+    return 0
+
+
+def _list(arguments: Any) -> int:
+    from .cache import info, listing
+    from .observe.info import bytes_text, seconds_text
+    from .observe.tables import age_text, print_table
+
+    limit = arguments.limit if arguments.limit is not None else 0 if arguments.json else 50
+    entries = listing(arguments.sort, limit or None)
+    if arguments.json:
+        _print_json([each.to_dict() for each in entries])
+        return 0
+    now_s = time.time()
+    rows = [
+        (
+            each.key[:12],
+            ", ".join(each.kernels[:3]) + (f" and {len(each.kernels) - 3} more" if len(each.kernels) > 3 else ""),
+            each.target,
+            bytes_text(each.size_bytes),
+            age_text(now_s - each.used_s),
+            seconds_text(each.compile_time_s),
+            str(each.hits),
+        )
+        for each in entries
+    ]
+    columns = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
+    print_table(columns, rows, right=("size", "used", "compiled in", "hits"))
+    held = info()
+    of_all = f"{len(entries)} of {held.entries} entries" if held.entries > len(entries) else f"{len(entries)} entries"
+    more = "; --limit 0 shows all" if held.entries > len(entries) else ""
+    print(f"\n{of_all} in {held.directory or 'memory'}, {bytes_text(held.size_bytes)}{more}")
+    return 0
+
+
+def _show(arguments: Any) -> int:
+    from .cache import entry
+
+    found = entry(arguments.key)
+    for path, code, what in (
+        (arguments.cubin, found.artifact.cubin, "machine code"),
+        (arguments.ptx, found.artifact.ptx, "PTX"),
+    ):
+        if path is not None:
+            if not code:
+                raise KCacheError(f"cannot write the {what} of {found.key[:12]}", "the entry holds none")
+            with open(path, "wb") as file:
+                file.write(code)
+            print(f"wrote {len(code)} bytes to {path}", file=sys.stderr)
+    _print(arguments, found.to_dict(), str(found))
+    return 0
+
+
+def _verify(arguments: Any) -> int:
+    from .cache import info, verify
+
+    problems = verify()
+    lines = [f"{each.key[:12]}  set aside: {each.reason}" for each in problems]
+    lines.append(f"{len(problems)} damaged, {info().entries} whole")
+    _print(arguments, {"damaged": [each._asdict() for each in problems]}, "\n".join(lines))
+    return 1 if problems else 0
+
+
+def _prune(arguments: Any) -> int:
+    from .cache import prune
+    from .settings import size_bytes
+
+    try:
+        limit = None if arguments.max_size is None else size_bytes(arguments.max_size)
+    except ValueError as error:
+        raise SettingsError(f"cannot use --max-size {arguments.max_size}", str(error)) from None
+    return _removed(arguments, prune(limit, arguments.older_than))
+
+
+def _clear(arguments: Any) -> int:
+    from .cache import clear
+
+    return _removed(arguments, clear())
+
+
+def _removed(arguments: Any, entries: int) -> int:
+    from .cache import info
+
+    left = info()
+    text = f"removed {entries} entries, {left.entries} are left in {left.directory or 'memory'}"
+    _print(arguments, {"removed": entries, "entries": left.entries, "size_bytes": left.size_bytes}, text)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 30d, 12h, 90min or 60s")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def _print(arguments: Any, value: Any, text: str) -> None:
+    if arguments.json:
+        _print_json(value)
+    else:
+        print(text)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, default=repr))
+
+
+def _version() -> str:
+    from . import __version__
+
+    return __version__

@@ -1,0 +1,55 @@
+"""What the counters of all processes say beside their totals: by day, by entry, by reason of the miss.
+
+Promise     Names that are not of a known form, from a later version or a forged file, are passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .statistics import KEY_DIGITS, Counts
+
+_DATE = r"\d{4}-\d{2}-\d{2}"
+_KEY = rf"[0-9a-f]{{{KEY_DIGITS}}}"
+
+
+class Day(NamedTuple):
+    """What processes reported on one day (UTC), `"2026-11-21"`."""
+
+    date: str
+    counts: Counts
+
+
+class History(NamedTuple):
+    """The counts that have a label.
+
+    Args:
+        days: In order of time; days without any are not there.
+        hits: Times each entry was served, by the leading digits of its key.
+        reasons: Times each reason of a miss was given, the commonest first.
+    """
+
+    days: tuple[Day, ...]
+    hits: Mapping[str, int]
+    reasons: Mapping[str, int]
+
+
+def history_of(sums: Mapping[str, float]) -> History:
+    """The history in the sums of the counters."""
+    days: dict[str, dict[str, float]] = {}
+    hits: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    for name, value in sums.items():
+        family, _, label = name.partition("/")
+        if family == "hits" and re.fullmatch(_KEY, label):
+            hits[label] = int(value)
+        elif family == "reason" and label:
+            reasons[label] = int(value)
+        elif family == "day":
+            date, _, counted = label.partition("/")
+            if re.fullmatch(_DATE, date):
+                days.setdefault(date, {})[counted] = value
+    ranked = dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+    return History(tuple(Day(date, Counts(days[date])) for date in sorted(days)), hits, ranked)

@@ -1,0 +1,277 @@
+"""The command line: what each verb says, its exit codes, and that none needs CUDA or Numba that does not compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.cli import main
+from tests.support.compiling import EMPTY, ROOT, SAXPY
+from tests.support.stores import file_of, open_store, small_entry
+
+WITHOUT_CUDA = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "cuda", "numpy", "llvmlite"):
+            raise ImportError("not on this machine: " + name)
+sys.meta_path.insert(0, Refuse())
+from numba_kcache.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def run(directory: Path, *words: str, code: str = WITHOUT_CUDA) -> subprocess.CompletedProcess[str]:
+    """What one command line does in a process in which CUDA and Numba cannot be imported."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env={**environment, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds saxpy for two targets and an empty kernel; saxpy for sm_90 was served once."""
+    directory = tmp_path_factory.mktemp("filled") / "cache"
+    cache = KernelCache(directory, durability="none")
+    cached_kernel(SAXPY, arch=["sm_90", "sm_80"], cache=cache).compile()
+    cached_kernel(EMPTY, arch="sm_90", cache=cache).compile()
+    cache.info()
+    again = KernelCache(directory, durability="none")
+    cached_kernel(SAXPY, arch="sm_90", cache=again).compile()
+    again.info()
+    return directory
+
+
+def key_of_saxpy(directory: Path) -> str:
+    return cached_kernel(SAXPY, arch="sm_90", cache=KernelCache(directory)).key()
+
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "info": ("info",),
+    "list": ("list",),
+    "show": ("show", "KEY"),
+    "verify": ("verify",),
+    "prune": ("prune",),
+    "clear": ("clear",),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: str, form: tuple[str, ...]) -> None:
+    """On a laptop without them each verb that does not compile works, and says nothing on standard error."""
+    directory = filled
+    if verb == "clear":
+        directory = tmp_path / "own"
+        open_store(directory).put(small_entry(1))
+    words = [key_of_saxpy(filled) if word == "KEY" else word for word in VERBS[verb]]
+    done = run(directory, *words, *form)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+    if form:
+        json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("verb", ["info", "list", "verify", "prune", "clear"])
+def test_empty_cache_is_no_error_and_stays_absent(tmp_path: Path, verb: str) -> None:
+    """Nothing is there yet: each verb says so, exits with 0 and makes no directory."""
+    done = run(tmp_path / "none", verb)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "none").exists()
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    """Exit code of a command line, and the JSON that it printed."""
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_list_gives_every_entry_in_each_order(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Largest, longest to compile and most hits first; `--limit` cuts."""
+    listed = {}
+    for order in ("age", "size", "cost", "hits"):
+        code, listed[order] = said(capsys, "list", "--directory", str(filled), "--sort", order)
+        assert code == 0
+        assert len(listed[order]) == 3
+    sizes = [each["size_bytes"] for each in listed["size"]]
+    costs = [each["compile_time_s"] for each in listed["cost"]]
+
+    assert sizes == sorted(sizes, reverse=True)
+    assert costs == sorted(costs, reverse=True)
+    assert [each["hits"] for each in listed["hits"]] == [1, 0, 0]
+    assert listed["hits"][0]["key"] == key_of_saxpy(filled)
+    assert said(capsys, "list", "--directory", str(filled), "--sort", "hits", "--limit", "1")[1] == listed["hits"][:1]
+
+
+def test_list_says_how_many_it_leaves_out(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table ends with what is not in it and how to get it."""
+    assert main(["list", "--directory", str(filled), "--limit", "1"]) == 0
+
+    assert "1 of 3 entries" in capsys.readouterr().out
+
+
+def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kernels with parameters and registers, the components of the key, where it was built."""
+    key = key_of_saxpy(filled)
+    code, shown = said(capsys, "show", key[:12], "--directory", str(filled))
+
+    assert (code, shown["key"], shown["target"], shown["hits"]) == (0, key, "sm_90", 1)
+    (kernel,) = shown["kernels"]
+    assert [each["c_type"] for each in kernel["parameters"]] == ["float", "float const*", "float*", "int"]
+    assert kernel["registers"] > 0
+    assert {"source", "target", "compilers"} <= {each["name"] for each in shown["components"]}
+    assert shown["built"]["on"]
+    assert shown["created_s"] > 0
+
+
+def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The machine code as the driver gets it, and the PTX that was kept."""
+    cubin, ptx = tmp_path / "k.cubin", tmp_path / "k.ptx"
+    words = ["show", key_of_saxpy(filled), "--directory", str(filled), "--cubin", str(cubin), "--ptx", str(ptx)]
+
+    assert main(words) == 0
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+    assert ".entry saxpy" in ptx.read_text()
+
+
+@pytest.mark.parametrize("key", ["", "f00dface", "../../etc", "Z", "KEY"])
+def test_unknown_key_is_an_error_that_says_so(filled: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, and where to find keys."""
+    assert main(["show", key, "--directory", str(filled)]) == 1
+    assert "hint: `numba-kcache list` shows them" in capsys.readouterr().err
+
+
+def test_ambiguous_key_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Digits that several keys begin with name none of them."""
+    store = open_store(tmp_path)
+    for number in range(40):
+        store.put(small_entry(number))
+    first = max("0123456789abcdef", key=lambda digit: len(store.find(digit)))
+    many = len(store.find(first))
+
+    assert many > 1, "forty keys begin with sixteen digits"
+    assert main(["show", first, "--directory", str(tmp_path)]) == 1
+    assert f"{many} keys in {tmp_path} begin with it" in capsys.readouterr().err
+
+
+def test_verify_exits_with_1_where_something_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """The damaged key and why; the second run finds nothing."""
+    store = open_store(tmp_path)
+    store.put(small_entry(1))
+    path = file_of(store, small_entry(1).key)
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+
+    assert said(capsys, "verify", "--directory", str(tmp_path)) == (
+        1,
+        {"damaged": [{"key": small_entry(1).key, "reason": "the digest differs"}]},
+    )
+    assert said(capsys, "verify", "--directory", str(tmp_path)) == (0, {"damaged": []})
+
+
+def test_show_of_a_damaged_entry_leaves_it_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Looking changes nothing, not even damage."""
+    store = open_store(tmp_path)
+    store.put(small_entry(1))
+    path = file_of(store, small_entry(1).key)
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+
+    assert main(["show", small_entry(1).key, "--directory", str(tmp_path)]) == 1
+    assert "it is damaged" in capsys.readouterr().err
+    assert path.exists()
+
+
+def test_prune_and_clear_say_what_they_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By age, by size, all."""
+    store = open_store(tmp_path)
+    for number in range(6):
+        store.put(small_entry(number))
+    os.utime(file_of(store, small_entry(0).key), (1_700_000_000, 1_700_000_000))
+    directory = ("--directory", str(tmp_path))
+
+    assert said(capsys, "prune", "--older-than", "30d", *directory)[1]["removed"] == 1
+    assert said(capsys, "prune", "--max-size", "500B", *directory)[1]["removed"] == 3
+    assert said(capsys, "clear", *directory) == (0, {"removed": 2, "entries": 0, "size_bytes": 0})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("list", "--sort", "colour"),
+        ("show",),
+        ("list", "--limit", "-1"),
+        ("prune", "--older-than", "3"),
+    ],
+)
+def test_wrong_usage_exits_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """And says what would be right, on standard error."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+
+    assert ended.value.code == 2
+    assert "usage: numba-kcache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("prune", "--max-size", "much"), ("info", "--directory", "")])
+def test_value_that_cannot_be_used_exits_with_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A setting that cannot be used is wrong usage, in JSON too."""
+    code, printed = said(capsys, *words)
+
+    assert code == 2
+    assert printed["error"]["what"].startswith("cannot use")
+
+
+def test_terminal_codes_in_an_entry_are_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """x"""
+    store = open_store(tmp_path)
+    entry = small_entry(1)
+    entry.header["entries"] = [["\x1b[2Jevil\u202e\n", "s", False, [0, 0, 0, 0], []]]
+    store.put(entry)
+
+    assert main(["list", "--directory", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "\\x1b[2Jevil\\u202e\\n" in printed
+    assert "\x1b" not in printed
+
+
+def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
+    """`numba-kcache list | head -1`: no traceback."""
+    store = open_store(tmp_path)
+    for number in range(300):
+        store.put(small_entry(number))
+    script = f"{sys.executable} -m numba_kcache list --limit 0 --directory {tmp_path} | head -1"
+    done = subprocess.run(
+        ["sh", "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("key")
+    assert done.stderr == ""
+
+
+def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it does, each option, and the exit codes."""
+    for verb in VERBS:
+        with pytest.raises(SystemExit) as ended:
+            main([verb, "--help"])
+        text = capsys.readouterr().out
+        assert ended.value.code == 0
+        assert "exit codes: 0 fine" in text
+        assert "--json" in text

@@ -1,0 +1,118 @@
+/* Calls to the C library that fail when they are told to, for files below one directory.
+ *
+ * Promise     Nothing else is touched: other paths, other calls, and every call while nothing is armed.
+ * Method      Preloaded, so that its functions are found before those of the C library, which they call.
+ *             A file descriptor is of the directory when /proc/self/fd says so.
+ * Use         fail_calls(directory, call, error, every) arms: each every-th call numbered `call`, in the order
+ *             of the list below, fails with errno `error`. fail_calls("", -1, 0, 1) disarms.
+ *             failed_calls() is how many have failed since it was armed.
+ * Ground      ld.so(8), LD_PRELOAD. glibc 2.33 and later: stat and its like are functions.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+enum { OPEN, READ, WRITE, FDATASYNC, RENAME, UNLINK, STAT, MKDIR };
+
+static char root[4096];
+static int armed = -1, code, each;
+static long met, failed;
+
+void fail_calls(const char *directory, int call, int error, int every) {
+    snprintf(root, sizeof root, "%s", directory);
+    armed = call, code = error, each = every;
+    met = failed = 0;
+}
+
+long failed_calls(void) { return failed; }
+
+static int fails(int call, const char *path) {
+    if (call != armed || strncmp(path, root, strlen(root)) != 0) return 0;
+    if (__atomic_add_fetch(&met, 1, __ATOMIC_RELAXED) % each != 0) return 0;
+    __atomic_add_fetch(&failed, 1, __ATOMIC_RELAXED);
+    errno = code;
+    return 1;
+}
+
+static int fails_at(int call, int fd) {
+    char link[64], path[4096];
+    if (call != armed) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t size = readlink(link, path, sizeof path - 1);
+    if (size < 0) return 0;
+    path[size] = 0;
+    return fails(call, path);
+}
+
+#define NEXT(type, name, ...)                                            \
+    static type (*next)(__VA_ARGS__);                                    \
+    if (next == NULL) next = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
+
+#define OPENS(name)                                                      \
+    int name(const char *path, int flags, ...) {                         \
+        NEXT(int, #name, const char *, int, ...);                        \
+        va_list rest;                                                    \
+        va_start(rest, flags);                                           \
+        mode_t mode = va_arg(rest, mode_t);                              \
+        va_end(rest);                                                    \
+        return fails(OPEN, path) ? -1 : next(path, flags, mode);         \
+    }
+OPENS(open)
+OPENS(open64)
+
+ssize_t read(int fd, void *data, size_t size) {
+    NEXT(ssize_t, "read", int, void *, size_t);
+    return fails_at(READ, fd) ? -1 : next(fd, data, size);
+}
+
+ssize_t pread64(int fd, void *data, size_t size, off64_t at) {
+    NEXT(ssize_t, "pread64", int, void *, size_t, off64_t);
+    return fails_at(READ, fd) ? -1 : next(fd, data, size, at);
+}
+
+ssize_t write(int fd, const void *data, size_t size) {
+    NEXT(ssize_t, "write", int, const void *, size_t);
+    return fails_at(WRITE, fd) ? -1 : next(fd, data, size);
+}
+
+int fdatasync(int fd) {
+    NEXT(int, "fdatasync", int);
+    return fails_at(FDATASYNC, fd) ? -1 : next(fd);
+}
+
+int rename(const char *from, const char *to) {
+    NEXT(int, "rename", const char *, const char *);
+    return fails(RENAME, from) ? -1 : next(from, to);
+}
+
+int unlink(const char *path) {
+    NEXT(int, "unlink", const char *);
+    return fails(UNLINK, path) ? -1 : next(path);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    NEXT(int, "mkdir", const char *, mode_t);
+    return fails(MKDIR, path) ? -1 : next(path, mode);
+}
+
+int stat64(const char *path, struct stat64 *status) {
+    NEXT(int, "stat64", const char *, struct stat64 *);
+    return fails(STAT, path) ? -1 : next(path, status);
+}
+
+int lstat64(const char *path, struct stat64 *status) {
+    NEXT(int, "lstat64", const char *, struct stat64 *);
+    return fails(STAT, path) ? -1 : next(path, status);
+}
+
+int fstat64(int fd, struct stat64 *status) {
+    NEXT(int, "fstat64", int, struct stat64 *);
+    return fails_at(STAT, fd) ? -1 : next(fd, status);
+}
