@@ -403,7 +403,8 @@ class Resolver:
         return Counts(self.store.counters.read())
 
     def _load_record(self, name: str) -> Record | None:
-        for variant in self.store.get_manifest(name):
+        look = self.store.peek_manifest if self._is_looking else self.store.get_manifest
+        for variant in look(name):
             record = variant.get("record")
             if isinstance(record, dict):
                 return record
