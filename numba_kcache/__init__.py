@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
     from .model.reason import Reason, ReasonKind
+    from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
     from .observe.explain import Explanation
@@ -46,6 +47,7 @@ _HOMES = {
         "SettingsError", "ToolchainMissingError", "UncacheableError",
     ),
     "kernel": ("CachedKernel", "cached_kernel"),
+    "module": ("CachedModule", "cached_module"),
     "numba_hook": ("install", "uninstall"),
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
@@ -62,6 +64,7 @@ __all__ = [
     "BundleError",
     "CacheInfo",
     "CachedKernel",
+    "CachedModule",
     "CompileError",
     "EntryError",
     "EntryInfo",
@@ -86,6 +89,7 @@ __all__ = [
     "UncacheableError",
     "__version__",
     "cached_kernel",
+    "cached_module",
     "clear",
     "configure",
     "entries",

@@ -32,10 +32,12 @@ class Found(NamedTuple):
     Args:
         key: The key of the one that holds; None where none does.
         renewed: Its variant with newer stats, where contents had to be read to know.
+        variant: The one that holds, as it is stored.
     """
 
     key: str | None
     renewed: Variant | None = None
+    variant: Variant | None = None
 
 
 def find_key(
@@ -75,7 +77,7 @@ def find_key(
             if variant.get("request") == request:
                 key = derive((*components, *_components(closures, paths)))
             renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != closures else None
-            return Found(key, renewed)
+            return Found(key, renewed, variant)
     return Found(None)
 
 

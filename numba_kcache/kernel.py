@@ -11,13 +11,20 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from .errors import LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
-from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
+from .inputs.source import (
+    SourceDefinition,
+    define_function,
+    define_path,
+    define_text,
+    returns_source,
+    template_defaults,
+)
 from .jobs import Job, SourcePlan, source_job, source_plan
 from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
@@ -25,8 +32,9 @@ from .launch.loader import LoadedKernel, current_device, current_ordinal, disass
 from .launchable import Launchable
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
-from .model.options import compile_options
+from .model.options import SOURCE_KINDS, compile_options
 from .model.parameter import Parameter
+from .model.request import ModuleEntries
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
-_KINDS = ("cuda", "ptx", "numba")
+_KINDS = (*SOURCE_KINDS, "numba")
 
 
 class CachedKernel(Launchable):
@@ -68,7 +76,8 @@ class CachedKernel(Launchable):
         if callable(thing):
             self.__wrapped__ = thing
         self._lock = threading.RLock()
-        self._text: str | None = None
+        self._text: str | bytes | None = None
+        self._instances: dict[Any, CachedKernel] = {}
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
@@ -138,9 +147,8 @@ class CachedKernel(Launchable):
                 return found
             resolution = self._resolve_for_device(device.target)
             key = resolution.key or f"uncached {next(_UNCACHED)}"
-            stored = resolution.source in ("disk", "waited")
-            entry = resolution.artifact.entries[0]
-            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=stored)
+            entry = self._pick(resolution.artifact)
+            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
@@ -160,7 +168,7 @@ class CachedKernel(Launchable):
     def _resolver(self) -> Resolver:
         return process_resolver() if self._cache is None else self._cache.resolver
 
-    def _source(self) -> str:
+    def _source(self) -> str | bytes:
         if self._text is None:
             self._text = self._plan.definition.text()
         return self._text
@@ -174,14 +182,14 @@ class CachedKernel(Launchable):
         if real:
             return self._resolve(max(real, key=lambda each: (each.cc, each.suffix)), None)
         if virtual:
-            return self._resolve(target, max(virtual))
+            return self._resolve(target, max(virtual), stand_ins=(max(virtual),))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
     def _resolve_newest(self, target: Target) -> Resolution:
         """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
         try:
-            return self._resolve(target, None, *((target.plain,) if target.suffix else ()))
+            return self._resolve(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
         except UnknownTargetError as error:
             if error.newest >= target.plain:
                 raise
@@ -191,14 +199,23 @@ class CachedKernel(Launchable):
             self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
             return self._resolve(newest, None)
 
-    def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
+    def _resolve(
+        self,
+        target: Target,
+        through: Target | None,
+        others: Iterable[Target] = (),
+        stand_ins: Iterable[Target] = (),
+    ) -> Resolution:
         with self._lock:
             found = self._resolved.get((target, through))
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                as_well = (functools.partial(self._job, each) for each in others)
-                found = self._resolved[target, through] = resolver.resolve(self._job(target, through), as_well)
+                found = self._resolved[target, through] = resolver.resolve(
+                    self._job(target, through),
+                    (functools.partial(self._job, each) for each in others),
+                    (functools.partial(self._job, each) for each in stand_ins),
+                )
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -218,6 +235,42 @@ class CachedKernel(Launchable):
             self._resolved.clear()
             self._launchers.clear()
             self._unbind()
+
+    # -- templates ----------------------------------------------------------------------------------
+
+    def instantiate(self, **values: Any) -> CachedKernel:
+        """The kernel whose source the function returns for these values; the same object for the same values.
+
+        `kernel[...]` itself uses the defaults.
+
+        Args:
+            values: Parameters of the function that returns the source, by name.
+
+        Raises:
+            OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
+                the kernel was not made of a function.
+        """
+        function = getattr(self, "__wrapped__", None)
+        if function is None:
+            raise OptionError(f"cannot instantiate {self.__name__}", "only a function that returns source has values")
+        defaults = template_defaults(function)
+        unknown = [name for name in values if name not in defaults]
+        if unknown:
+            raise OptionError(
+                f"cannot instantiate {self.__name__} with {unknown[0]}={values[unknown[0]]!r}",
+                f"its parameters are {', '.join(defaults) or 'none'}",
+            )
+        full = {**defaults, **values}
+        key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
+        with self._lock:
+            try:
+                found = self._instances.get(key)
+            except TypeError as error:
+                raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
+            if found is None:
+                definition = define_function(function, self._plan.definition.kind, full)
+                found = self._instances[key] = _kernel_of(function, definition, self._options)
+            return found
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -263,7 +316,8 @@ class CachedKernel(Launchable):
         if arch is None and not self._arch:
             target = current_device().target
             others = [functools.partial(self._job, target.plain)] if target.suffix else []
-            return self._resolver().explain(self._job(target), others)
+            stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
+            return self._resolver().explain(self._job(target), others, stand_ins)
         return self._resolver().explain(self._job(self._targets(arch)[0]))
 
     def cubin(self, arch: Any = None) -> bytes:
@@ -288,7 +342,10 @@ class CachedKernel(Launchable):
 
     @property
     def _entry(self) -> Entry:
-        return self._at_hand().artifact.entries[0]
+        return self._pick(self._at_hand().artifact)
+
+    def _pick(self, artifact: Artifact) -> Entry:
+        return artifact.entries[0]
 
     @property
     def params(self) -> tuple[Parameter, ...]:
@@ -351,9 +408,15 @@ class CachedKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
-        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
-        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
+        return _rebuild, self._portable()
+
+    def _portable(self) -> tuple[SourceDefinition, dict[str, Any]]:
+        """For what cannot be imported (nested, made of text, bound to another name): its source, where it stood, and
+        its options."""
+        text = self._source()
+        give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
+        definition = self._plan.definition._replace(text=give)
+        return definition, {name: value for name, value in self._options.items() if name != "cache"}
 
 
 @overload
@@ -407,33 +470,48 @@ _OWN_OPTIONS = _LAUNCH_OPTIONS | {
 
 def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
-    kind = options.get("kind")
+    thing, definition = define(thing, options.get("kind"), depth=depth + 1)
+    return make_numba_kernel(thing, options) if definition is None else _kernel_of(thing, definition, options)
+
+
+def define(thing: Any, kind: str | None, *, depth: int) -> tuple[Any, SourceDefinition | None]:
+    """What a user wraps, and the source it stands for; None for a Numba kernel. The user is `depth` frames up.
+
+    Raises:
+        OptionError: It is nothing that can be wrapped.
+    """
     if kind is not None and kind not in _KINDS:
         raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(_KINDS)}")
     if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
         thing, kind = thing[0], "ptx"
     if isinstance(thing, (str, bytes)):
-        definition = define_text(thing, kind, depth)
-    elif isinstance(thing, Path):
-        definition = define_path(thing, kind, depth)
-    elif is_dispatcher(thing) or kind == "numba":
-        return make_numba_kernel(thing, options)
-    elif callable(thing) and hasattr(thing, "__code__"):
-        if kind is None and not returns_source(thing):
-            return make_numba_kernel(thing, options)
-        definition = define_function(thing, kind)
-    else:
-        raise OptionError(
-            f"cannot make a kernel of {thing!r}",
-            f"a {type(thing).__name__} is not source",
-            "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-        )
-    return _kernel_of(thing, definition, options)
+        return thing, define_text(thing, kind, depth)
+    if isinstance(thing, Path):
+        return thing, define_path(thing, kind, depth)
+    if is_dispatcher(thing) or kind == "numba":
+        return thing, None
+    if callable(thing) and hasattr(thing, "__code__"):
+        is_source = kind is not None or returns_source(thing)
+        return thing, define_function(thing, kind) if is_source else None
+    raise OptionError(
+        f"cannot make a kernel of {thing!r}",
+        f"a {type(thing).__name__} is not source",
+        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
+    )
 
 
 def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return CachedKernel(thing, plan_of(definition, options), options)
+
+
+def plan_of(definition: SourceDefinition, options: dict[str, Any], module: ModuleEntries | None = None) -> SourcePlan:
+    """The plan of a source and options as `cached_kernel` takes them.
+
+    Raises:
+        OptionError: An option cannot be used.
+    """
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
-    plan = source_plan(
+    return source_plan(
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
@@ -441,8 +519,8 @@ def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]
         signature=_checked(options, "signature", str),
         depends=_listed(options, "depends"),
         strict=bool(_checked(options, "strict", bool)),
+        module=module,
     )
-    return CachedKernel(thing, plan, options)
 
 
 def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .store.disk import DiskStore
     from .store.entry import StoredEntry
     from .store.memory import MemoryStore
+    from .tiers.chain import CheckedTier
     from .toolchain.libraries import Toolchain
 
 SOURCE_LIMIT_BYTES = 64 << 10
@@ -44,6 +45,9 @@ _APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which entries of one kernel differ side by side; the nearest entry shares them if any does."""
 
 _DIGITS = 16
+
+Wanted = tuple[Job, Sequence[Component]]
+"""A job, and all its components without headers."""
 
 
 class Past(NamedTuple):
@@ -291,30 +295,40 @@ def stored_of(entry: StoredEntry) -> Stored:
 
 
 def explain(
-    job: Job, components: Sequence[Component], past: Past, family: Callable[[Sequence[Component]], str]
+    tried: Sequence[tuple[Wanted, CheckedTier | None]], past: Past, family: Callable[[Sequence[Component]], str]
 ) -> Explanation:
-    """Whether a job is a hit, where from, and if not, why not."""
-    label, target = job.label, job.target.name
-    for key in _keys(job, components, past, family(components)):
-        entry = _entry(key, past)
-        source = "memory" if key in past.memory else "disk" if entry is not None else ""
-        if source:
-            stored = None if entry is None else stored_of(entry)
-            return Explanation(label, target, key, "hit", source, entry=stored)
+    """Whether what is wanted is a hit, where from, and if not, why not.
+
+    Args:
+        tried: Jobs with all their components, and where each is looked for: in a tier, or in the local store (None).
+            The first is what is wanted, the others will do as well.
+        past: Where to look.
+        family: The name of the manifest of components.
+    """
+    for (job, components), tier in tried:
+        place = past if tier is None else past._replace(any_compiler=past.any_compiler or tier.readonly)
+        for key in _keys(job, components, place, family(components), tier):
+            entry = _entry(key, past) if tier is None else tier.peek(key)
+            source = "memory" if key in past.memory else "" if entry is None else "disk" if tier is None else "tier"
+            if source:
+                stored = None if entry is None else stored_of(entry)
+                return Explanation(job.label, job.target.name, key, "hit", source, entry=stored)
+    job, components = tried[0][0]
     missed = why_missed(job, components, past)
     key = "" if job.headers else derive(components)
-    return Explanation(label, target, key, "miss", reasons=missed.reasons, nearest=missed.nearest)
+    return Explanation(job.label, job.target.name, key, "miss", reasons=missed.reasons, nearest=missed.nearest)
 
 
-def _keys(job: Job, components: Sequence[Component], past: Past, family: str) -> list[str]:
+def _keys(job: Job, components: Sequence[Component], past: Past, family: str, tier: CheckedTier | None) -> list[str]:
     """The keys under which a look-up would look."""
+    variants = past.store.peek_manifest if tier is None else tier.get_manifest
     if not job.headers:
-        others = past.store.peek_manifest(family) if past.any_compiler else []
+        others = variants(family) if past.any_compiler else []
         return [derive(components), *(str(each["key"]) for each in others)]
     from .closures import find_key
 
     searches = [each.search(past.toolchain) for each in job.headers]
-    found = find_key(past.store.peek_manifest(family), components, searches, any_compiler=past.any_compiler)
+    found = find_key(variants(family), components, searches, any_compiler=past.any_compiler)
     return [found.key] if found.key else []
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, NoDeviceError, UncacheableError
 from .jobs import Job
@@ -34,13 +34,29 @@ class Uncached(UncacheableError):
     """It cannot be cached and may run without: reported, and Numba's to compile."""
 
 
+class Choice(NamedTuple):
+    """What to build for a device.
+
+    Args:
+        target: What for.
+        through: The virtual target to go through.
+        others: Targets that do as well.
+        stand_ins: Targets that do where nothing is compiled (`Resolver.resolve`).
+    """
+
+    target: Target
+    through: Target | None = None
+    others: tuple[Target, ...] = ()
+    stand_ins: Iterable[Target] = ()
+
+
 class DispatcherCache:
     """The entries of one kernel. `load_overload` and what follows it are Numba's names.
 
     Args:
         plan: The kernel.
         resolver: Gives the cache in force.
-        choose: From the device's target to (target, virtual target to go through, other targets that do as well).
+        choose: From the device's target to what to build.
         is_numbas: Whether errors in linked code are left to Numba to raise, as they are where Numba's own decorator
             is all that the program says.
     """
@@ -49,7 +65,7 @@ class DispatcherCache:
         self,
         plan: NumbaPlan,
         resolver: Callable[[], Resolver],
-        choose: Callable[[Target], tuple[Target, Target | None, tuple[Target, ...]]],
+        choose: Callable[[Target], Choice],
         *,
         is_numbas: bool = False,
     ) -> None:
@@ -67,41 +83,42 @@ class DispatcherCache:
             Uncached: There is none to be had.
             UncacheableError: Nor may it run without.
         """
-        chosen, through, others = self._choose(target)
-        return self.resolve(types, chosen, through, others)
+        return self._resolve(types, self._choose(target))
 
-    def resolve(
-        self, types: Types, target: Target, through: Target | None = None, others: tuple[Target, ...] = ()
-    ) -> Resolution:
-        """The artifact of one signature for a target, or for one of `others` that will do as well.
+    def resolve(self, types: Types, target: Target) -> Resolution:
+        """The artifact of one signature for exactly this target.
 
         Raises:
             Uncached: It cannot be cached.
             UncacheableError: Nor may it run without.
             FrozenCacheError, CompileError, ToolchainMissingError, and Numba's own errors: It cannot be had.
         """
-        found = self._resolved.get((types, target))
+        return self._resolve(types, Choice(target))
+
+    def _resolve(self, types: Types, choice: Choice) -> Resolution:
+        found = self._resolved.get((types, choice.target))
         if found is not None:
             return found
         with compiler_lock():
-            found = self._resolved.get((types, target))
+            found = self._resolved.get((types, choice.target))
             if found is None:
                 if types in self._uncached:
                     raise Uncached(f"cannot cache {self._plan.label}", self._uncached[types])
-                found = self._resolved[types, target] = self._resolve(types, target, through, others)
+                found = self._resolved[types, choice.target] = self._resolve_anew(types, choice)
             return found
 
-    def _resolve(self, types: Types, target: Target, through: Target | None, others: tuple[Target, ...]) -> Resolution:
+    def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
         read = read_function(self._plan)
-        job = numba_job(self._plan, read, types, target, through)
+        job = numba_job(self._plan, read, types, choice.target, choice.through)
         if job.uncacheable:
             resolver.refuse(job)
             raise self._refused(types, job.uncacheable)
-        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in others)
+        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in choice.others)
+        stand_ins = (functools.partial(numba_job, self._plan, read, types, each, None) for each in choice.stand_ins)
         try:
-            return resolver.resolve(job, as_well)
+            return resolver.resolve(job, as_well, stand_ins)
         except UncacheableError as error:
             resolver.refuse(job._replace(uncacheable=error.why), is_counted=True)
             raise self._refused(types, error.why) from None
@@ -114,12 +131,13 @@ class DispatcherCache:
         """The request of one signature for a target, as the function is now."""
         return numba_job(self._plan, read_function(self._plan), types, target, None)
 
-    def explain(self, types: Types, target: Target) -> Explanation:
-        """Whether one signature is in the cache for a target, and if not, why not. Nothing changes."""
-        read = read_function(self._plan)
-        others = (target.plain,) if target.suffix else ()
-        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in others)
-        return self._resolver().explain(numba_job(self._plan, read, types, target, None), as_well)
+    def explain(self, types: Types, choice: Choice) -> Explanation:
+        """Whether one signature is in the cache, and if not, why not. Nothing changes."""
+        job = functools.partial(numba_job, self._plan, read_function(self._plan), types)
+        others, stand_ins = (
+            (functools.partial(job, each, None) for each in targets) for targets in (choice.others, choice.stand_ins)
+        )
+        return self._resolver().explain(job(choice.target, choice.through), others, stand_ins)
 
     def resolved(self) -> dict[tuple[Types, Target], Resolution]:
         """What has been resolved up to now."""
@@ -138,8 +156,8 @@ class DispatcherCache:
         """
         device = current_device()
         resolution = self.resolve_for_device(types, device.target)
-        artifact, stored = resolution.artifact, resolution.source in ("disk", "waited")
-        loaded = self._resolver().loader.load(artifact, artifact.entries[0], resolution.key, device, stored=stored)
+        artifact, key, stored = resolution.artifact, resolution.key, resolution.is_stored
+        loaded = self._resolver().loader.load(artifact, artifact.entries[0], key, device, stored=stored)
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
             loaded.prefer_shared(int(carveout))

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from .errors import ToolchainMissingError
 from .launch.numba_dispatcher import specialize
 from .model.target import Target
-from .numba_cache import DispatcherCache
+from .numba_cache import Choice, DispatcherCache
 from .numba_jobs import NumbaPlan
 from .resolver import process_resolver
 from .settings import install_wanted
@@ -146,9 +146,9 @@ def _attach(dispatcher: Any) -> None:
     dispatcher._cache = DispatcherCache(plan, process_resolver, _as_numba_has_it, is_numbas=True)
 
 
-def _as_numba_has_it(target: Target) -> tuple[Target, Target | None, tuple[Target, ...]]:
+def _as_numba_has_it(target: Target) -> Choice:
     """The device's own target; the same without its suffix will do."""
-    return target, None, (target.plain,) if target.suffix else ()
+    return Choice(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
 
 
 def main() -> None:

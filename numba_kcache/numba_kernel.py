@@ -19,7 +19,7 @@ from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_device, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -35,7 +35,7 @@ from .launchable import BOUND_LIMIT, Launchable
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
-from .numba_cache import DispatcherCache, Types, Uncached
+from .numba_cache import Choice, DispatcherCache, Types, Uncached
 from .numba_jobs import NUMBA_KERNEL, NumbaPlan
 from .rehearsal import rehearse
 from .resolver import Resolver, process_resolver
@@ -229,16 +229,16 @@ class NumbaKernel(Launchable):
             self._behind[config] = found
         return found
 
-    def _choose(self, target: Target) -> tuple[Target, Target | None, tuple[Target, ...]]:
+    def _choose(self, target: Target) -> Choice:
         """What to build for a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
-            return target, None, (target.plain,) if target.suffix else ()
+            return Choice(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
         real = [each for each in self._arch if each.runs_on(target.cc)]
         virtual = [each for each in self._arch if each.virtual]
         if real:
-            return max(real, key=lambda each: (each.cc, each.suffix)), None, ()
+            return Choice(max(real, key=lambda each: (each.cc, each.suffix)))
         if virtual:
-            return target, max(virtual), ()
+            return Choice(target, max(virtual), stand_ins=(max(virtual),))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
@@ -291,7 +291,9 @@ class NumbaKernel(Launchable):
             OptionError: There is no signature.
             NoDeviceError: No target is named and there is no device.
         """
-        return self._parts()[1].explain(self._signatures(signature)[0], self._targets(arch)[0])
+        is_auto = arch is None and not self._arch
+        choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
+        return self._parts()[1].explain(self._signatures(signature)[0], choice)
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""
@@ -405,10 +407,15 @@ class _Configured:
 
     def _any(self, *args: Any) -> None:
         """Launch arguments of whatever types, and be ready for the next ones of the same."""
+        check_interpreter()
         if len(args) != self._kernel.__wrapped__.__code__.co_argcount:
             self._numba(*args)  # Numba says how many it takes
             return
-        types = types_of(args)
+        try:
+            types = types_of(args)
+        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+            error.add_note(self._said)
+            raise
         launch = self._by_types.get(types) or self._prepare(types)
         self._front = launch
         self._kernel._keep(self._config, launch)
@@ -444,16 +451,25 @@ class _Configured:
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""
+        check_interpreter()
         kernel, shape = self._kernel, self._shape
         dispatcher = kernel._parts()[0]
         fix_signatures(dispatcher)
         options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
-        if options or shape.shared_bytes or is_watched:
-            from .launch.numba_launch import launch_with
+        try:
+            if options or shape.shared_bytes or is_watched:
+                from .launch.numba_launch import launch_with
 
-            launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
-        else:
-            dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+                launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
+            else:
+                dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+        except NotImplementedError as error:  # a type that Numba compiles for and does not launch
+            error.add_note(self._said)
+            raise
+
+    @property
+    def _said(self) -> str:
+        return f"while launching the Numba kernel {self._kernel.__module__}.{self._kernel.__qualname__}"
 
 
 def _launch_options(options: Mapping[str, Any]) -> LaunchOptions | None:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from .misses import Missed, Past
     from .model.reason import Reason
     from .observe.explain import Explanation
+    from .store.manifest import Variant
     from .store.memory import MemoryStore
+    from .tiers.chain import Chain, CheckedTier
+    from .tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
@@ -55,7 +58,7 @@ class Resolution(NamedTuple):
     Args:
         artifact: What was wanted.
         key: Its key; "" for what cannot be cached.
-        source: `"memory"`, `"disk"`, `"waited"` or `"compiled"`.
+        source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Why it cannot be cached; "" where it is.
     """
 
@@ -63,6 +66,11 @@ class Resolution(NamedTuple):
     key: str
     source: str
     uncacheable: str = ""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it came from a store."""
+        return self.source in ("disk", "tier", "waited")
 
 
 class Resolver:
@@ -82,11 +90,17 @@ class Resolver:
         self._damaged: dict[str, str] = {}
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
         self._is_looking = False
-        self.store = _open_store(settings, directory, functools.partial(_tell, emit, self._damaged))
+        self.local = _open_store(settings, directory, functools.partial(_tell, emit, self._damaged))
+        self.store: DiskStore | MemoryStore | Chain = self.local
+        if settings.tiers and settings.mode != "off":
+            from .tiers.opening import open_tiers
+
+            for tier in reversed(open_tiers(settings)):
+                self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        weakref.finalize(self, _save, self.statistics, self.store, settings.mode)
+        weakref.finalize(self, _save, self.statistics, self.local, settings.mode)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
@@ -101,7 +115,15 @@ class Resolver:
         if self.settings.mode != "off":
             if self.toolchain.is_known(*wanted):
                 self._made_by[wanted] = self._ask_toolchain(*wanted)
-            self.store.get(_NO_KEY)
+            self.local.get(_NO_KEY)
+
+    def mount(self, tier: Tier) -> None:
+        """Ask one more tier where the local store has nothing, before those that are asked already."""
+        from .tiers.chain import Chain
+
+        if not isinstance(self.store, Chain):
+            self.store = Chain(self.local, (), self.events.emit)
+        self.store.mount(tier)
 
     # -- keys ---------------------------------------------------------------------------------------
 
@@ -131,8 +153,15 @@ class Resolver:
 
     # -- resolution ---------------------------------------------------------------------------------
 
-    def resolve(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Resolution:
+    def resolve(
+        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
+    ) -> Resolution:
         """Find the artifact of a job, or of one of `others` that will do as well; build the first if none is there.
+
+        Args:
+            job: What is wanted.
+            others: What will do as well.
+            stand_ins: What will do where nothing is compiled, or not here: in frozen mode and from read-only tiers.
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
@@ -143,14 +172,9 @@ class Resolver:
         components = self.components(job)
         looks = self.settings.mode not in ("off", "refresh", "verify")
         if looks:
-            found = self._look_up(job, components)
+            found = self._find(job, components, others, stand_ins)
             if found is not None:
                 return found
-            for make in others:
-                other = make()
-                found = self._look_up(other, self.components(other))
-                if found is not None:
-                    return found
         if self.settings.mode == "frozen":
             raise self._frozen(job, components)
         with self.store.building(derive(components)) as turn:
@@ -180,41 +204,96 @@ class Resolver:
         payloads = {"cubin": artifact.cubin, **artifact.extras, **misses.payloads_of(job, everything)}
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
             family = family_of(components)
-            variant = {"key": key, "target": artifact.target.name, "request": derive(components), **learned.variant}
-            self.store.add_variant(family, variant)
-            misses.note(self.store, job, everything, key, family)
+            variant = variant_of(key, artifact.target.name, derive(components))
+            self.store.add_variant(family, {**variant, **learned.variant})
+            misses.note(self.local, job, everything, key, family)
 
-    def _look_up(self, job: Job, components: Sequence[Component], source: str = "disk") -> Resolution | None:
+    def _find(
+        self,
+        job: Job,
+        components: Sequence[Component],
+        others: Iterable[Callable[[], Job]],
+        stand_ins: Iterable[Callable[[], Job]],
+    ) -> Resolution | None:
+        found = self._look_up(job, components)
+        wanted = [(job, components)]
+        for make in others if found is None else ():
+            other = make()
+            wanted.append((other, self.components(other)))
+            found = self._look_up(*wanted[-1])
+            if found is not None:
+                break
+        if found is None and (self.store is not self.local or self.settings.mode == "frozen"):
+            found = self._look_further(wanted, stand_ins)
+        return found
+
+    def _look_further(
+        self, wanted: Iterable[tuple[Job, Sequence[Component]]], stand_ins: Iterable[Callable[[], Job]]
+    ) -> Resolution | None:
+        """Look in every tier for what is wanted; then, where that will do, for what can stand in for it."""
+        tiers = self._tiers
+        for job, components in wanted:
+            for tier in tiers:
+                found = self._look_up(job, components, tier=tier)
+                if found is not None:
+                    return found
+        frozen = self.settings.mode == "frozen"
+        lenient = [*([None] if frozen else []), *(tier for tier in tiers if frozen or tier.readonly)]
+        for make in stand_ins if lenient else ():
+            job = make()
+            components = self.components(job)
+            for place in lenient:
+                found = self._look_up(job, components, tier=place)
+                if found is not None:
+                    return found
+        return None
+
+    def _look_up(
+        self, job: Job, components: Sequence[Component], source: str = "disk", tier: CheckedTier | None = None
+    ) -> Resolution | None:
+        """Look in the local store, or in one tier."""
         start = time.perf_counter()
-        key = self._key_by_headers(job.headers, components) if job.headers else derive(components)
+        any_compiler = self._any_compiler(components) or (tier is not None and tier.readonly)
+        variant: Variant | None = None
+        if job.headers:
+            key, variant = self._key_by_headers(job.headers, components, any_compiler, tier)
+        else:
+            key = derive(components)
         if key is not None:
             artifact = self._memory.get(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, "memory", 0.0)
-            artifact = self._read(key)
-            if artifact is not None:
-                return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        if not job.headers and self._any_compiler(components):
-            for variant in self.store.get_manifest(family_of(components)):
+            artifact = self._read(key, tier)
+        else:
+            artifact = None
+        if artifact is None and not job.headers and any_compiler:
+            for variant in (tier or self.local).get_manifest(family_of(components)):
                 key = str(variant.get("key"))
-                artifact = self._read(key)
+                artifact = self._read(key, tier)
                 if artifact is not None:
-                    return self._hit(job, key, artifact, source, time.perf_counter() - start)
-        return None
+                    break
+        if artifact is None or key is None:
+            return None
+        if tier is not None:
+            source, request = "tier", derive(components)
+            tier.keep_variant(family_of(components), variant or variant_of(key, artifact.target.name, request))
+        return self._hit(job, key, artifact, source, time.perf_counter() - start)
 
-    def _key_by_headers(self, texts: Sequence[HeaderQuestion], components: Sequence[Component]) -> str | None:
+    def _key_by_headers(
+        self, texts: Sequence[HeaderQuestion], components: Sequence[Component], any_compiler: bool, tier: Any
+    ) -> tuple[str | None, Variant | None]:
+        """The key that a closure seen leads to, and its variant of the manifest."""
         from .closures import find_key
 
         family = family_of(components)
-        variants = self.store.get_manifest(family)
+        variants = (tier or self.local).get_manifest(family)
         if not variants:
-            return None
-        any_compiler = self._any_compiler(components)
+            return None, None
         searches = [each.search(self.toolchain) for each in texts]
         found = find_key(variants, components, searches, any_compiler=any_compiler)
-        if found.renewed is not None and self.settings.mode == "readwrite":
-            self.store.add_variant(family, found.renewed)
-        return found.key
+        if found.renewed is not None and tier is None and self.settings.mode == "readwrite":
+            self.local.add_variant(family, found.renewed)
+        return found.key, found.renewed or found.variant
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
@@ -229,15 +308,17 @@ class Resolver:
         compilers = next(each.value for each in components if each.name == "compilers")
         return isinstance(compilers, dict) and None in compilers.values()
 
-    def _read(self, key: str) -> Artifact | None:
-        entry = self.store.get(key)
+    def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
+        entry = self.local.get(key)
+        if entry is None and tier is not None:
+            entry = tier.get(key)
         return None if entry is None else self._artifact(entry)
 
     def _artifact(self, entry: StoredEntry) -> Artifact | None:
         try:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
-            self.store.remove(entry.key)
+            self.local.remove(entry.key)
             event = Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"})
             _tell(self.events.emit, self._damaged, event)
             return None
@@ -329,7 +410,7 @@ class Resolver:
         from .misses import Past
 
         any_compiler = bool(components) and self._any_compiler(components)
-        return Past(self.store, self.toolchain, self._memory, self._damaged, any_compiler)
+        return Past(self.local, self.toolchain, self._memory, self._damaged, any_compiler)
 
     def _frozen(self, job: Job, components: Sequence[Component]) -> FrozenCacheError:
         from .observe.explain import summary
@@ -337,8 +418,10 @@ class Resolver:
         why = f"the cache is frozen and does not hold it: {summary(self._missed(job, components).reasons)}"
         return FrozenCacheError(f"cannot compile {job.label} for {job.target}", why, "warm it up")
 
-    def explain(self, job: Job, others: Iterable[Callable[[], Job]] = ()) -> Explanation:
-        """Whether a job, or one of `others` that will do as well, is a hit; if not, why not. Changes nothing."""
+    def explain(
+        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
+    ) -> Explanation:
+        """Whether `resolve` of the same would be a hit, where from, and if not, why not. Changes nothing."""
         from .misses import explain
         from .model.reason import Reason, ReasonKind
         from .observe.explain import Explanation
@@ -348,21 +431,23 @@ class Resolver:
             return Explanation(job.label, job.target.name, "", "uncacheable", reasons=(reason,))
         before, self._is_looking = self._is_looking, True
         try:
-            found = None
-            for each in (job, *(make() for make in others)):
-                components = self.components(each)
-                told = explain(each, components, self._past(components), family_of)
-                if told.is_hit:
-                    found = told._replace(compiled_for=self._compiled_for.get(told.key, ()))
-                    break
-                found = found or told
+            frozen = self.settings.mode == "frozen"
+            wanted = [(each, self.components(each)) for each in (job, *(make() for make in others))]
+            lenient = [*([None] if frozen else []), *(each for each in self._tiers if frozen or each.readonly)]
+            spare = [(each, self.components(each)) for each in (make() for make in stand_ins if lenient)]
+            tried = [(each, tier) for tier in (None, *self._tiers) for each in wanted]
+            tried += [(each, tier) for each in spare for tier in lenient]
+            told = explain(tried, self._past(wanted[0][1]), family_of)
         finally:
             self._is_looking = before
-        assert found is not None
         if self.settings.mode in ("off", "refresh", "verify"):
-            missed = (Reason(ReasonKind.MODE, new=self.settings.mode), *found.reasons)
-            return found._replace(outcome="miss", source="", reasons=missed)
-        return found
+            missed = (Reason(ReasonKind.MODE, new=self.settings.mode), *told.reasons)
+            return told._replace(outcome="miss", source="", reasons=missed)
+        return told._replace(compiled_for=self._compiled_for.get(told.key, ()) if told.is_hit else ())
+
+    @property
+    def _tiers(self) -> Sequence[CheckedTier]:
+        return () if self.store is self.local else self.store.tiers  # type: ignore[union-attr]
 
     def explain_key(self, key: str) -> Explanation:
         """What a stored entry is, and in what the others of its kernel differ from it. Changes nothing."""
@@ -395,15 +480,15 @@ class Resolver:
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
-        _save(self.statistics, self.store, self.settings.mode)
+        _save(self.statistics, self.local, self.settings.mode)
 
     def lifetime(self) -> Counts:
         """What was counted in all processes since the cache began, this one included."""
         self.save_counts()
-        return Counts(self.store.counters.read())
+        return Counts(self.local.counters.read())
 
     def _load_record(self, name: str) -> Record | None:
-        look = self.store.peek_manifest if self._is_looking else self.store.get_manifest
+        look = self.local.peek_manifest if self._is_looking else self.local.get_manifest
         for variant in look(name):
             record = variant.get("record")
             if isinstance(record, dict):
@@ -412,7 +497,7 @@ class Resolver:
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode not in ("off", "readonly", "frozen") and not self._is_looking:
-            self.store.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
+            self.local.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
 
     def _emit(self, kind: EventKind, job: Job, key: str, **fields: Any) -> None:
         self.events.emit(Event(kind, {"kernel": job.label, "target": job.target.name, "key": key, **fields}))
@@ -503,6 +588,11 @@ def _tell(emit: Emit, damaged: dict[str, str], event: Event) -> None:
     emit(event)
 
 
+def variant_of(key: str, target: str, request: str) -> Variant:
+    """How a family's manifest names an entry: its key, its target, and the request with compilers and versions."""
+    return {"key": key, "target": target, "request": request}
+
+
 def _told(reasons: tuple[Reason, ...]) -> dict[str, Any]:
     from .observe.explain import summary
 
@@ -514,7 +604,10 @@ def _contradiction(artifact: Artifact) -> str:
 
     major, minor = artifact.target.cc
     symbols = [entry.symbol for entry in artifact.entries]
-    return "" if artifact.target.virtual else contradiction(artifact.cubin, major * 10 + minor, symbols)
+    if artifact.target.virtual or "ltoir" in artifact.extras:  # there is no cubin yet
+        return ""
+    is_given = artifact.kind in ("cubin", "fatbin")  # by the user: it may be for an earlier minor
+    return contradiction(artifact.cubin, major * 10 + minor, symbols, is_exact=not is_given)
 
 
 def _uncacheable(job: Job, why: str) -> UncacheableError:

@@ -13,9 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .errors import SettingsError
+
+if TYPE_CHECKING:  # a start without tiers goes without it
+    from .model.tier_address import TierAddress
 
 Durability = Literal["none", "data", "full"]
 
@@ -50,15 +53,17 @@ class Settings(NamedTuple):
     durability: Durability = "data"
     debug_launches: bool = False
     log_level: str = "warning"
+    tiers: tuple[TierAddress, ...] = ()
 
 
 class Setting(NamedTuple):
-    """One row: how a setting is called, read and described."""
+    """One row: how a setting is called, read and described; and how a value is shown, where it may hold a secret."""
 
     name: str
     variable: str
     read: Callable[[Any], Any]
     meaning: str
+    show: Callable[[Any], str] = repr
 
 
 def _directory(value: Any) -> str:
@@ -114,6 +119,35 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
     return read
 
 
+def _tiers(value: Any) -> tuple[TierAddress, ...]:
+    from .model.tier_address import parse_tier
+
+    tiers = [parse_tier(text) for text in _listed(value)]
+    return tuple(
+        tier._replace(place=_directory(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
+    )
+
+
+def _listed(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [text.strip() for text in value.split(",") if text.strip()]
+    each = [value] if isinstance(value, os.PathLike) else list(value)
+    texts = [os.fspath(item) for item in each]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("it is not a list of paths and URLs")
+    return texts
+
+
+def _shown_tiers(value: Any) -> str:
+    from .model.tier_address import shown_place
+
+    if isinstance(value, str):
+        return repr(",".join(shown_place(text) for text in value.split(",")))
+    if isinstance(value, (list, tuple)):
+        return repr([shown_place(each) if isinstance(each, str) else each for each in value])
+    return repr(value)
+
+
 SETTINGS = (
     Setting("directory", "NUMBA_KCACHE_DIR", _directory, "where entries are kept"),
     Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "bytes on disk before the least recently used go"),
@@ -124,6 +158,7 @@ SETTINGS = (
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
+    Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -158,7 +193,7 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         return setting.read(value)
     except (ValueError, TypeError) as error:
         raise SettingsError(
-            f"cannot use {setting.name} = {value!r} from {origin}", str(error), setting.meaning
+            f"cannot use {setting.name} = {setting.show(value)} from {origin}", str(error), setting.meaning
         ) from None
 
 

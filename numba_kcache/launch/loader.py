@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -130,6 +131,20 @@ class LoadedKernel:
         answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, dynamic_bytes)
         each = int(_done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * int(self.device.context.device.MULTIPROCESSOR_COUNT)
+
+    def variable(self, symbol: str) -> Any:
+        """A variable of the kernel's module, as memory of Numba's kind.
+
+        Raises:
+            LaunchError: The driver does not know it.
+        """
+        try:
+            memory, _size = self._module.numba.get_global_symbol(symbol)
+        except Exception as error:  # numba-cuda's, whose module only functions may import
+            raise LaunchError(
+                f"cannot find the variable {symbol} on device {self.device.ordinal}", str(error)
+            ) from error
+        return memory
 
     @property
     def numba_function(self) -> Any:
@@ -289,12 +304,31 @@ class _NumbasModule(NamedTuple):
     live: list[bool]
 
 
-def current_ordinal() -> int:
-    """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask."""
-    import cuda.bindings.driver as driver
+def check_interpreter() -> None:
+    """Refuse a launch that would have to import something when nothing can be imported any more.
 
+    Raises:
+        LaunchError: The interpreter is shutting down.
+    """
+    if sys.meta_path is None:
+        raise LaunchError(
+            "cannot launch", "the interpreter is shutting down", "launch before the program ends, or from atexit"
+        )
+
+
+def current_ordinal() -> int:
+    """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask.
+
+    Raises:
+        LaunchError: The interpreter is shutting down, and modules are gone.
+    """
     try:
+        import cuda.bindings.driver as driver
+
         status, device = driver.cuCtxGetDevice()
+    except ImportError:
+        check_interpreter()
+        return -1
     except RuntimeError:  # there is no driver library
         return -1
     return int(device) if status == 0 else -1

@@ -7,6 +7,7 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import OptionError
@@ -62,8 +63,25 @@ class Target(NamedTuple):
             return self.cc == cc
         return self.major == cc[0] and self.minor <= cc[1]
 
+    def stand_ins(self) -> Iterator[Target]:
+        """What a device of this target runs as well, best first: lower minors of its major, then PTX."""
+        for minor in range(self.minor, -1, -1):
+            plain = Target(self.major, minor)
+            yield from (plain, plain._replace(suffix="f"))
+        if self.suffix:
+            yield self.as_virtual
+        for minor in range(self.minor, -1, -1):
+            yield Target(self.major, minor, virtual=True)
+        for number in reversed(_OLDER):
+            if number // 10 < self.major:
+                yield Target(*divmod(number, 10), virtual=True)
+
     def __str__(self) -> str:
         return self.name
+
+
+_OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+"""Compute capabilities there have been: the driver makes code for any later device of PTX for these."""
 
 
 class UnknownTargetError(OptionError):

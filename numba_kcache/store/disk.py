@@ -179,7 +179,10 @@ class DiskStore:
         Raises:
             ValueError, TypeError: The entry is not one that can be stored.
         """
-        data = encode_entry(entry)
+        return self.put_encoded(entry.key, encode_entry(entry))
+
+    def put_encoded(self, key: str, data: bytes) -> bool:
+        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
         if self.readonly:
             return False
         if len(data) > self.max_size_bytes:
@@ -188,10 +191,10 @@ class DiskStore:
         layers = self.layers
         layers.settle()
         if layers.front is not None:
-            layers.front.put(entry)
-        if layers.spare is None and self._write(ENTRY, entry.key, data):
+            layers.front.put_encoded(key, data)
+        if layers.spare is None and self._write(ENTRY, key, data):
             return True
-        return layers.spare is not None and layers.spare.put(entry)
+        return layers.spare is not None and layers.spare.put_encoded(key, data)
 
     def add_variant(self, family: str, variant: Variant) -> bool:
         """Put `variant`, which has a `"key"`, in front of those of `family`; whether it was stored."""

@@ -49,7 +49,11 @@ class MemoryStore:
 
     def put(self, entry: StoredEntry) -> bool:
         """Store `entry` in place of whatever its key led to; whether it was stored."""
-        return self._write(ENTRY, entry)
+        return self.put_encoded(entry.key, encode_entry(entry))
+
+    def put_encoded(self, key: str, data: bytes) -> bool:
+        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+        return self._write(ENTRY, key, data)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
@@ -60,7 +64,9 @@ class MemoryStore:
         """Put `variant` in front of those of `family`; whether it was stored."""
         with self._mutex:
             variants = merge(self.get_manifest(family), variant)
-            return self._write(MANIFEST, StoredEntry(family, {"variants": variants}, {}))
+            return self._write(
+                MANIFEST, family, encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
+            )
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
@@ -134,13 +140,12 @@ class MemoryStore:
             self._files[kind, key] = data, int(self._clock() * 1e9)
         return decode_entry(data, key, kind)
 
-    def _write(self, kind: int, entry: StoredEntry) -> bool:
-        data = encode_entry(entry, kind)
+    def _write(self, kind: int, key: str, data: bytes) -> bool:
         if len(data) > self.max_size_bytes:
             return False
         with self._mutex:
-            self._files.pop((kind, entry.key), None)
-            self._files[kind, entry.key] = data, int(self._clock() * 1e9)
+            self._files.pop((kind, key), None)
+            self._files[kind, key] = data, int(self._clock() * 1e9)
             self._evict(self.max_size_bytes, None, LOW_WATER)
         return True
 

@@ -14,16 +14,17 @@ from ..model.request import LinkInput
 from .libraries import missing
 
 
-def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str]) -> tuple[bytes, str]:
+def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: str = "cubin") -> tuple[bytes, str]:
     """Link the inputs for one target.
 
     Args:
         inputs: In order; their `kind` says what they are ("cu" must have been compiled before).
         arch: The spelling of the target, `"sm_90a"`.
         flags: nvJitLink flags on top of `-arch` and `-no-cache`.
+        output: `"cubin"`, or `"ptx"` with the flag `-ptx`.
 
     Returns:
-        The cubin and the linker's log.
+        The output and the linker's log.
 
     Raises:
         ToolchainMissingError: nvJitLink or its bindings are not installed.
@@ -45,9 +46,9 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str]) -> tuple[
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
             _step(nvjitlink, handle, each.name, nvjitlink.add_data, kinds[each.kind], data, len(data), each.name)
         _step(nvjitlink, handle, arch, nvjitlink.complete)
-        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
-        nvjitlink.get_linked_cubin(handle, cubin)
-        return bytes(cubin), _log(nvjitlink, handle, "info")
+        made = bytearray(getattr(nvjitlink, f"get_linked_{output}_size")(handle))
+        getattr(nvjitlink, f"get_linked_{output}")(handle, made)
+        return bytes(made), _log(nvjitlink, handle, "info")
     finally:
         nvjitlink.destroy(handle)
 

@@ -32,7 +32,8 @@ SAME_SUBJECT = {
     ("misses", "closures"), ("closures", "jobs"), ("kernel", "rehearsal"), ("__main__", "cli"),
     ("cli", "__init__"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
-    ("kernel", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
+    ("kernel", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"), ("module", "kernel"),
+    ("module", "jobs"), ("module", "resolver"),
 }  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
 

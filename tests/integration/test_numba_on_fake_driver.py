@@ -135,7 +135,7 @@ def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
     assert said == [["1", "24", "1"], ["0", "24", "1"], ["1", "24", "2"]]
 
 
-@pytest.mark.parametrize("what", ["returns", "unsupported", "typing"])
+@pytest.mark.parametrize("what", ["returns", "unsupported", "untyped", "too large", "typing"])
 def test_numbas_own_message_comes_unchanged(tmp_path: Path, what: str) -> None:
     """Bad input raises what Numba raises, word for word; the kernel's name is a note on it."""
     ours, numbas = child(BAD, tmp_path, what, "ours"), child(BAD, tmp_path, what, "numba")

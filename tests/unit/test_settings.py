@@ -10,6 +10,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache.errors import SettingsError
+from numba_kcache.model.tier_address import TierAddress
 from numba_kcache.settings import SETTINGS, Settings, default_directory, read_settings, variables
 from tests.support.compiling import in_python
 
@@ -31,6 +32,12 @@ READ = [
     *(("debug_launches", "NUMBA_KCACHE_DEBUG", text, text == "1") for text in ("1", "0")),
     *(("durability", "NUMBA_KCACHE_DURABILITY", kind, kind) for kind in ("none", "data", "full")),
     *(("log_level", "NUMBA_KCACHE_LOG", level, level) for level in ("debug", "info", "warning", "error", "off")),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/opt/./kernels", (TierAddress("directory", "/opt/kernels"),)),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a?readonly=0, /b/c.kcache ,pack.age:k/all.kcache", (
+        TierAddress("directory", "/a", {"readonly": "0"}),
+        TierAddress("bundle", "/b/c.kcache"),
+        TierAddress("resource", "pack.age:k/all.kcache"),
+    )),
 ]  # fmt: skip
 
 
@@ -54,6 +61,16 @@ def test_every_setting_is_tried_above() -> None:
         ({"max_size_bytes": 4096}, "max_size_bytes", 4096),
         ({"max_entries": 3}, "max_entries", 3),
         ({"shared": True}, "shared", True),
+        ({"tiers": Path("/a,b")}, "tiers", (TierAddress("directory", "/a,b"),)),
+        (
+            {"tiers": ["/a", Path("/b.kcache")]},
+            "tiers",
+            (
+                TierAddress("directory", "/a"),
+                TierAddress("bundle", "/b.kcache"),
+            ),
+        ),
+        ({"tiers": []}, "tiers", ()),
     ],
 )
 def test_configure_takes_python_values(given: dict[str, Any], name: str, value: object) -> None:
@@ -92,6 +109,13 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("shared", "", 1, "it must be 1 or 0"),
     ("durability", "NUMBA_KCACHE_DURABILITY", "some", "it must be one of none, data, full"),
     ("log_level", "NUMBA_KCACHE_LOG", "loud", "it must be one of debug, info, warning, error, off"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a,gopher://host", "gopher:// is not among the tiers that are known"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a?ttl=5", "/a takes readonly=1 or readonly=0"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a?readonly=perhaps", "/a takes readonly=1 or readonly=0"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a.kcache?readonly=0", "/a.kcache is a bundle, which is never written to"),
+    ("tiers", "NUMBA_KCACHE_TIERS", "/a,?readonly=0", "a tier is empty"),
+    ("tiers", "", [3], ""),
+    ("tiers", "", 3, ""),
     ("directory", "", b"/x", "it is not a path"),
     ("directory", "", "", "it is not a path"),
     ("directory", "", 3, ""),
@@ -110,6 +134,16 @@ def test_refusal_names_setting_value_and_origin(name: str, variable: str, value:
         with pytest.raises(SettingsError) as caught:
             read_settings({}, {variable: str(value)})
         assert f"{name} = {value!r} from environment variable {variable}: {why}" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["gopher://me:hush@host:1/0?password=hush2,/x", ["gopher://:hush@host?k=hush2"]])
+def test_refused_tier_shows_no_secret(value: Any) -> None:
+    """User, password and query of a URL stay out of the message."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings({"tiers": value}, {})
+
+    assert "gopher://host" in str(caught.value)
+    assert "hush" not in repr(caught.value)
 
 
 def test_unknown_setting_lists_the_known() -> None:

@@ -488,5 +488,5 @@ def test_link_and_compile_flags_of_every_option() -> None:
 
     assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
             "--std=c++20"} <= set(source_build._nvrtc_flags(asked, ()))  # fmt: skip
-    assert source_build._link_flags(asked.options) == ["-O1", "-maxrregcount=40", "-lineinfo", "-g"]
-    assert set(source_build._link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}
+    assert source_build.link_flags(asked.options) == ["-O1", "-maxrregcount=40", "-lineinfo", "-g"]
+    assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}

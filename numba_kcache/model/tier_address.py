@@ -1,0 +1,80 @@
+"""How a tier is written in a setting: another directory, a bundle, a package's resource, the URL of a server.
+
+Promise     What is shown of an address holds no secret: no user, no password, no query.
+Not here    Whether anything is there, and opening it (tiers.opening).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+BUNDLE_SUFFIX = ".kcache"
+"""What the file of a bundle is called."""
+
+SCHEMES: tuple[str, ...] = ()
+"""URLs that can be opened."""
+
+_RESOURCE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[^:]+\Z"
+
+
+class TierAddress(NamedTuple):
+    """One tier as it was written.
+
+    Args:
+        kind: `"directory"`, `"bundle"`, `"resource"`, or a URL's scheme.
+        place: Path, `package:resource`, or URL; the latter may hold a secret.
+        options: What stood behind the `?`.
+    """
+
+    kind: str
+    place: str
+    options: Mapping[str, str] = {}
+
+    @property
+    def shown(self) -> str:
+        """The place without any secret."""
+        return shown_place(self.place)
+
+    @property
+    def readonly(self) -> bool | None:
+        """What was said of it; None where nothing was."""
+        said = self.options.get("readonly")
+        return None if said is None else said == "1"
+
+
+def parse_tier(text: str) -> TierAddress:
+    """Read one tier as users write it: `/opt/kernels`, `team.kcache`, `package:kernels.kcache`, `redis://host/0`.
+
+    Raises:
+        ValueError: It is none of these, or has an option that is not known; the message holds no secret.
+    """
+    place, _, query = text.partition("?")
+    scheme, is_url, _ = place.partition("://")
+    options = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
+    if not place:
+        raise ValueError("a tier is empty")
+    if is_url:
+        if scheme not in SCHEMES:
+            raise ValueError(f"{scheme}:// is not among the tiers that are known: {', '.join(SCHEMES) or 'none'}")
+        return TierAddress(scheme, place, options)
+    if options.get("readonly", "1") not in ("0", "1") or options.keys() - {"readonly"}:
+        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, and nothing else")
+    if re.match(_RESOURCE, place):
+        kind = "resource"
+    else:
+        kind = "bundle" if place.endswith(BUNDLE_SUFFIX) else "directory"
+    if kind != "directory" and options.get("readonly") == "0":
+        raise ValueError(f"{place} is a bundle, which is never written to")
+    return TierAddress(kind, place, options)
+
+
+def shown_place(place: str) -> str:
+    """A path as it is; a URL without user, password and query."""
+    scheme, is_url, rest = place.partition("://")
+    if not is_url:
+        return place
+    rest = rest.partition("?")[0]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"

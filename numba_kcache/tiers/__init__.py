@@ -1,0 +1,1 @@
+"""Stores behind the local one: other directories, bundles, servers. Slow, allowed to be down, never believed."""

@@ -1,0 +1,192 @@
+"""The local store with tiers behind it: asked in order, verified on arrival, kept locally from then on.
+
+Promise     The verbs of the local store mean what they meant, but that `get` goes on to the tiers where the local store
+            has nothing. No byte of a tier is believed before it was decoded under the key that was asked for. Whatever
+            a tier does is a miss, one event and a count; it never reaches the caller.
+Method      A hit in a tier is written to the local store as it came, with its variant of the manifest, so that it is
+            asked for once. A put goes to the local store, then to every tier that takes it.
+Not here    What may stand in for what (resolver), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..model.event import Emit, Event, EventKind
+from ..store.disk import DiskStore
+from ..store.entry import MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from ..store.manifest import Variant, merge, variants_of
+from ..store.memory import MemoryStore
+from .tier import Tier, TierReport
+
+Result = TypeVar("Result")
+
+
+class CheckedTier:
+    """One tier, asked in safety: what it says is verified, what it does wrong is told and counted.
+
+    Args:
+        tier: What moves the bytes.
+        local: Where a hit is kept.
+        emit: Takes TROUBLE.
+    """
+
+    def __init__(self, tier: Tier, local: DiskStore | MemoryStore, emit: Emit) -> None:
+        self.tier, self._local, self._emit = tier, local, emit
+        self._hits = self._misses = self._errors = 0
+        self._bytes_read = self._bytes_written = self._operations = 0
+        self._seconds = 0.0
+        self._is_reachable: bool | None = None
+
+    @property
+    def readonly(self) -> bool:
+        """Whether nothing is put here; then any compiler's code will do, and a lesser target's."""
+        return self.tier.readonly
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key`, verified and from now on kept locally; None if there is none that can be trusted."""
+        data = self._asked(lambda: self.tier.get_entry(key))
+        if data is None:
+            self._misses += 1
+            return None
+        self._bytes_read += len(data)
+        try:
+            entry = decode_entry(data, key)
+            check_payloads(entry)
+        except DamagedEntry as error:
+            self._trouble(f"the entry {key} arrived damaged: {error}")
+            self._misses += 1
+            return None
+        self._hits += 1
+        self._local.put_encoded(key, data)
+        return entry
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but it is not kept locally and counts as no hit."""
+        data = self._asked(lambda: self.tier.get_entry(key))
+        try:
+            return None if data is None else decode_entry(data, key)
+        except DamagedEntry:
+            return None
+
+    def get_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
+        data = self._asked(lambda: self.tier.get_manifest(family))
+        if data is None:
+            return []
+        self._bytes_read += len(data)
+        try:
+            return variants_of(decode_entry(data, family, MANIFEST).header)
+        except ValueError as error:
+            self._trouble(f"the manifest {family} arrived damaged: {error}")
+            return []
+
+    def keep_variant(self, family: str, variant: Variant) -> None:
+        """Keep the variant that a hit came from locally, so that the next process need not ask."""
+        self._local.add_variant(family, variant)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Hand an entry on."""
+        self._given(len(data), lambda: self.tier.put_entry(key, data))
+
+    def add_variant(self, family: str, variant: Variant) -> None:
+        """Put `variant` in front of those of `family`. Of two that do so at once one may be lost: a miss, later."""
+        before = self.get_manifest(family)
+        if before[:1] != [variant]:
+            header = {"variants": merge(before, variant)}
+            data = encode_entry(StoredEntry(family, header, {}), MANIFEST)
+            self._given(len(data), lambda: self.tier.put_manifest(family, data))
+
+    def report(self) -> TierReport:
+        """What was seen of it in this process."""
+        latency_s = self._seconds / self._operations if self._operations else 0.0
+        return TierReport(
+            self.tier.name, self.readonly, self._hits, self._misses, self._errors,
+            self._bytes_read, self._bytes_written, latency_s, self._is_reachable,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let the tier go."""
+        self._asked(self.tier.close)
+
+    def _given(self, size_bytes: int, put: Callable[[], None]) -> None:
+        errors = self._errors
+        self._asked(put)
+        self._bytes_written += size_bytes if self._errors == errors else 0
+
+    def _asked(self, operation: Callable[[], Result]) -> Result | None:
+        start = time.perf_counter()
+        try:
+            result = operation()
+            self._is_reachable = True
+            return result
+        except Exception as error:  # whatever a server, a client library or a disk does, a launch goes on without
+            self._is_reachable = False
+            self._trouble(str(error) or type(error).__name__)
+            return None
+        finally:
+            self._operations += 1
+            self._seconds += time.perf_counter() - start
+
+    def _trouble(self, error: str) -> None:
+        self._errors += 1
+        self._emit(Event(EventKind.TROUBLE, {"where": f"tier {self.tier.name}", "error": error}))
+
+
+class Chain:
+    """The local store and what is behind it. What is not here is the local store's.
+
+    Args:
+        local: Where everything is kept.
+        tiers: In the order in which they are asked.
+        emit: Takes TROUBLE.
+    """
+
+    def __init__(self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit) -> None:
+        self.local, self._emit = local, emit
+        self.tiers = tuple(CheckedTier(tier, local, emit) for tier in tiers)
+
+    def mount(self, tier: Tier) -> None:
+        """Ask one more tier, before the others."""
+        self.tiers = (CheckedTier(tier, self.local, self._emit), *self.tiers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.local, name)
+
+    def get(self, key: str) -> StoredEntry | None:
+        """The entry of `key` from the local store, else from the first tier that has it; None if none does."""
+        entry = self.local.get(key)
+        for tier in self.tiers if entry is None else ():
+            entry = tier.get(key)
+            if entry is not None:
+                break
+        return entry
+
+    def put(self, entry: StoredEntry) -> bool:
+        """Store `entry` locally and hand it on; whether it was stored locally."""
+        data = encode_entry(entry)
+        stored = self.local.put_encoded(entry.key, data)
+        for tier in self._writable():
+            tier.put(entry.key, data)  # here a slow tier gets its queue: nothing waits for what this returns
+        return stored
+
+    def add_variant(self, family: str, variant: Variant) -> bool:
+        """Put `variant` in front of those of `family`, locally and in the tiers; whether it was stored locally."""
+        stored = self.local.add_variant(family, variant)
+        for tier in self._writable():
+            tier.add_variant(family, variant)
+        return stored
+
+    def reports(self) -> tuple[TierReport, ...]:
+        """What was seen of each tier in this process."""
+        return tuple(tier.report() for tier in self.tiers)
+
+    def close(self) -> None:
+        """Let every tier go."""
+        for tier in self.tiers:
+            tier.close()
+
+    def _writable(self) -> list[CheckedTier]:
+        return [] if self.local.readonly else [tier for tier in self.tiers if not tier.readonly]

@@ -1,0 +1,79 @@
+"""Another cache directory as a tier: an image layer, a team's share.
+
+Promise     Read-only, nothing is written there, recency neither. A directory that others can write to is refused
+            unless `shared` says that they are trusted, as the local one is; root's is as good as the user's own.
+Method      The same tree of files as the local store's, without its locks, limits and fallbacks.
+Not here    Limits: `prune` on that directory keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..store.directory import refusal
+from ..store.entry import ENTRY, MANIFEST, require_key
+from ..store.publish import Durability
+from ..store.tree import Tree
+
+
+class DirectoryTier:
+    """A directory that another cache has filled.
+
+    Args:
+        path: Absolute.
+        readonly: Whether nothing is put there.
+        shared: Trust it though others can write to it.
+        durability: What a put forces to the disk.
+    """
+
+    def __init__(
+        self, path: str, *, readonly: bool = True, shared: bool = False, durability: Durability = "data"
+    ) -> None:
+        self.name, self.readonly = path, readonly
+        self._shared, self._durability = shared, durability
+        self._tree = Tree(path, shared=shared)
+        self._is_checked = False
+
+    def get_entry(self, key: str) -> bytes | None:
+        """The file of the entry `key`."""
+        return self._read(ENTRY, key)
+
+    def get_manifest(self, family: str) -> bytes | None:
+        """The file of the manifest `family`."""
+        return self._read(MANIFEST, family)
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        """Publish the file of an entry."""
+        self._write(ENTRY, key, data)
+
+    def put_manifest(self, family: str, data: bytes) -> None:
+        """Publish the file of a manifest."""
+        self._write(MANIFEST, family, data)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _read(self, kind: int, key: str) -> bytes | None:
+        self._check()
+        try:
+            return self._tree.read(self._tree.path(kind, require_key(key)), None)
+        except FileNotFoundError:
+            return None
+
+    def _write(self, kind: int, key: str, data: bytes) -> None:
+        if not self._is_checked and os.path.lexists(self.name):
+            self._check()
+        self._tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
+
+    def _check(self) -> None:
+        """Look at the directory once; PermissionError if it must not be used, OSError if it is not there."""
+        if self._is_checked:
+            return
+        status = os.stat(self.name)
+        if status.st_uid == 0:  # an image layer; root could write anywhere anyhow
+            status = os.stat_result((*status[:4], os.geteuid(), *status[5:10]))
+        reason = refusal(self.name, status, shared=self._shared)
+        if reason is not None:
+            raise PermissionError(reason)
+        self._is_checked = True

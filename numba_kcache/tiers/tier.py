@@ -1,0 +1,68 @@
+"""What a store behind the local one has to do: move whole files by key, and believe nothing.
+
+Promise     A tier hands over the bytes of an entry or manifest as `store.entry.encode_entry` made them, whoever keeps
+            them and wherever. It may fail in any way and at any time: whoever asks it (tiers.chain) takes every
+            exception for a miss.
+Not here    Verification, back-fill, counting (tiers.chain).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+
+class Tier(Protocol):
+    """A store behind the local one.
+
+    No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before it was held against that.
+    What is not there is None; whatever else is wrong is an exception of any kind.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people call it; holds no secret."""
+
+    @property
+    def readonly(self) -> bool:
+        """Whether nothing is put there. From such a tier any compiler's code will do, and a lesser target's."""
+
+    def get_entry(self, key: str) -> bytes | None:
+        """The file of the entry `key`."""
+
+    def get_manifest(self, family: str) -> bytes | None:
+        """The file of the manifest `family`."""
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        """Keep the file of an entry."""
+
+    def put_manifest(self, family: str, data: bytes) -> None:
+        """Keep the file of a manifest, in place of what is there."""
+
+    def close(self) -> None:
+        """Let go of connections and files."""
+
+
+class TierReport(NamedTuple):
+    """What was seen of a tier in this process.
+
+    Args:
+        name: What people call it.
+        readonly: Whether nothing is put there.
+        hits: Entries that it had and that were whole.
+        misses: Entries that it did not have.
+        errors: What failed, and what arrived damaged.
+        bytes_read: Of entries and manifests that arrived.
+        bytes_written: Of entries and manifests that it took.
+        latency_s: Seconds of one operation on average; 0 before the first.
+        is_reachable: Whether the last operation succeeded; None before the first.
+    """
+
+    name: str
+    readonly: bool
+    hits: int
+    misses: int
+    errors: int
+    bytes_read: int
+    bytes_written: int
+    latency_s: float
+    is_reachable: bool | None

@@ -1,0 +1,54 @@
+"""Tiers of a test's making: in memory, and in every kind of trouble."""
+
+from __future__ import annotations
+
+from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.manifest import Variant
+
+
+class MemoryTier:
+    """Keeps what it is given.
+
+    Attributes:
+        asked: Every operation, in order.
+        error: Raised by every operation, where it is set.
+    """
+
+    def __init__(self, name: str = "memory", *, readonly: bool = False) -> None:
+        self.name, self.readonly = name, readonly
+        self.entries: dict[str, bytes] = {}
+        self.manifests: dict[str, bytes] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.error: Exception | None = None
+
+    def with_entry(self, entry: StoredEntry) -> MemoryTier:
+        self.entries[entry.key] = encode_entry(entry)
+        return self
+
+    def with_variants(self, family: str, *variants: Variant) -> MemoryTier:
+        self.manifests[family] = encode_entry(StoredEntry(family, {"variants": list(variants)}, {}), MANIFEST)
+        return self
+
+    def get_entry(self, key: str) -> bytes | None:
+        self._operation("get_entry", key)
+        return self.entries.get(key)
+
+    def get_manifest(self, family: str) -> bytes | None:
+        self._operation("get_manifest", family)
+        return self.manifests.get(family)
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        self._operation("put_entry", key)
+        self.entries[key] = data
+
+    def put_manifest(self, family: str, data: bytes) -> None:
+        self._operation("put_manifest", family)
+        self.manifests[family] = data
+
+    def close(self) -> None:
+        self._operation("close", "")
+
+    def _operation(self, name: str, key: str) -> None:
+        self.asked.append((name, key))
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,163 @@
+"""A local store with tiers behind it: order, verification, back-fill, hand-on, trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.entry import encode_entry
+from numba_kcache.tiers.chain import Chain
+from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed
+from tests.support.tiers import MemoryTier
+
+VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def local(tmp_path: Path, events: Events) -> DiskStore:
+    return open_store(tmp_path / "local", emit=events)
+
+
+def test_local_hit_asks_no_tier(local: DiskStore, events: Events) -> None:
+    """What is here is not asked for elsewhere."""
+    tier = MemoryTier()
+    local.put(entry_of(1))
+
+    assert Chain(local, [tier], events).get(key_of(1)) == entry_of(1)
+    assert tier.asked == []
+
+
+def test_tiers_are_asked_in_order_until_one_has_it(local: DiskStore, events: Events) -> None:
+    """The first that has it ends the search."""
+    first, second, third = MemoryTier("1"), MemoryTier("2").with_entry(entry_of(1)), MemoryTier("3")
+
+    assert Chain(local, [first, second, third], events).get(key_of(1)) == entry_of(1)
+    assert [len(each.asked) for each in (first, second, third)] == [1, 1, 0]
+
+
+def test_tier_hit_is_kept_locally_byte_for_byte(local: DiskStore, events: Events) -> None:
+    """Back-fill: the next get asks nobody, and the file is the one that arrived."""
+    tier = MemoryTier().with_entry(entry_of(1, 200_000))
+    chain = Chain(local, [tier], events)
+    chain.get(key_of(1))
+    chain.get(key_of(1))
+
+    assert len(tier.asked) == 1
+    assert file_of(local, key_of(1)).read_bytes() == tier.entries[key_of(1)]
+
+
+def test_put_goes_on_to_writable_tiers_alone(local: DiskStore, events: Events) -> None:
+    """The very bytes of the local file, and the variant in front of those that are there."""
+    tier, image = MemoryTier().with_variants(key_of(9), {"key": key_of(5)}), MemoryTier(readonly=True)
+    chain = Chain(local, [tier, image], events)
+
+    assert chain.put(entry_of(1))
+    assert chain.add_variant(key_of(9), VARIANT)
+    assert tier.entries[key_of(1)] == file_of(local, key_of(1)).read_bytes()
+    assert chain.tiers[0].get_manifest(key_of(9)) == [VARIANT, {"key": key_of(5)}]
+    assert image.asked == []
+
+
+def test_readonly_local_store_hands_nothing_on(tmp_path: Path, events: Events) -> None:
+    """A mode that does not write does not write anywhere."""
+    tier = MemoryTier()
+    chain = Chain(open_store(tmp_path, readonly=True), [tier], events)
+    chain.put(entry_of(1))
+    chain.add_variant(key_of(9), VARIANT)
+
+    assert tier.asked == []
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError("too slow"), ValueError("nonsense"), MemoryError()])
+def test_trouble_with_a_tier_is_a_miss_an_event_and_a_count(local: DiskStore, events: Events, error: Exception) -> None:
+    """Whatever it raises; the tiers behind it are asked, and puts succeed locally."""
+    broken, sound = MemoryTier("broken"), MemoryTier("sound").with_entry(entry_of(1))
+    broken.error = error
+    chain = Chain(local, [broken, sound], events)
+
+    assert chain.get(key_of(1)) == entry_of(1)
+    assert chain.put(entry_of(2))
+    assert chain.add_variant(key_of(9), VARIANT)
+    assert chain.tiers[0].get_manifest(key_of(9)) == []
+    chain.close()
+    assert {event.fields["where"] for event in events.of(EventKind.TROUBLE)} == {"tier broken"}
+    report = chain.reports()[0]
+    assert (report.hits, report.misses, report.errors, report.is_reachable) == (0, 1, 6, False)
+
+
+def damaged(data: bytes) -> list[bytes]:
+    return [
+        b"", data[:-1], data + b"x", data[:100] + bytes((data[100] ^ 1,)) + data[101:], sealed(data[:-16] + b"more"),
+        encode_entry(entry_of(2)), b"\x80\x05.",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_what_arrives_damaged_is_a_miss_and_is_not_kept(local: DiskStore, events: Events, number: int) -> None:
+    """Cut, longer, flipped, forged, of another key, not an entry at all: told, counted, nothing on disk."""
+    tier = MemoryTier()
+    tier.entries[key_of(1)] = damaged(encode_entry(entry_of(1)))[number]
+    chain = Chain(local, [tier], events)
+
+    assert chain.get(key_of(1)) is None
+    assert [event.kind for event in events] == [EventKind.TROUBLE]
+    assert "arrived damaged" in str(events[0].fields["error"])
+    assert not file_of(local, key_of(1)).exists()
+    assert (chain.reports()[0].errors, chain.reports()[0].misses) == (1, 1)
+
+
+def test_payload_that_is_not_of_its_sha256_is_not_kept(local: DiskStore, events: Events) -> None:
+    """A forged later payload, whole by the frame's digest, is found on arrival: nobody would look again."""
+    data = encode_entry(entry_of(1))
+    forged = bytearray(data[:-16])
+    forged[-1] ^= 1
+    tier = MemoryTier()
+    tier.entries[key_of(1)] = sealed(bytes(forged))
+
+    assert Chain(local, [tier], events).get(key_of(1)) is None
+
+
+def test_damaged_manifest_is_no_variants(local: DiskStore, events: Events) -> None:
+    """Another family's manifest, and one that holds no list."""
+    tier = MemoryTier().with_variants(key_of(9), VARIANT)
+    chain = Chain(local, [tier], events)
+    tier.manifests[key_of(8)] = tier.manifests[key_of(9)]
+
+    assert chain.tiers[0].get_manifest(key_of(8)) == []
+    assert chain.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert chain.reports()[0].errors == 1
+
+
+def test_report_counts_what_was_seen(local: DiskStore, events: Events) -> None:
+    """Hits, misses and bytes both ways."""
+    tier = MemoryTier("team").with_entry(entry_of(1))
+    chain = Chain(local, [tier], events)
+    chain.get(key_of(1))
+    chain.get(key_of(3))
+    chain.put(entry_of(2))
+    report = chain.reports()[0]
+
+    assert (report.name, report.readonly, report.is_reachable) == ("team", False, True)
+    assert (report.hits, report.misses, report.errors) == (1, 1, 0)
+    assert (report.bytes_read, report.bytes_written) == (len(tier.entries[key_of(1)]), len(tier.entries[key_of(2)]))
+    assert report.latency_s > 0
+
+
+def test_what_a_chain_does_not_do_is_the_local_store_s(local: DiskStore, events: Events) -> None:
+    """Directory, listing, counters, single flight."""
+    chain = Chain(local, [MemoryTier()], events)
+    chain.put(entry_of(1))
+
+    assert chain.directory == local.directory
+    assert [each.key for each in chain.entries()] == [key_of(1)]
+    assert chain.counters is local.counters
+    with chain.building(key_of(7)) as turn:
+        assert turn.is_builder

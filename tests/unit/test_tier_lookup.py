@@ -1,0 +1,230 @@
+"""Which entry of a tier serves which kernel: what is wanted, what other compilers made, what can stand in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache.model.event import Event, EventKind
+from numba_kcache.model.target import Target, parse_target
+from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.keying import MadeUpToolchain
+from tests.support.stores import files_below
+from tests.support.tiers import MemoryTier
+
+OTHERS = MadeUpToolchain({"nvrtc": "build-id:ff", "nvrtc-builtins": "build-id:ff"}, {"numba": "9", "numba-cuda": "9"})
+NONE = MadeUpToolchain({}, {})
+
+
+def open_cache(directory: Path, compilers: Any = None, **settings: Any) -> KernelCache:
+    cache = KernelCache(directory, durability="none", **settings)
+    if compilers is not None:
+        cache.resolver.toolchain = compilers
+    return cache
+
+
+def fill(directory: Path, *arches: str, source: str = SAXPY) -> Path:
+    """A cache in which a kernel is stored for these targets."""
+    cached_kernel(source, cache=open_cache(directory)).compile(list(arches))
+    return directory
+
+
+def launched(cache: KernelCache, device: str, source: str = SAXPY, **options: Any) -> Target:
+    """The target of the code that a launch on such a device would get."""
+    kernel = cached_kernel(source, cache=cache, **options)
+    return kernel._resolve_for_device(parse_target(device)).artifact.target
+
+
+def counts(cache: KernelCache) -> tuple[int, int]:
+    """Compiles and hits of this process."""
+    info = cache.info("process")
+    return info.compiles, info.hits
+
+
+def test_tier_serves_what_the_local_store_lacks(tmp_path: Path) -> None:
+    """One hit, no compile; the next process finds it locally, with the tier gone."""
+    image = fill(tmp_path / "image", "sm_90")
+    cache = open_cache(tmp_path / "local", tiers=[image])
+    events: list[Event] = []
+    cache.subscribe(events.append)
+
+    assert launched(cache, "sm_90") == Target(9, 0)
+    assert counts(cache) == (0, 1)
+    assert [event.fields["source"] for event in events if event.kind is EventKind.HIT] == ["tier"]
+    again = open_cache(tmp_path / "local")
+    launched(again, "sm_90")
+    assert counts(again) == (0, 1)
+
+
+def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
+    """A team's share: one compiles, the other is served, with a kernel that includes a header too."""
+    (tmp_path / "mine.h").write_text("#define TWO 2\n")
+    header = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+    for number in (0, 1):
+        cache = open_cache(tmp_path / f"{number}", tiers=f"{tmp_path}/share?readonly=0")
+        for source in (SAXPY, header):
+            launched(cache, "sm_90", source, include_dirs=[str(tmp_path)])
+        assert counts(cache) == ((0, 2) if number else (2, 0))
+
+
+def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> None:
+    """What is put into a tier is entries and their manifests: where NVRTC lies here concerns nobody."""
+    cache, tier = open_cache(tmp_path / "local"), MemoryTier()
+    cache.resolver.mount(tier)
+    launched(cache, "sm_90")
+
+    assert [name for name, _ in tier.asked if name.startswith("put")] == ["put_entry", "put_manifest"]
+
+
+@pytest.mark.parametrize("toolchain", [OTHERS, NONE])
+def test_read_only_tier_serves_any_compiler_s_code(tmp_path: Path, toolchain: MadeUpToolchain) -> None:
+    """Another NVRTC, or none at all: code that this driver loads is as good."""
+    cache = open_cache(tmp_path / "local", toolchain, tiers=[fill(tmp_path / "image", "sm_90")])
+
+    assert launched(cache, "sm_90") == Target(9, 0)
+    assert counts(cache) == (0, 1)
+
+
+def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
+    """Where the user's headers are as they were; a changed one is a miss."""
+    (tmp_path / "mine.h").write_text("#define TWO 2\n")
+    source = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+    options = {"include_dirs": [str(tmp_path)]}
+    cached_kernel(source, cache=open_cache(tmp_path / "image"), **options).compile("sm_90")
+    cache = open_cache(tmp_path / "local", tiers=[tmp_path / "image"], toolchain="any")
+
+    launched(cache, "sm_90", source, **options)
+    assert counts(cache) == (0, 1)
+    (tmp_path / "mine.h").write_text("#define TWO 3\n")
+    cache = open_cache(tmp_path / "local2", tiers=[tmp_path / "image"])
+    launched(cache, "sm_90", source, **options)
+    assert counts(cache) == (1, 0)
+
+
+def test_writable_tier_serves_the_same_compiler_alone(tmp_path: Path) -> None:
+    """Among equals the key is exact: code of another NVRTC is compiled anew."""
+    fill(tmp_path / "share", "sm_90")
+    cache = open_cache(tmp_path / "local", OTHERS, tiers=f"{tmp_path}/share?readonly=0")
+    with pytest.raises(AttributeError):  # the made-up toolchain has no headers: the miss is what is looked at
+        launched(cache, "sm_90")
+
+    assert counts(cache) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "device", "served"),
+    [
+        (["sm_90"], "sm_90a", "sm_90"),
+        (["sm_80", "sm_86", "compute_80"], "sm_89", "sm_86"),
+        (["sm_80", "compute_75"], "sm_89", "sm_80"),
+        (["sm_80", "compute_75", "compute_80"], "sm_90a", "compute_80"),
+        (["compute_75"], "sm_121a", "compute_75"),
+        (["sm_100f"], "sm_103a", "sm_100f"),
+    ],
+)
+def test_read_only_tier_serves_what_the_device_runs(
+    tmp_path: Path, stored: list[str], device: str, served: str
+) -> None:
+    """The highest lower minor of the same major, then the newest PTX; no compile."""
+    cache = open_cache(tmp_path / "local", tiers=[fill(tmp_path / "image", *stored)])
+
+    assert launched(cache, device) == parse_target(served)
+    assert counts(cache) == (0, 1)
+
+
+@pytest.mark.parametrize("stored", ["sm_89", "sm_103", "compute_103", "sm_100a"])
+def test_code_that_the_device_does_not_run_is_not_served(tmp_path: Path, stored: str) -> None:
+    """Another major, a later minor, newer PTX, another chip's own features."""
+    cache = open_cache(tmp_path / "local", tiers=[fill(tmp_path / "image", stored, source=EMPTY)])
+
+    assert launched(cache, "sm_100" if stored != "sm_100a" else "sm_103", EMPTY).name != stored
+    assert counts(cache) == (1, 0)
+
+
+def test_local_store_and_writable_tiers_have_no_stand_ins(tmp_path: Path) -> None:
+    """Where one compiles, the device's own code is made."""
+    fill(tmp_path / "local", "sm_80", "compute_80")
+    fill(tmp_path / "share", "sm_80", "compute_80")
+    cache = open_cache(tmp_path / "local", tiers=f"{tmp_path}/share?readonly=0")
+
+    assert launched(cache, "sm_86") == Target(8, 6)
+    assert counts(cache) == (1, 0)
+
+
+@pytest.mark.parametrize(("stored", "served"), [("sm_80", "sm_80"), ("compute_80", "compute_80"), ("sm_86", "sm_86")])
+def test_frozen_cache_serves_what_the_device_runs(tmp_path: Path, stored: str, served: str) -> None:
+    """From its own directory, by whatever compiler."""
+    cache = open_cache(fill(tmp_path / "local", stored), OTHERS, mode="frozen")
+
+    assert launched(cache, "sm_86") == parse_target(served)
+    with pytest.raises(FrozenCacheError):
+        launched(cache, "sm_75")
+
+
+def test_exact_arch_has_no_stand_in(tmp_path: Path) -> None:
+    """arch="sm_86" is exactly that."""
+    cache = open_cache(fill(tmp_path / "local", "sm_80"), mode="frozen")
+    with pytest.raises(FrozenCacheError):
+        launched(cache, "sm_86", arch="sm_86")
+
+
+def test_kernel_of_ptx_is_served_its_ptx(tmp_path: Path) -> None:
+    """arch="compute_80", warmed on a machine without a GPU, in a frozen cache."""
+    cached_kernel(SAXPY, arch="compute_80", cache=open_cache(tmp_path)).compile()
+
+    assert launched(open_cache(tmp_path, mode="frozen"), "sm_90a", arch="compute_80") == parse_target("compute_80")
+
+
+def test_tier_in_trouble_costs_one_warning(tmp_path: Path) -> None:
+    """An image layer that is not mounted: every kernel compiles, one warning names the tier."""
+    cache = open_cache(tmp_path / "local", tiers=[tmp_path / "image"])
+    with pytest.warns(KCacheWarning, match="image") as said:
+        assert [launched(cache, "sm_90", source) for source in (SAXPY, EMPTY)] == [Target(9, 0)] * 2
+
+    assert len(said) == 1
+    assert counts(cache) == (2, 0)
+    assert cache.info("process").errors > 0
+
+
+def test_mode_off_asks_no_tier(tmp_path: Path) -> None:
+    """Nothing is read, nothing handed on."""
+    fill(tmp_path / "share", "sm_90")
+    before = {path: path.read_bytes() for path in files_below(tmp_path / "share")}
+    cache = open_cache(tmp_path / "local", tiers=f"{tmp_path}/share?readonly=0", mode="off")
+    launched(cache, "sm_90")
+
+    assert counts(cache) == (1, 0)
+    assert {path: path.read_bytes() for path in files_below(tmp_path / "share")} == before
+
+
+def test_tiers_come_from_the_environment(tmp_path: Path) -> None:
+    """NUMBA_KCACHE_TIERS for the process's cache."""
+    fill(tmp_path / "image", "sm_90")
+    code = """
+import sys
+from numba_kcache import cached_kernel, info
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+print(info("process").compiles, info("process").hits)
+"""
+    said = in_python(
+        code, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path / "local"), NUMBA_KCACHE_TIERS=f"{tmp_path}/no,{tmp_path}/image"
+    )
+
+    assert said.strip() == "0 1"
+
+
+def test_no_tiers_no_room() -> None:
+    """Without tiers a hit imports nothing of them."""
+    code = """
+import sys
+from numba_kcache import cached_kernel
+for _ in range(2):
+    cached_kernel(sys.argv[1], arch="sm_90").compile()
+print([name for name in sys.modules if "tier" in name and name.startswith("numba_kcache")])
+"""
+    assert in_python(code, EMPTY).strip() == "[]"
+    assert numba_kcache.info("process").tiers == ()
