@@ -29,6 +29,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "target": ReasonKind.TARGET,
     "signature": ReasonKind.SIGNATURE,
     "link": ReasonKind.LINK_INPUT,
+    "module": ReasonKind.SOURCE_CHANGED,
     "environment": ReasonKind.ENVIRONMENT,
     "lines": ReasonKind.PLACE,
     "headers": ReasonKind.HEADER_CHANGED,
