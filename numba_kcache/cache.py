@@ -200,8 +200,8 @@ class KernelCache:
         Never compiles, and never changes the store.
 
         Args:
-            kernel: Of `cached_kernel`; or the key of an entry, or as many of its first digits as no other has, which
-                tells what it is and how others of its kernel differ from it.
+            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
+                first digits as no other has, which tells what it is and how others of its kernel differ from it.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Of a Numba kernel; None for its own, or the first that was used.
 
@@ -212,6 +212,10 @@ class KernelCache:
         """
         if isinstance(kernel, str):
             return self.resolver.explain_key(self._find(kernel).key)
+        from .module import CachedModule
+
+        if isinstance(kernel, CachedModule):
+            return kernel.explain(arch)
         if not isinstance(kernel, (CachedKernel, NumbaKernel)):
             raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
         return kernel.explain(arch, signature)
