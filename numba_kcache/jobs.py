@@ -51,6 +51,7 @@ class Job(NamedTuple):
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
         texts: Gives the user's texts by component, and where each stands: for explanations.
+        file: The file that defines the kernel; "" for none.
     """
 
     label: str
@@ -63,6 +64,7 @@ class Job(NamedTuple):
     strict: bool = False
     headers: tuple[HeaderQuestion, ...] = ()
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
+    file: str = ""
 
 
 class HeaderQuestion(NamedTuple):
@@ -225,7 +227,13 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
         strict=plan.strict,
         headers=headers,
         texts=texts,
+        file=definition.origin.path,
     )
+
+
+def rests_on_text(plan: SourcePlan) -> bool:
+    """Whether a job of the plan follows from text, target and environment alone: then it can be made ahead of use."""
+    return not (plan.link or plan.depends or plan.options.lineinfo or plan.options.debug)
 
 
 def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, name: str) -> Job:

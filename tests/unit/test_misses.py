@@ -277,7 +277,7 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
     assert [each["reasons"][0].kind for each in misses] == [
         ReasonKind.NEVER_STORED, ReasonKind.OPTIONS, ReasonKind.MODE,
     ]  # fmt: skip
-    logged = [each.getMessage() for each in caplog.records if each.getMessage().startswith("miss ")]
+    logged = [each.getMessage() for each in caplog.records if each.getMessage().startswith("compiled ")]
     assert len(logged) == 3
     assert all(text in line for text, line in zip(texts, logged, strict=True))
     for kernel in kernels:
