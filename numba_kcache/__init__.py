@@ -9,7 +9,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, entries, info, print_info, prune, subscribe, verify
+    from .cache import (
+        KernelCache,
+        clear,
+        configure,
+        entries,
+        export_bundle,
+        import_bundle,
+        info,
+        print_info,
+        prune,
+        register_bundle,
+        subscribe,
+        verify,
+    )
     from .errors import (
         ArgumentError,
         BundleError,
@@ -33,9 +46,13 @@ if TYPE_CHECKING:
     from .numba_kernel import NumbaKernel
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
+    from .tiers.bundle import BundleReport
 
 _HOMES = {
-    "cache": ("KernelCache", "clear", "configure", "entries", "info", "print_info", "prune", "subscribe", "verify"),
+    "cache": (
+        "KernelCache", "clear", "configure", "entries", "export_bundle", "import_bundle", "info", "print_info",
+        "prune", "register_bundle", "subscribe", "verify",
+    ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
@@ -47,6 +64,7 @@ _HOMES = {
     "model.event": ("Event", "EventKind"),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
+    "tiers.bundle": ("BundleReport",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -54,6 +72,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "ArgumentError",
     "BundleError",
+    "BundleReport",
     "CacheInfo",
     "CachedKernel",
     "CompileError",
@@ -80,10 +99,13 @@ __all__ = [
     "clear",
     "configure",
     "entries",
+    "export_bundle",
+    "import_bundle",
     "info",
     "install",
     "print_info",
     "prune",
+    "register_bundle",
     "subscribe",
     "uninstall",
     "verify",

@@ -19,6 +19,8 @@ from .errors import LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
 from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
 from .jobs import Job, SourcePlan, source_job, source_plan
+from .keys.components import Component
+from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
@@ -39,6 +41,7 @@ _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = ("cuda", "ptx", "numba")
+_ANY = Target(9, 0)
 
 
 class CachedKernel(Launchable):
@@ -209,6 +212,10 @@ class CachedKernel(Launchable):
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for."""
+        return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""

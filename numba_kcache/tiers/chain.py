@@ -141,8 +141,9 @@ class Chain:
         self.tiers = tuple(CheckedTier(tier, local, emit) for tier in tiers)
 
     def mount(self, tier: Tier) -> None:
-        """Ask one more tier, before the others."""
-        self.tiers = (CheckedTier(tier, self.local, self._emit), *self.tiers)
+        """Ask one more tier, before the others, in place of one of the same name."""
+        others = (each for each in self.tiers if each.tier.name != tier.name)
+        self.tiers = (CheckedTier(tier, self.local, self._emit), *others)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)
