@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
+    from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
     from .observe.info import CacheInfo
@@ -59,6 +60,7 @@ _HOMES = {
         "SettingsError", "ToolchainMissingError", "UncacheableError",
     ),
     "kernel": ("CachedKernel", "cached_kernel"),
+    "module": ("CachedModule", "cached_module"),
     "numba_hook": ("install", "uninstall"),
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
@@ -75,6 +77,7 @@ __all__ = [
     "BundleReport",
     "CacheInfo",
     "CachedKernel",
+    "CachedModule",
     "CompileError",
     "EntryError",
     "EntryInfo",
@@ -96,6 +99,7 @@ __all__ = [
     "UncacheableError",
     "__version__",
     "cached_kernel",
+    "cached_module",
     "clear",
     "configure",
     "entries",

@@ -21,7 +21,7 @@ from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
 from .observe.statistics import KEY_DIGITS
-from .resolver import Resolver, configure_process, process_resolver, register
+from .resolver import Resolver, configure_process, process_listeners, process_resolver, register
 from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
@@ -46,6 +46,15 @@ class KernelCache:
     def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+        self._given = {"max_size_bytes": max_size_bytes, **settings}
+
+    def __reduce__(self) -> Any:
+        """Another process gets a cache of the same directory and settings; this one's counts stay here."""
+        return functools.partial(KernelCache, self.directory or None, **self._given), ()
+
+    def __deepcopy__(self, memo: Any) -> KernelCache:
+        """The cache itself: a copied kernel uses it as well."""
+        return self
 
     @property
     def resolver(self) -> Resolver:
@@ -257,6 +266,16 @@ class _ProcessCache(KernelCache):
 
     def __init__(self) -> None:
         self._resolver = None
+
+    def __reduce__(self) -> Any:
+        return "_PROCESS_CACHE"
+
+    def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
+
+        What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
+        """
+        return process_listeners.subscribe(callback)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """As for any cache, and `configure` leaves it registered."""

@@ -16,10 +16,10 @@ from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
 from .keys.digests import sha256
 from .keys.encoding import Plain, encode
-from .keys.requests import fixed_components, source_components
+from .keys.requests import fixed_components, lazy_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import LinkInput, SourceRequest
+from .model.request import LinkInput, ModuleEntries, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.diagnostics import first_line
@@ -50,6 +50,7 @@ class Job(NamedTuple):
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
+        file: The file that defines the kernel; "" for none.
     """
 
     label: str
@@ -61,6 +62,7 @@ class Job(NamedTuple):
     uncacheable: str = ""
     strict: bool = False
     headers: tuple[HeaderQuestion, ...] = ()
+    file: str = ""
 
 
 class HeaderQuestion(NamedTuple):
@@ -131,6 +133,7 @@ class SourcePlan(NamedTuple):
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         fixed: The components that are known already (`keys.requests.fixed_components`).
+        module: Which entries, where all of a module are wanted; None for one kernel.
     """
 
     definition: SourceDefinition
@@ -141,6 +144,7 @@ class SourcePlan(NamedTuple):
     depends: Sequence[Any]
     strict: bool
     fixed: tuple[Component, ...]
+    module: ModuleEntries | None = None
 
 
 def source_plan(
@@ -152,18 +156,19 @@ def source_plan(
     signature: str | None = None,
     depends: Sequence[Any] = (),
     strict: bool = False,
+    module: ModuleEntries | None = None,
 ) -> SourcePlan:
-    """The plan of a source kernel, with all that can be computed before it is used."""
-    fixed = fixed_components(definition.kind, name, definition.guess, options, signature)
-    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed)
+    """The plan of a source kernel or module, with all that can be computed before it is used."""
+    fixed = fixed_components(definition.kind, name, definition.guess, options, signature, module)
+    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed, module)
 
 
-def source_job(plan: SourcePlan, text: str, target: Target, through: Target | None) -> Job:
-    """The job of a source kernel for one target.
+def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Target | None) -> Job:
+    """The job of a source kernel or module for one target.
 
     Args:
         plan: The kernel.
-        text: Its source.
+        text: Its source; bytes where it is code.
         target: What to build for.
         through: The virtual target to compile to first, where the user gave one.
 
@@ -171,10 +176,11 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         OptionError: A link input or dependency cannot be read.
     """
     definition, options, kind = plan.definition, plan.options, plan.definition.kind
+    code, text = (text, "") if isinstance(text, bytes) else (b"", text)
     link = read_link_inputs(plan.link, options.base_dir) if plan.link else ()
     has_lines = options.lineinfo or options.debug
     components = plan.fixed + source_components(
-        normalised_ptx(text) if kind == "ptx" else text,
+        code or (normalised_ptx(text) if kind == "ptx" else text),
         target,
         through,
         link=link,
@@ -184,16 +190,22 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
     if plan.depends:
         components += (component("depends", _dependencies(plan.depends, options.base_dir)),)
     has_source = kind == "cuda" or plan.signature is not None or any(each.kind == "cu" for each in link)
-    links = kind == "ptx" or options.lto or link or through or target.virtual
+    is_made = kind not in ("cuda", "cubin")
+    links = is_made or options.lto or link or through or target.virtual or (plan.module and plan.module.lazy)
 
     def build(toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
-        from .toolchain.source_build import build_source
-
         request = SourceRequest(
             kind, definition.label, text, plan.name, definition.guess, target, options, link, plan.signature, through,
-            definition.origin, bool(headers),
+            definition.origin, bool(headers), plan.module, code,
         )  # fmt: skip
-        return build_source(request, toolchain.include_dirs() if has_source else (), trace)
+        dirs = toolchain.include_dirs() if has_source else ()
+        if plan.module is None:
+            from .toolchain.source_build import build_source
+
+            return build_source(request, dirs, trace)
+        from .toolchain.module_build import build_module
+
+        return build_module(request, dirs, trace)
 
     uncacheable, headers = _read_off(kind, text, link, options)
     return Job(
@@ -206,6 +218,43 @@ def source_job(plan: SourcePlan, text: str, target: Target, through: Target | No
         uncacheable=uncacheable,
         strict=plan.strict,
         headers=headers,
+        file=definition.origin.path,
+    )
+
+
+def rests_on_text(plan: SourcePlan) -> bool:
+    """Whether a job of the plan follows from text, target and environment alone: then it can be made ahead of use."""
+    return not (plan.link or plan.depends or plan.options.lineinfo or plan.options.debug)
+
+
+def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, name: str) -> Job:
+    """The job of one kernel of a lazy module.
+
+    Args:
+        plan: The module.
+        text: Its source, where the names of parameters stand.
+        module: Its LTO-IR.
+        module_key: The key of that; "" where it cannot be cached.
+        name: The kernel, as the user calls it.
+    """
+
+    def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
+        from .toolchain.module_build import build_lazy
+
+        definition = plan.definition
+        request = SourceRequest(definition.kind, label, text, name, None, module.target, plan.options)
+        return build_lazy(request, module)
+
+    label = f"{plan.definition.label}[{name}]"
+    return Job(
+        label=label,
+        target=module.target,
+        components=lazy_components(module_key, name),
+        libraries=_LINKER,
+        distributions=_DISTRIBUTIONS,
+        build=build,
+        uncacheable="" if module_key else f"its module {plan.definition.label} cannot be cached",
+        strict=plan.strict,
     )
 
 
@@ -221,7 +270,7 @@ def _read_off(
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)
-    if any("__DATE__" in each or "__TIME__" in each for each in macros):
+    if macros and scan_includes("\n".join(macros)).has_clock:
         return "its macros use __DATE__ or __TIME__", ()
     if forced is None:
         return "one of its options takes the next as its value", ()

@@ -13,26 +13,35 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from .errors import LaunchError, OptionError, UncacheableError
+from .errors import KCacheError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
-from .inputs.source import SourceDefinition, define_function, define_path, define_text, returns_source
-from .jobs import Job, SourcePlan, source_job, source_plan
+from .inputs.source import (
+    SourceDefinition,
+    define_function,
+    define_path,
+    define_text,
+    returns_source,
+    template_defaults,
+)
+from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
 from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
-from .launch.arguments import Launch, Launcher
+from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .launchable import Launchable
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
-from .model.options import compile_options
+from .model.options import SOURCE_KINDS, compile_options
 from .model.parameter import Parameter
+from .model.request import ModuleEntries
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
-from .resolver import Resolution, Resolver, process_resolver
+from .resolver import Expected, Resolution, Resolver, process_resolver
+from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
@@ -40,8 +49,20 @@ if TYPE_CHECKING:
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
-_KINDS = ("cuda", "ptx", "numba")
+_KINDS = (*SOURCE_KINDS, "numba")
 _ANY = Target(9, 0)
+
+_READ_AHEAD = 2
+"""Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
+
+
+class _Ahead(NamedTuple):
+    """A request that was made when the kernel was decorated, and what must be the same at its first use."""
+
+    resolver: Resolver
+    text: str | bytes
+    environment: dict[str, str]
+    expected: Expected
 
 
 class CachedKernel(Launchable):
@@ -70,10 +91,13 @@ class CachedKernel(Launchable):
         if callable(thing):
             self.__wrapped__ = thing
         self._lock = threading.RLock()
-        self._text: str | None = None
+        self._text: str | bytes | None = None
+        self._instances: dict[Any, CachedKernel] = {}
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
+        self._layout: Layout | None = None
+        self._ahead = self._read_ahead()
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -138,11 +162,13 @@ class CachedKernel(Launchable):
             found = self._launchers.get(device.ordinal)
             if found is not None and found[1].live[0]:
                 return found
+            resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
             key = resolution.key or f"uncached {next(_UNCACHED)}"
-            entry = resolution.artifact.entries[0]
-            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
+            entry = self._pick(resolution.artifact)
+            loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
+            layout, self._layout = self._layout, None
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
                 loaded,
@@ -150,7 +176,8 @@ class CachedKernel(Launchable):
                 strided=self._strided,
                 relaunch=relaunch,
                 attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
-                debug=self._resolver().settings.debug_launches,
+                debug=resolver.settings.debug_launches,
+                layout=layout if layout is not None and layout.parameters is entry.parameters else None,
             )
             found = launcher, loaded
             self._launchers[device.ordinal] = found
@@ -161,10 +188,41 @@ class CachedKernel(Launchable):
     def _resolver(self) -> Resolver:
         return process_resolver() if self._cache is None else self._cache.resolver
 
-    def _source(self) -> str:
+    def _source(self) -> str | bytes:
         if self._text is None:
             self._text = self._plan.definition.text()
         return self._text
+
+    def _read_ahead(self) -> _Ahead | None:
+        """Read what the kernel led to last time; and make the same request again, where its text can be told."""
+        definition = self._plan.definition
+        try:
+            resolver = self._resolver()
+            found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
+            text = definition.likely() if found and rests_on_text(self._plan) else None
+            if found and len(found[0].artifact.entries) == 1:
+                self._layout = Layout(found[0].artifact.entries[0].parameters)
+                self._layout.idle.append(self._layout.new_buffer())
+            if text is None:
+                return None
+            environment = variables(NVRTC_VARIABLES)
+            expected = resolver.key_ahead(source_job(self._plan, text, found[0].artifact.target, None))
+        except KCacheError:  # met again at the first use, and told there
+            return None
+        return expected and _Ahead(resolver, text, environment, expected)
+
+    def _resolve_ahead(self, resolver: Resolver, target: Target) -> Resolution | None:
+        """What was read ahead, if the request is what it was expected to be: text, target, environment, compilers."""
+        ahead, self._ahead = self._ahead, None
+        if (
+            ahead is not None
+            and ahead.resolver is resolver
+            and ahead.expected.job.target == target
+            and ahead.text == self._source()
+            and ahead.environment == variables(NVRTC_VARIABLES)
+        ):
+            return resolver.resolve_expected(ahead.expected)
+        return None
 
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
@@ -203,11 +261,14 @@ class CachedKernel(Launchable):
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                found = self._resolved[target, through] = resolver.resolve(
-                    self._job(target, through),
-                    (functools.partial(self._job, each) for each in others),
-                    (functools.partial(self._job, each) for each in stand_ins),
-                )
+                found = self._resolve_ahead(resolver, target) if through is None else None
+                if found is None:
+                    found = resolver.resolve(
+                        self._job(target, through),
+                        (functools.partial(self._job, each) for each in others),
+                        (functools.partial(self._job, each) for each in stand_ins),
+                    )
+                self._resolved[target, through] = found
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
@@ -231,6 +292,42 @@ class CachedKernel(Launchable):
             self._resolved.clear()
             self._launchers.clear()
             self._unbind()
+
+    # -- templates ----------------------------------------------------------------------------------
+
+    def instantiate(self, **values: Any) -> CachedKernel:
+        """The kernel whose source the function returns for these values; the same object for the same values.
+
+        `kernel[...]` itself uses the defaults.
+
+        Args:
+            values: Parameters of the function that returns the source, by name.
+
+        Raises:
+            OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
+                the kernel was not made of a function.
+        """
+        function = getattr(self, "__wrapped__", None)
+        if function is None:
+            raise OptionError(f"cannot instantiate {self.__name__}", "only a function that returns source has values")
+        defaults = template_defaults(function)
+        unknown = [name for name in values if name not in defaults]
+        if unknown:
+            raise OptionError(
+                f"cannot instantiate {self.__name__} with {unknown[0]}={values[unknown[0]]!r}",
+                f"its parameters are {', '.join(defaults) or 'none'}",
+            )
+        full = {**defaults, **values}
+        key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
+        with self._lock:
+            try:
+                found = self._instances.get(key)
+            except TypeError as error:
+                raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
+            if found is None:
+                definition = define_function(function, self._plan.definition.kind, full)
+                found = self._instances[key] = _kernel_of(function, definition, self._options)
+            return found
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -282,7 +379,10 @@ class CachedKernel(Launchable):
 
     @property
     def _entry(self) -> Entry:
-        return self._at_hand().artifact.entries[0]
+        return self._pick(self._at_hand().artifact)
+
+    def _pick(self, artifact: Artifact) -> Entry:
+        return artifact.entries[0]
 
     @property
     def params(self) -> tuple[Parameter, ...]:
@@ -345,9 +445,15 @@ class CachedKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        # Not importable (nested, made of text, bound to another name): its source goes along, and where it stood.
-        definition = self._plan.definition._replace(text=functools.partial(str, self._source()))
-        return _rebuild, (definition, {name: value for name, value in self._options.items() if name != "cache"})
+        return _rebuild, self._portable()
+
+    def _portable(self) -> tuple[SourceDefinition, dict[str, Any]]:
+        """For what cannot be imported (nested, made of text, bound to another name): its source, where it stood, and
+        its options."""
+        text = self._source()
+        give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
+        definition = self._plan.definition._replace(text=give, likely=give)
+        return definition, self._options
 
 
 @overload
@@ -401,33 +507,48 @@ _OWN_OPTIONS = _LAUNCH_OPTIONS | {
 
 def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
-    kind = options.get("kind")
+    thing, definition = define(thing, options.get("kind"), depth=depth + 1)
+    return make_numba_kernel(thing, options) if definition is None else _kernel_of(thing, definition, options)
+
+
+def define(thing: Any, kind: str | None, *, depth: int) -> tuple[Any, SourceDefinition | None]:
+    """What a user wraps, and the source it stands for; None for a Numba kernel. The user is `depth` frames up.
+
+    Raises:
+        OptionError: It is nothing that can be wrapped.
+    """
     if kind is not None and kind not in _KINDS:
         raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(_KINDS)}")
     if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
         thing, kind = thing[0], "ptx"
     if isinstance(thing, (str, bytes)):
-        definition = define_text(thing, kind, depth)
-    elif isinstance(thing, Path):
-        definition = define_path(thing, kind, depth)
-    elif is_dispatcher(thing) or kind == "numba":
-        return make_numba_kernel(thing, options)
-    elif callable(thing) and hasattr(thing, "__code__"):
-        if kind is None and not returns_source(thing):
-            return make_numba_kernel(thing, options)
-        definition = define_function(thing, kind)
-    else:
-        raise OptionError(
-            f"cannot make a kernel of {thing!r}",
-            f"a {type(thing).__name__} is not source",
-            "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-        )
-    return _kernel_of(thing, definition, options)
+        return thing, define_text(thing, kind, depth)
+    if isinstance(thing, Path):
+        return thing, define_path(thing, kind, depth)
+    if is_dispatcher(thing) or kind == "numba":
+        return thing, None
+    if callable(thing) and hasattr(thing, "__code__"):
+        is_source = kind is not None or returns_source(thing)
+        return thing, define_function(thing, kind) if is_source else None
+    raise OptionError(
+        f"cannot make a kernel of {thing!r}",
+        f"a {type(thing).__name__} is not source",
+        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
+    )
 
 
 def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
+    return CachedKernel(thing, plan_of(definition, options), options)
+
+
+def plan_of(definition: SourceDefinition, options: dict[str, Any], module: ModuleEntries | None = None) -> SourcePlan:
+    """The plan of a source and options as `cached_kernel` takes them.
+
+    Raises:
+        OptionError: An option cannot be used.
+    """
     compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
-    plan = source_plan(
+    return source_plan(
         definition,
         _checked(options, "name", str),
         compile_options(definition.kind, compiling, definition.base_dir),
@@ -435,8 +556,8 @@ def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]
         signature=_checked(options, "signature", str),
         depends=_listed(options, "depends"),
         strict=bool(_checked(options, "strict", bool)),
+        module=module,
     )
-    return CachedKernel(thing, plan, options)
 
 
 def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:

@@ -21,7 +21,7 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -390,7 +390,7 @@ class NumbaKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        return NumbaKernel, (self._thing, {name: value for name, value in self._options.items() if name != "cache"})
+        return NumbaKernel, (self._thing, self._options)
 
 
 class _Configured:
@@ -406,10 +406,15 @@ class _Configured:
 
     def _any(self, *args: Any) -> None:
         """Launch arguments of whatever types, and be ready for the next ones of the same."""
+        check_interpreter()
         if len(args) != self._kernel.__wrapped__.__code__.co_argcount:
             self._numba(*args)  # Numba says how many it takes
             return
-        types = types_of(args)
+        try:
+            types = types_of(args)
+        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+            error.add_note(self._said)
+            raise
         launch = self._by_types.get(types) or self._prepare(types)
         self._front = launch
         self._kernel._keep(self._config, launch)
@@ -422,12 +427,16 @@ class _Configured:
             launcher, loaded, options = kernel._on_device(types)
         except Uncached:
             return self._numba
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=kernel.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=kernel.__name__)
         loaded.allow_shared(shape.shared_bytes)
         if options:
             options.check(shape, loaded, kernel.__name__)
         if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
             return self._numba
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, self._stream)
+        if over_grids is not None:
+            kernel._keep_row(self._config, loaded.live, limits.grid, over_grids)
         launch = self._by_types[types] = launcher.bind(shape, self._stream)
         return launch
 
@@ -445,16 +454,25 @@ class _Configured:
 
     def _numba(self, *args: Any) -> None:
         """Launch through Numba's own dispatcher."""
+        check_interpreter()
         kernel, shape = self._kernel, self._shape
         dispatcher = kernel._parts()[0]
         fix_signatures(dispatcher)
         options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
-        if options or shape.shared_bytes or is_watched:
-            from .launch.numba_launch import launch_with
+        try:
+            if options or shape.shared_bytes or is_watched:
+                from .launch.numba_launch import launch_with
 
-            launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
-        else:
-            dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+                launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
+            else:
+                dispatcher[shape.grid, shape.block, numba_stream(self._stream), 0](*args)
+        except NotImplementedError as error:  # a type that Numba compiles for and does not launch
+            error.add_note(self._said)
+            raise
+
+    @property
+    def _said(self) -> str:
+        return f"while launching the Numba kernel {self._kernel.__module__}.{self._kernel.__qualname__}"
 
 
 def _launch_options(options: Mapping[str, Any]) -> LaunchOptions | None:

@@ -56,6 +56,7 @@ class Settings(NamedTuple):
     tiers: tuple[TierAddress, ...] = ()
     trusted_keys: tuple[tuple[str, bytes], ...] = ()
     signing_key: str | None = None
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -185,6 +186,7 @@ SETTINGS = (
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
     Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "who must have signed a bundle"),
     Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the key to sign with"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -258,8 +260,22 @@ def default_directory() -> str | None:
 
 
 def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """Those of the environment variables `names` that are set."""
+    """Those of the environment variables `names` that are set.
+
+    Mostly none is: CPython's own table is asked for that, where it is what it was, for each name that is not there
+    costs `os.environ` two exceptions.
+    """
+    table = getattr(os.environ, "_data", None)
+    if type(table) is dict and table and type(next(iter(table))) is bytes:
+        encoded = _encoded.get(names)
+        if encoded is None:
+            encoded = _encoded[names] = frozenset(map(os.fsencode, names))
+        if encoded.isdisjoint(table):
+            return {}
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+_encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def site_directories() -> tuple[str, ...]:

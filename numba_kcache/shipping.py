@@ -119,8 +119,7 @@ def import_bundle(resolver: Resolver, source: Any) -> BundleReport:
     except (ValueError, OSError) as error:
         raise BundleError(cannot, getattr(error, "strerror", None) or str(error), "nothing of it was added") from None
     for family, rows in variants:
-        for variant in reversed(rows):
-            resolver.local.add_variant(family, variant)
+        resolver.local.add_variant(family, *reversed(rows))
     return bundle.report
 
 

@@ -71,7 +71,10 @@ class Scan(NamedTuple):
 PLAIN = Scan()
 """Of a text that depends on nothing but itself."""
 
-_WORDS = (b"include", b"##", b"__DATE__", b"__TIME", b"assert", b"__LINE__", b"_FILE__", b"source_loc", b"__builtin_")
+_WORDS = (
+    b"include", b"__has", b"__D", b"__T", b"E__", b"P__", b"DATE", b"TIME", b"assert", b"source_loc", b"__builtin_",
+)  # fmt: skip
+"""Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
@@ -90,9 +93,14 @@ _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
 
-# The longer half of each word that `##` could put together, and what all of these contain.
-_PASTED_CLOCK = re.compile(rb"\b(?:__(?:DA(?:T(?:E_?)?)?|TI(?:M(?:E_?)?)?)|(?:_?D)?A?TE__|(?:_?T)?I?ME__)\b")
-_IN_PASTED_CLOCK = (b"__DA", b"__TI", b"TE__", b"ME__")
+# What `##` could put the words together from, in this text or, with a macro of another, elsewhere: the first piece or
+# the last, or the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any as a word.
+_CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
+_PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
+_PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
+_IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
+_PASTED_MIDDLE = re.compile(rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b")
+_UNDERSCORES = re.compile(rb"\b__?\b")
 _PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
 _IN_PASTED_ASK = (b"__has", b"_include")
 
@@ -120,12 +128,11 @@ def _joined(data: bytes) -> bytes:
 
 
 def _scan(data: bytes) -> Scan:
-    pasted = b"##" in data
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
     wrappers: dict[str, None] = {}
-    opaque = pasted and _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
+    opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         if quoted is None and angled is None:
@@ -148,10 +155,16 @@ def _scan(data: bytes) -> Scan:
         tuple(computed),
         tuple(wrappers),
         opaque,
-        b"__DATE__" in data or b"__TIME" in data or (pasted and _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK)),
+        _has_clock(data),
         any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
         tuple(_named(data)),
     )
+
+
+def _has_clock(data: bytes) -> bool:
+    if b"__DATE__" in data or b"__TIME" in data or _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK):
+        return True
+    return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and _UNDERSCORES.search(data) is not None
 
 
 def _holds(data: bytes, parts: tuple[bytes, ...], pattern: re.Pattern[bytes]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +20,27 @@ from ..model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
 _COUNTER = r"B\d+v\d+"
-_PATH_KINDS = {".cu": "cuda", ".ptx": "ptx"}
+_PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
+_MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
+"""How code starts that a compiler made; an object file is an ELF too, and is refused when it is read as a cubin."""
+
+_TEXTS = ("cuda", "ptx")
+
+_HAS_ARGS, _HAS_KEYWORDS = 0x04, 0x08
+"""`co_flags` of a function with *args or **kwargs."""
 
 
 class SourceDefinition(NamedTuple):
     """A source that can be asked for.
 
     Args:
-        kind: `"cuda"` or `"ptx"`.
+        kind: One of `model.options.SOURCE_KINDS`.
         label: What people call it.
         guess: The name that its entry probably has; None where nothing suggests one.
         origin: Where it stands in the user's files.
         base_dir: The folder that relative paths start from.
-        text: Gives the source; may raise what the user's function raises.
+        text: Gives the source, or the bytes of code; may raise what the user's function raises.
+        likely: Gives what `text` will probably give, without calling anything of the user's; None for no idea.
     """
 
     kind: str
@@ -40,7 +48,8 @@ class SourceDefinition(NamedTuple):
     guess: str | None
     origin: Origin
     base_dir: str
-    text: Callable[[], str]
+    text: Callable[[], str | bytes]
+    likely: Callable[[], str | bytes | None] = lambda: None
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
@@ -83,15 +92,24 @@ def _returned(code: Any) -> set[Any]:
     return found
 
 
-def define_function(function: Callable[..., Any], kind: str | None) -> SourceDefinition:
-    """The source that a function without required parameters returns."""
+def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> SourceDefinition:
+    """The source that a function returns, for these values of its parameters and the defaults of the others.
+
+    Raises:
+        OptionError: It has parameters without a default, or the kind is one of code.
+    """
     code = function.__code__
     path = code.co_filename if os.path.isfile(code.co_filename) else ""
     label = f"{function.__module__}.{function.__qualname__}"
+    if kind and kind not in _TEXTS:
+        raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
+    template_defaults(function)
+    if values:
+        label += f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     def text() -> str:
         try:
-            returned = function()
+            returned = function(**values)
         except KCacheError:
             raise
         except Exception as error:
@@ -106,7 +124,42 @@ def define_function(function: Callable[..., Any], kind: str | None) -> SourceDef
         Origin(os.path.abspath(path) if path else "", code.co_firstlineno),
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
         text,
+        lambda: _likely_text(function),
     )
+
+
+def _likely_text(function: Callable[..., Any]) -> str | None:
+    """The constant in a function's code, or the one variable that it names: most return nothing else."""
+    code = function.__code__
+    around = getattr(function, "__globals__", {})
+    values = [around.get(name) for name in code.co_names] or code.co_consts
+    texts = [each for each in values if type(each) is str]
+    return texts[-1] if texts else None
+
+
+def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a function that returns source, each with its default.
+
+    Raises:
+        OptionError: One has none, or cannot be given by name.
+    """
+    code = function.__code__
+    count = code.co_argcount
+    defaults = dict(zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    for name in names:
+        if name not in defaults:
+            raise OptionError(
+                f"cannot ask {function.__qualname__} for its source",
+                f"its parameter {name} has no default",
+                f"write {name}=...: the values of a template are given to instantiate()",
+            )
+    if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
+        raise OptionError(
+            f"cannot ask {function.__qualname__} for its source", "values are given to a template by their names alone"
+        )
+    return {name: defaults[name] for name in names}
 
 
 def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
@@ -115,27 +168,28 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
     Raises:
         OptionError: It looks like a path, or is no text.
     """
-    if isinstance(text, bytes):
-        try:
-            text = text.decode()
-        except UnicodeDecodeError as error:
-            raise OptionError("cannot use these bytes as a source", str(error)) from None
-    stripped = text.strip()
-    if "\n" not in stripped and stripped.endswith((".cu", ".ptx")):
-        raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
     frame = sys._getframe(depth)
     path, line = frame.f_code.co_filename, frame.f_lineno
     path = os.path.abspath(path) if os.path.isfile(path) else ""
-    module = frame.f_globals.get("__name__", "?")
-    source = text
-    return SourceDefinition(
-        kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda"),
-        f"{module}:{line}",
-        None,
-        Origin(path, 1),
-        os.path.dirname(path) if path else os.getcwd(),
-        lambda: source,
-    )
+    label = f"{frame.f_globals.get('__name__', '?')}:{line}"
+    base_dir = os.path.dirname(path) if path else os.getcwd()
+    if isinstance(text, bytes):
+        kind = kind or _MAGICS.get(text[:4])
+        if kind and kind not in _TEXTS:
+            code = text
+            return SourceDefinition(kind, label, None, Origin(path, 1), base_dir, lambda: code, lambda: code)
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            why = f"they start neither a cubin nor a fatbin nor LTO-IR, and as text: {error}"
+            raise OptionError("cannot use these bytes as a source", why) from None
+    if kind and kind not in _TEXTS:
+        raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
+    stripped = text.strip()
+    if "\n" not in stripped and stripped.endswith(tuple(_PATH_KINDS)):
+        raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
+    source, found = text, kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda")
+    return SourceDefinition(found, label, None, Origin(path, 1), base_dir, lambda: source, lambda: source)
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
@@ -146,21 +200,27 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
     """
     known = kind or _PATH_KINDS.get(path.suffix)
     if known is None:
-        raise OptionError(f"cannot use {path.name!r} as a source", f"{path.suffix or 'no suffix'} is not .cu or .ptx")
+        raise OptionError(
+            f"cannot use {path.name!r} as a source",
+            f"{path.suffix or 'no suffix'} is not one of {', '.join(_PATH_KINDS)}",
+        )
     caller = sys._getframe(depth).f_code.co_filename
     base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
     full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
     if not os.path.isfile(full):
         raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
 
-    def text() -> str:
+    def text() -> str | bytes:
         try:
+            if known not in _TEXTS:
+                with open(full, "rb") as code:
+                    return code.read()
             with open(full, encoding="utf-8", newline="") as file:
                 return file.read()
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
-    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text, text)
 
 
 def _checked_text(returned: Any, label: str) -> str:

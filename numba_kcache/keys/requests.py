@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..model.options import CompileOptions
-from ..model.request import LinkInput
+from ..model.request import LinkInput, ModuleEntries
 from ..model.target import Target
 from .components import Component, component
 from .digests import sha256
@@ -24,20 +24,29 @@ OF_ONE_REQUEST = frozenset(("target", "argument types"))
 
 
 def fixed_components(
-    kind: str, name: str | None, guess: str | None, options: CompileOptions, signature: str | None
+    kind: str,
+    name: str | None,
+    guess: str | None,
+    options: CompileOptions,
+    signature: str | None,
+    module: ModuleEntries | None = None,
 ) -> tuple[Component, ...]:
     """The components of a source kernel that are known when it is decorated.
 
     Args:
-        kind: `"cuda"` or `"ptx"`.
+        kind: One of `model.options.SOURCE_KINDS`.
         name: The entry that the user asked for; None to find it.
         guess: The Python function's name, which then decides among several.
         options: How to compile.
         signature: C++ types of the parameters as the user wrote them.
+        module: Which entries, where a module is wanted; None for one kernel.
     """
+    entry: Plain = {"name": name, "guess": guess if name is None else None}
+    if module is not None:
+        entry = {"names": list(module.names), "code": "ltoir" if module.lazy else "cubin"}
     found = [
         component("kind", kind),
-        component("entry", {"name": name, "guess": guess if name is None else None}),
+        component("entry", entry),
         component("options", _options(options)),
     ]
     if signature is not None:
@@ -46,7 +55,7 @@ def fixed_components(
 
 
 def source_components(
-    text: str,
+    text: str | bytes,
     target: Target,
     through: Target | None,
     *,
@@ -77,6 +86,11 @@ def source_components(
     return tuple(found)
 
 
+def lazy_components(module_key: str, name: str) -> tuple[Component, ...]:
+    """The components of one kernel of a lazy module; all that its code is made of is in the module's own key."""
+    return component("kind", "lazy"), component("module", module_key), component("entry", name)
+
+
 def _link_input(item: LinkInput) -> Plain:
     """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
@@ -86,7 +100,7 @@ def _options(options: CompileOptions) -> dict[str, Plain]:
     """Only what is not at its default: an option added in a later version then keeps older keys."""
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
-        for name in ("fastmath", "std", "max_registers", "lineinfo", "debug", "lto", "opt", "keep_ptx")
+        for name in ("fastmath", "std", "max_registers", "lineinfo", "debug", "lto", "opt", "keep_ptx", "fast_compile")
         if getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..errors import EntryError
 from .parameter import CODE_SIZES, Parameter
 from .target import Target, parse_target
 
 MAX_PARAMETERS_BYTES = 32764
 """Bytes of parameters one kernel can take (CUDA C++ Programming Guide, "Function Parameters")."""
+
+KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir", "numba")
+"""What an artifact was made from."""
 
 _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
@@ -44,18 +48,38 @@ class Entry(NamedTuple):
     const_bytes: int = 0
 
 
+class Variable(NamedTuple):
+    """A `__device__` or `__constant__` variable of a module.
+
+    Args:
+        name: How the source calls it, `"ns::coeffs"`.
+        symbol: Its name in the cubin.
+        size_bytes: Bytes it takes.
+        code: Its element in the vocabulary of parameters; `"o"` where there is no word for it.
+        shape: Extents of an array; () for a scalar.
+    """
+
+    name: str
+    symbol: str
+    size_bytes: int
+    code: str = "o"
+    shape: tuple[int, ...] = ()
+
+
 class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
-        kind: `"cuda"`, `"ptx"`, `"cubin"` or `"numba"`.
+        kind: One of `KINDS`.
         target: What the code was built for.
         entries: The kernels in it, in order.
-        cubin: The linked module; empty where `target` is virtual.
+        cubin: The linked module; empty where `target` is virtual, or where there is LTO-IR to link kernels from.
         compile_time_s: Seconds the compilation took.
         attributes: Launch attributes that are not in the cubin (cooperative, carveout, ...), as plain values.
-        extras: What no launch needs, by name: `"ptx"`, where it was kept, and `"log"`, what the compilers said.
-            From a store they are unpacked when they are asked for.
+        extras: What no launch needs, by name: `"ptx"`, where it was kept, `"log"`, what the compilers said, and
+            `"ltoir"`, what a lazy module links its kernels from. From a store they are unpacked when they are asked
+            for.
+        variables: Those of a module that the host can reach.
     """
 
     kind: str
@@ -65,6 +89,7 @@ class Artifact(NamedTuple):
     compile_time_s: float = 0.0
     attributes: Mapping[str, Any] = {}
     extras: Mapping[str, bytes] = {}
+    variables: tuple[Variable, ...] = ()
 
     @property
     def ptx(self) -> bytes:
@@ -76,20 +101,28 @@ class Artifact(NamedTuple):
         """What the compilers said."""
         return self.extras.get("log", b"").decode("utf-8", "replace")
 
-    def entry(self, name: str) -> Entry:
-        """The kernel called `name`, by its name in the source or its symbol.
+    def entry(self, name: str, label: str) -> Entry:
+        """The kernel called `name`: by its name or symbol, spaces aside, or without namespace and template arguments
+        where that means one of them.
 
         Raises:
-            KeyError: There is none.
+            EntryError: There is none, or several; `label` is what people call it.
         """
         for each in self.entries:
-            if name in (each.name, each.symbol):
+            if name == each.name or name == each.symbol:
                 return each
-        raise KeyError(name)
+        wanted = "".join(name.split())
+        named = [each for each in self.entries if "".join(each.name.split()) == wanted]
+        named = named or [each for each in self.entries if each.name.partition("<")[0].split("::")[-1] == wanted]
+        if len(named) == 1:
+            return named[0]
+        there_are = ", ".join(each.name for each in named or self.entries)
+        raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", "write one of these")
 
 
 def artifact_header(artifact: Artifact) -> dict[str, Any]:
     """The artifact without its payloads, as plain JSON values."""
+    variables = {"variables": [list(each) for each in artifact.variables]} if artifact.variables else {}
     return {
         "kind": artifact.kind,
         "target": artifact.target.name,
@@ -105,6 +138,7 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
         ],
         "compile_time_s": artifact.compile_time_s,
         "attributes": dict(artifact.attributes),
+        **variables,
     }
 
 
@@ -121,14 +155,15 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
             raise ValueError("entries")
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
-        if kind not in ("cuda", "ptx", "cubin", "numba"):
+        if kind not in KINDS:
             raise ValueError("kind")
         target = parse_target(header["target"])
         cubin = payloads["cubin"] if "cubin" in payloads else b""  # noqa: SIM401 - Mapping.get is Python
-        if not cubin and not target.virtual:
+        if not cubin and not target.virtual and "ltoir" not in payloads:
             raise ValueError("a real target without a cubin")
         read = tuple([_entry(each) for each in entries])
-        return _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads))
+        variables = tuple([_variable(each) for each in header["variables"]]) if "variables" in header else ()
+        return _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
     except (KeyError, TypeError) as error:
         raise ValueError(f"header is malformed: {error!r}") from None
 
@@ -157,3 +192,12 @@ def _entry(fields: Any) -> Entry:
         end = offset + size
         read.append(_new(Parameter, (offset, size, code, c_type, label)))
     return _new(Entry, (name, symbol, tuple(read), typed, registers, shared, local, const))
+
+
+def _variable(fields: Any) -> Variable:
+    name, symbol, size, code, shape = fields
+    if not (type(name) is type(symbol) is str and type(size) is int and 0 <= size < 1 << 40 and code in CODE_SIZES):
+        raise ValueError("variable")
+    if type(shape) is not list or not all(type(each) is int and each >= 0 for each in shape):
+        raise ValueError("variable of no shape")
+    return _new(Variable, (name, symbol, size, code, tuple(shape)))

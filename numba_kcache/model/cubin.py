@@ -3,12 +3,13 @@
 Promise     Never looks outside the bytes it is given and never trusts a length in them: whatever is not a
             well-formed cubin is a ValueError. Needs no driver.
 Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels are the sections
-            `.text.NAME` that have a `.nv.info.NAME` beside them; its records give parameter offsets and
-            sizes, `.nv.info` gives registers and stack by symbol index, section sizes give shared and
-            constant memory.
+            `.text.NAME` whose symbol is marked as an entry, with a `.nv.info.NAME` beside them; its records give
+            parameter offsets and sizes, `.nv.info` gives registers and stack by symbol index, section sizes give
+            shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
+            `.nv.constant3`.
 Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
-            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11. EI_ABIVERSION 8 (CUDA 13)
-            keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
+            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11; STO_CUDA_ENTRY 0x10.
+            EI_ABIVERSION 8 (CUDA 13) keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ _EIFMT_SIZED = 4
 _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
+
+_STT_OBJECT = 1
+_STO_ENTRY = 0x10
+_CONSTANTS = ".nv.constant3"
+_VARIABLES = (".nv.global", ".nv.global.init", _CONSTANTS)
 
 _RESERVED_SHARED = 1024
 """Bytes that a block of compute capability 9.0 and later gives to the system, in each section of shared memory; neither
@@ -48,6 +54,14 @@ class CubinKernel(NamedTuple):
     registers: int
     shared_bytes: int
     local_bytes: int
+
+
+class CubinVariable(NamedTuple):
+    """A variable of a cubin: its symbol, its bytes, and whether it lies in constant memory."""
+
+    symbol: str
+    size_bytes: int
+    is_constant: bool
 
 
 class Cubin(NamedTuple):
@@ -83,42 +97,71 @@ def read_cubin(data: bytes) -> Cubin:
         raise ValueError(f"damaged ELF: {error}") from None
 
 
-def contradiction(data: bytes, sm: int, symbols: Iterable[str]) -> str:
+def contradiction(data: bytes, sm: int, symbols: Iterable[str], *, is_exact: bool = True) -> str:
     """How a cubin contradicts what is said of it; "" where it does not.
 
     Args:
         data: The cubin.
         sm: The compute capability it is said to be for, as one number.
         symbols: The kernels that are said to be in it.
+        is_exact: Whether it must be for that one, or may be for an earlier minor of the same major.
     """
     try:
         cubin = read_cubin(data)
     except ValueError as error:
         return f"its code is no cubin: {error}"
-    if cubin.sm != sm:
+    if cubin.sm != sm and (is_exact or not sm // 10 * 10 <= cubin.sm <= sm):
         return f"its cubin is for sm_{cubin.sm}"
     missing = sorted(set(symbols) - {kernel.symbol for kernel in cubin.kernels})
     return f"its cubin has no kernel {', '.join(missing)}" if missing else ""
 
 
-def _read(data: bytes) -> Cubin:
+def read_variables(data: bytes) -> tuple[CubinVariable, ...]:
+    """The variables of a cubin, in the order of their symbols; those that the compiler made (`$str`) too.
+
+    Raises:
+        ValueError: It is no cubin, or it is damaged.
+    """
+    if not is_cubin(data):
+        raise ValueError("not a 64-bit CUDA ELF")
+    try:
+        raw, by_name, _flags = _sections(data)
+        places = {raw.index(by_name[name]): name == _CONSTANTS for name in _VARIABLES if name in by_name}
+        table = by_name.get(".symtab")
+        if table is None:
+            return ()
+        names = _bytes(data, raw[table[6]])
+        return tuple(
+            CubinVariable(_string(names, name), size, places[section])
+            for name, kind, _other, section, _value, size in _SYMBOL.iter_unpack(_bytes(data, table))
+            if kind & 0xF == _STT_OBJECT and section in places
+        )
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"damaged ELF: {error}") from None
+
+
+def _sections(data: bytes) -> tuple[list[tuple[int, ...]], dict[str, tuple[int, ...]], int]:
+    """Section headers in order and by name, and e_flags."""
     flags, offset, width, count, names_at = _file_header(data)
     if width != _SECTION.size:
         raise ValueError("section headers of another size")
     raw = [_SECTION.unpack_from(data, offset + index * width) for index in range(count)]
     names = _bytes(data, raw[names_at])
-    by_name = {_string(names, each[0]): each for each in raw if each[0]}
+    return raw, {_string(names, each[0]): each for each in raw if each[0]}, flags
 
+
+def _read(data: bytes) -> Cubin:
+    raw, by_name, flags = _sections(data)
+    symbols, entries = _symbols(data, raw, by_name)
     sm = flags >> 8 & 0xFF if data[8] >= 8 else flags & 0xFF
     reserved = _RESERVED_SHARED if sm >= 90 else 0
-    symbols = _symbols(data, raw, by_name)
     registers, frames = _resources(data, by_name.get(".nv.info"), symbols)
     kernels = []
     for name in by_name:
         symbol = name.removeprefix(".text.")
         info = by_name.get(f".nv.info.{symbol}")
-        if symbol is name or info is None:
-            continue
+        if symbol is name or info is None or symbol not in entries:
+            continue  # a device function that was linked in has both sections too
         shared = by_name.get(f".nv.shared.{symbol}")
         kernels.append(
             CubinKernel(
@@ -129,7 +172,7 @@ def _read(data: bytes) -> Cubin:
                 frames.get(symbol, 0),
             )
         )
-    const = by_name.get(".nv.constant3")
+    const = by_name.get(_CONSTANTS)
     return Cubin(sm, tuple(kernels), const[5] if const else 0)
 
 
@@ -161,13 +204,16 @@ def _string(table: bytes, offset: int) -> str:
     return table[offset:end].decode()
 
 
-def _symbols(data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]) -> dict[int, str]:
-    """Names of the symbol table by index."""
+def _symbols(
+    data: bytes, raw: list[tuple[int, ...]], by_name: dict[str, tuple[int, ...]]
+) -> tuple[dict[int, str], set[str]]:
+    """Names of the symbol table by index, and those of kernels."""
     section = by_name.get(".symtab")
     if section is None:
-        return {}
-    names, table = _bytes(data, raw[section[6]]), _bytes(data, section)
-    return {index: _string(names, fields[0]) for index, fields in enumerate(_SYMBOL.iter_unpack(table)) if fields[0]}
+        return {}, set()
+    names, table = _bytes(data, raw[section[6]]), list(_SYMBOL.iter_unpack(_bytes(data, section)))
+    symbols = {index: _string(names, fields[0]) for index, fields in enumerate(table) if fields[0]}
+    return symbols, {symbols[index] for index, fields in enumerate(table) if fields[0] and fields[2] & _STO_ENTRY}
 
 
 def _records(info: bytes) -> list[tuple[int, bytes]]:

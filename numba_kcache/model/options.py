@@ -18,6 +18,9 @@ from ..errors import OptionError
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
 
+FAST_COMPILE = ("min", "mid", "max")
+"""How much slower the code may be for the sake of a faster compile (NVRTC User Guide, --Ofast-compile)."""
+
 _REFUSED_FLAGS = {
     "-arch": "use arch=",
     "--gpu-architecture": "use arch=",
@@ -37,12 +40,18 @@ _REFUSED_FLAGS = {
     "--include-path": "use include_dirs=",
     "-dlto": "use lto=True",
     "--dlink-time-opt": "use lto=True",
+    "-Ofast-compile": "use fast_compile=",
+    "--Ofast-compile": "use fast_compile=",
     "-modify-stack-limit": "it would change the stack limit of the whole process",
     "--modify-stack-limit": "it would change the stack limit of the whole process",
 }
 
 
 _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
+
+
+SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
+"""What a kernel that is no Numba kernel may be made of."""
 
 
 class CompileOptions(NamedTuple):
@@ -59,13 +68,17 @@ class CompileOptions(NamedTuple):
     opt: int = 3
     flags: tuple[str, ...] = ()
     keep_ptx: bool = True
+    fast_compile: str | bool = False
     base_dir: str = ""
 
 
 _BY_KIND = {
     "cuda": {"fastmath", "std", "defines", "include_dirs", "max_registers", "lineinfo", "debug", "lto", "opt",
-             "options", "keep_ptx"},
+             "options", "keep_ptx", "fast_compile"},
     "ptx": {"max_registers", "lineinfo", "debug", "opt", "keep_ptx"},
+    "cubin": set(),
+    "fatbin": {"max_registers", "lineinfo", "debug", "opt"},
+    "ltoir": {"fastmath", "max_registers", "lineinfo", "debug", "opt"},
 }  # fmt: skip
 
 
@@ -73,7 +86,7 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
     """Check the compile options that a user gave for a kernel of this kind.
 
     Args:
-        kind: `"cuda"` or `"ptx"`.
+        kind: One of `SOURCE_KINDS`.
         given: Options as keywords of `cached_kernel`; None stands for the default.
         base_dir: Absolute folder that relative include paths start from.
 
@@ -86,10 +99,14 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
             raise OptionError(
                 f"cannot use option {name!r} here",
                 f"a kernel of kind {kind!r} does not take it",
-                f"it takes {', '.join(sorted(_BY_KIND[kind]))}",
+                f"it takes {', '.join(sorted(_BY_KIND[kind])) or 'no compile options: its code is made'}",
             )
         if value is not None:
             chosen["flags" if name == "options" else name] = _READERS[name](name, value, base_dir)
+    if chosen.get("fast_compile") and chosen.get("lto"):
+        raise _refuse(
+            "fast_compile", chosen["fast_compile"], "with lto=True it is the linker that takes the time", "choose one"
+        )
     return CompileOptions(**chosen, base_dir=base_dir)
 
 
@@ -146,6 +163,12 @@ def _opt(name: str, value: Any, _base: str) -> int:
     return value
 
 
+def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
+    if value is not False and value not in FAST_COMPILE:
+        raise _refuse(name, value, "there is no such level", f"choose from False, {', '.join(map(repr, FAST_COMPILE))}")
+    return value  # type: ignore[no-any-return]
+
+
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise _refuse(name, value, "it is not a list of flags", "write options=['--restrict']")
@@ -162,5 +185,5 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
 _READERS = {
     "fastmath": _bool, "std": _std, "defines": _defines, "include_dirs": _include_dirs,
     "max_registers": _max_registers, "lineinfo": _bool, "debug": _bool, "lto": _bool, "opt": _opt,
-    "options": _flags, "keep_ptx": _bool,
+    "options": _flags, "keep_ptx": _bool, "fast_compile": _fast_compile,
 }  # fmt: skip

@@ -34,13 +34,25 @@ class Origin(NamedTuple):
     is_whole_file: bool = False
 
 
-class SourceRequest(NamedTuple):
-    """A CUDA C++ or PTX source to be compiled for one target.
+class ModuleEntries(NamedTuple):
+    """That a source is wanted as a module.
 
     Args:
-        kind: `"cuda"` or `"ptx"`.
+        names: The entries wanted, name expressions included, in order; () for all that the source defines.
+        lazy: Whether to compile it to LTO-IR alone, from which each kernel is linked when it is first used.
+    """
+
+    names: tuple[str, ...] = ()
+    lazy: bool = False
+
+
+class SourceRequest(NamedTuple):
+    """A source, or code that a compiler made of one, to be built for one target.
+
+    Args:
+        kind: One of `model.options.SOURCE_KINDS`.
         label: What people call the kernel, `"package.module.saxpy"`; in no key.
-        source: The text.
+        source: The text; "" where there is code instead.
         name: The entry that the user asked for, a name expression included; None to find it.
         guess: The name of the Python function that returned the source; it decides among several entries.
         target: What to build for.
@@ -50,6 +62,8 @@ class SourceRequest(NamedTuple):
         ptx_target: The virtual target to compile for first, where the user gave one.
         origin: Where the source stands.
         asks_files: Whether the source, or CUDA C++ that it links, may include files.
+        module: Which entries, where all of a module are wanted; None for one kernel.
+        code: A cubin, fatbin or LTO-IR, as the kind says.
     """
 
     kind: str
@@ -64,3 +78,5 @@ class SourceRequest(NamedTuple):
     ptx_target: Target | None = None
     origin: Origin = Origin()
     asks_files: bool = False
+    module: ModuleEntries | None = None
+    code: bytes = b""

@@ -103,10 +103,14 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
         named = by_name.get(wanted, [])
     if len(named) == 1:
         return named[0]
-    raise _no_choice(request, cubin, wanted, bool(named))
+    raise no_choice(request, cubin, wanted, bool(named))
 
 
-def _no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
+_NOTHING = {"cuda": "the source defines no __global__ function", "ptx": "the PTX has no .entry"}
+
+
+def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
+    """The error that says which kernels there are, and how to name one."""
     candidates = ", ".join(kernel_name(each.symbol) for each in cubin.kernels)
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     if not cubin.kernels and declared:
@@ -118,7 +122,8 @@ def _no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambi
     if not cubin.kernels:
         return EntryError(
             f"cannot find a kernel in {request.label}",
-            "the source defines no __global__ function" if request.kind == "cuda" else "the PTX has no .entry",
+            _NOTHING.get(request.kind, "the code has none for this target"),
+            "give code for it, PTX, or code for linking (-rdc=true)" if request.kind == "fatbin" else "",
         )
     if wanted is None or is_ambiguous:
         return EntryError(

@@ -12,6 +12,7 @@ Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "E
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -74,6 +75,35 @@ def kernel_name(symbol: str) -> str:
     tree = _parse(symbol)
     name = getattr(tree, "name", None)
     return _spelling(name) if name is not None else symbol
+
+
+def variable_name(symbol: str) -> str:
+    """How the source calls the variable with this symbol; the symbol itself where it cannot be called (a local)."""
+    if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):
+        return symbol
+    tree = _parse(symbol)
+    return symbol if tree is None else _spelling(tree)
+
+
+def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], bool]:
+    """(code of the element, shape, whether it is const) of a variable, from the probe's lowered name.
+
+    Where it is no array of a type that has a word, or sizes disagree: `"o"`, ().
+    """
+    tree = _parse(lowered)
+    if tree is None or tree.kind != "qual_name" or tree.value[-1].kind != "tpl_args":
+        return "o", (), False
+    node, const = _unqualified(tree.value[-1].value[0])
+    shape: list[int] = []
+    while node.kind == "array":
+        shape.append(int(_spelling(node.dimension)))
+        node, inner = _unqualified(node.ty)
+        const = const or inner
+    code = "u8" if node.kind == "pointer" else _value_code(node, None) or "o"
+    item_bytes = CODE_SIZES[code] or 0
+    if math.prod(shape) * item_bytes != size_bytes:
+        return "o", (), const
+    return code, tuple(shape), const
 
 
 def _parse(mangled: str) -> Any:

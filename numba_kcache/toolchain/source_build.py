@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from ..errors import CompileError, EntryError, OptionError
 from ..model.artifact import Artifact
 from ..model.cubin import read_cubin
+from ..model.fatbin import cubin_in_fatbin
 from ..model.options import CompileOptions
 from ..model.request import LinkInput, SourceRequest
 from ..model.target import Target, UnknownTargetError
@@ -44,28 +45,68 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         ToolchainMissingError: A library is not installed.
     """
     start = time.perf_counter()
-    if request.kind == "ptx":
-        wanted, result = None, NvrtcResult(True, "", {"ptx": request.source.encode()})
-    else:
+    if request.kind == "cuda":
         check_target(request.target)
         wanted, result = _compile(request, toolkit_dirs, trace)
-    cubin, link_log = _linked(request, result, toolkit_dirs, trace)
+    else:
+        wanted, result = None, made_before(request)
+    cubin, link_log = linked(request, result, toolkit_dirs, trace)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
     signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
     entry = describe_kernel(request, kernel, wanted, result.lowered, signature)
-    log = "\n".join(filter(None, (result.log, link_log)))
-    extras = {"log": log.encode()} if log else {}
-    if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
-        extras["ptx"] = result.code["ptx"].rstrip(b"\0")
     return Artifact(
         kind=request.kind,
         target=request.target,
         entries=(entry._replace(const_bytes=described.const_bytes),),
         cubin=b"" if request.target.virtual else cubin,
         compile_time_s=time.perf_counter() - start,
-        extras=extras,
+        extras=extras_of(request, result, link_log),
     )
+
+
+def made_before(request: SourceRequest) -> NvrtcResult:
+    """What a compiler made of the request's source before it came here.
+
+    Raises:
+        OptionError: It is a cubin for another target, or none.
+    """
+    if request.kind == "cubin":
+        check_cubin(request.code, request)
+    if request.kind == "fatbin" and not request.target.virtual:
+        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink passes over code that is linked
+        if cubin is not None:
+            check_cubin(cubin, request)
+            return NvrtcResult(True, "", {"cubin": cubin})
+    return NvrtcResult(True, "", {request.kind: request.code or request.source.encode()})
+
+
+def check_cubin(code: bytes, request: SourceRequest) -> None:
+    """Refuse what is no cubin, or one that devices of the target do not load.
+
+    Raises:
+        OptionError: It is so.
+    """
+    try:
+        made_for = read_cubin(code).sm
+    except ValueError as error:
+        raise OptionError(f"cannot use {request.label} as a cubin", str(error)) from None
+    target = request.target
+    if target.virtual or not Target(*divmod(made_for, 10)).runs_on(target.cc):
+        raise OptionError(
+            f"cannot use {request.label} for {target}",
+            f"it is a cubin for sm_{made_for}",
+            f"give the cubin for {target}, or PTX or LTO-IR, which is linked for any",
+        )
+
+
+def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
+    """What is kept beside the cubin: the compilers' words, and the PTX where it is wanted."""
+    log = "\n".join(filter(None, (result.log, link_log)))
+    extras = {"log": log.encode()} if log else {}
+    if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
+        extras["ptx"] = result.code["ptx"].rstrip(b"\0")
+    return extras
 
 
 def check_target(target: Target) -> None:
@@ -92,16 +133,13 @@ def _compile(
     if wanted is None:
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    program, outputs = _program_name(request), _outputs(request)
-    flags, source = _nvrtc_flags(request, toolkit_dirs), _with_lines(request)
     if wanted is not None:
-        expressions = wanted, probe_expression(wanted)
-        result = run_traced(trace, None, source + PROBE_SOURCE, program, flags, outputs, expressions)
+        result = run_once(request, toolkit_dirs, trace, (wanted, probe_expression(wanted)))
         if result.ok:
             return wanted, result
-    plain = run_traced(trace, None, source, program, flags, outputs)
+    plain = run_once(request, toolkit_dirs, trace)
     if not plain.ok:
-        raise _refused(request, program, plain.log)
+        raise refused(request, plain.log)
     if wanted is not None and "<" in wanted:
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
@@ -112,6 +150,15 @@ def _compile(
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
         return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
     return wanted, plain
+
+
+def run_once(
+    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None, expressions: Sequence[str] = ()
+) -> NvrtcResult:
+    """What NVRTC makes of the request's source; with name expressions, also of the probe that tells types."""
+    source = _with_lines(request) + (PROBE_SOURCE if expressions else "")
+    flags = _nvrtc_flags(request, toolkit_dirs)
+    return run_traced(trace, None, source, _program_name(request), flags, _outputs(request), expressions)
 
 
 def _program_name(request: SourceRequest) -> str:
@@ -129,8 +176,9 @@ def _only_kernel(result: NvrtcResult) -> str | None:
     return kernels[0].symbol if len(kernels) == 1 else None
 
 
-def _refused(request: SourceRequest, program: str, log: str) -> CompileError:
-    log = remap(log, program, request.source, request.origin)
+def refused(request: SourceRequest, log: str) -> CompileError:
+    """The error for a source that NVRTC refused with this log; raised at once where an option is at fault."""
+    log = remap(log, _program_name(request), request.source, request.origin)
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
@@ -165,6 +213,7 @@ def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[st
         (options.lto, "--dlink-time-opt"),
         (request.link and not options.lto, "--relocatable-device-code=true"),
         (options.opt != 3 and not options.lto, f"--ptxas-options=-O{options.opt}"),
+        (options.fast_compile, f"--Ofast-compile={options.fast_compile}"),
     ):
         if wanted:
             flags.append(flag)
@@ -179,19 +228,19 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
     return ("ptx",) if request.ptx_target or request.target.virtual else ("cubin", "ptx")
 
 
-def _linked(
+def linked(
     request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], trace: TimeTrace | None
 ) -> tuple[bytes, str]:
-    """The cubin and the linker's log, from what NVRTC made or the user's PTX. A virtual target is linked for its
-    own compute capability: nothing else says what its kernels take."""
+    """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
+    its own compute capability: nothing else says what its kernels take."""
     if result.code.get("cubin") and not request.link:
         return result.code["cubin"], ""
-    kind = next(each for each in ("ltoir", "cubin", "ptx") if each in result.code)
+    kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
     inputs += [_linkable(each, request, toolkit_dirs, trace) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
-    return link(inputs, arch.name, _link_flags(request.options, lto))
+    return link(inputs, arch.name, link_flags(request.options, lto))
 
 
 def _linkable(
@@ -211,7 +260,8 @@ def _linkable(
     return LinkInput(kind, item.name, result.code[kind])
 
 
-def _link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
+def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
+    """The options as nvJitLink takes them."""
     flags = [f"-O{options.opt}"]
     for wanted, flag in (
         (lto, "-lto"),

@@ -76,16 +76,19 @@ def run_traced(
 @contextmanager
 def time_trace(nvrtc_version: tuple[int, int]) -> Iterator[TimeTrace | None]:
     """A trace for the compiles of this block; None where NVRTC or the system has none to give."""
-    folder, fd = None, -1
+    folder, fd, trace = "", -1, None
     try:
         try:
             if nvrtc_version >= (13, 0) and hasattr(os, "memfd_create"):
                 fd = os.memfd_create("numba_kcache_trace")
                 folder = tempfile.mkdtemp(prefix="numba_kcache_")
                 os.symlink(f"/proc/self/fd/{fd}", os.path.join(folder, "trace.json"))
-        except OSError:
-            folder = None
-        yield TimeTrace(fd, f"--fdevice-time-trace={folder}/trace") if folder else None
+                os.close(os.open(os.path.join(folder, "trace.json"), os.O_WRONLY))  # not so without /proc
+                folder.encode()  # as the flag will be
+                trace = TimeTrace(fd, f"--fdevice-time-trace={folder}/trace")
+        except (OSError, UnicodeEncodeError):
+            trace = None
+        yield trace
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)

@@ -313,6 +313,7 @@ def test_ptx_that_calls_other_functions_changes_the_key() -> None:
         {"text": "int d = __DATE__[0];"},
         {"text": "int d = __TI\\\nME__[0];"},
         {"defines": {"STAMP": "__TIME__"}},
+        {"defines": {"STAMP": "GLUE(__TI, ME__)"}},
         {"options": ["-DSTAMP=__DATE__"]},
         {"link": [type("CUSource", (), {"name": "d.cu", "data": "int d = __DATE__[0];"})()]},
         {"options": ["-include", "-D"]},

@@ -182,6 +182,32 @@ print("done")
 )
 """A kernel used with many types, and asked about them."""
 
+GRIDS = (
+    _START
+    + """
+@cached_kernel(cache=cache)
+def kernel(x, n):
+    x[0] = n
+
+d4, d8 = cuda.to_device(np.ones(8, "f4")), cuda.to_device(np.ones(8))
+for grid in range(1, 301):
+    kernel[grid, 32](d8 if grid % 7 == 0 else d4, grid)
+    if grid % 50 == 0:
+        kernel[(grid, 2), 32](d4, np.float32(1))
+        kernel[[grid, 3], 32](np.ones(3), 1)
+for wrong in (0, 2**31, (1, 70_000)):
+    try:
+        kernel[wrong, 32](d4, 1)
+    except ValueError as error:
+        print(str(error).splitlines()[0])
+assert len(kernel._bound) <= 256
+cuda.current_context().reset()
+kernel[5, 32](cuda.to_device(np.ones(8, "f4")), 1)
+kernel[6, 32](cuda.to_device(np.ones(8, "f4")), 1)
+"""
+)
+"""A loop over grids, with other types and shapes in between."""
+
 RESOURCES = (
     _START
     + """
@@ -386,11 +412,12 @@ if what == "numpy":
     del np.row_stack
 launch = cached_kernel(kernel, cache=cache, kind="numba") if whose == "ours" else cuda.jit(kernel)
 try:
-    launch[1, 32]("text" if what == "unsupported" else cuda.to_device(np.ones(8)))
+    unsupported = {"unsupported": "text", "untyped": object(), "too large": 10**30}
+    launch[1, 32](unsupported[what] if what in unsupported else cuda.to_device(np.ones(8)))
 except BaseException as error:
     print(type(error).__name__, error)
     notes = getattr(error, "__notes__", [])
-    assert whose != "ours" or what in ("unsupported", "numpy") or "the Numba kernel __main__.kernel" in notes[-1]
+    assert whose != "ours" or what == "numpy" or "the Numba kernel __main__.kernel" in notes[-1]
 else:
     print("launched")
 """

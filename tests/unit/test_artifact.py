@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numba_kcache.model.artifact import MAX_PARAMETERS_BYTES, Artifact, Entry, artifact_from_header, artifact_header
+from numba_kcache.errors import EntryError
+from numba_kcache.model.artifact import (
+    MAX_PARAMETERS_BYTES,
+    Artifact,
+    Entry,
+    Variable,
+    artifact_from_header,
+    artifact_header,
+)
 from numba_kcache.model.parameter import Parameter
 from numba_kcache.model.target import Target, parse_target
 
@@ -81,10 +89,32 @@ def test_virtual_artifact_needs_no_cubin() -> None:
 
 
 def test_entry_is_found_by_name_and_symbol() -> None:
-    """By what the user calls it, and by what the driver calls it."""
-    assert ARTIFACT.entry("axpy<float>") is ARTIFACT.entry("_Z4axpyIfEvv")
-    with pytest.raises(KeyError):
-        ARTIFACT.entry("axpy")
+    """By what the user calls it, spaces aside, and by what the driver calls it; by its bare name where it is alone."""
+    assert ARTIFACT.entry("axpy<float>", "m") is ARTIFACT.entry("_Z4axpyIfEvv", "m") is ARTIFACT.entry("axpy", "m")
+    assert ARTIFACT.entry("axpy< float >", "m") is ARTIFACT.entry("axpy<float>", "m")
+    with pytest.raises(EntryError, match=r"'gemm' of m: there are axpy<float>"):
+        ARTIFACT.entry("gemm", "m")
+
+
+def test_variables_survive_and_are_checked() -> None:
+    """What the host may reach is kept with its layout; a layout that no compiler wrote is no artifact."""
+    table = Variable("ns::table", "_ZN2ns5tableE", 96, "f8", (3, 4))
+    kept = artifact_header(ARTIFACT._replace(variables=(table,)))
+
+    assert artifact_from_header(json.loads(json.dumps(kept)), {"cubin": b"x"}).variables == (table,)
+    assert "variables" not in artifact_header(ARTIFACT), "entries of single kernels are as they were"
+    for wrong in (["a", "a", 4, "f9", []], ["a", "a", -1, "f4", []], ["a", "a", 4, "f4", [-1]], ["a", "a", 4, "f4", 1]):
+        with pytest.raises(ValueError, match=r"variable|malformed"):
+            artifact_from_header({**kept, "variables": [wrong]}, {"cubin": b"x"})
+
+
+def test_lazy_module_has_ltoir_in_place_of_a_cubin() -> None:
+    """Its kernels are linked from it; a real target with neither is no artifact."""
+    kept = artifact_header(ARTIFACT._replace(cubin=b"", extras={"ltoir": b"ir"}))
+
+    assert artifact_from_header(kept, {"cubin": b"", "ltoir": b"ir"}).extras["ltoir"] == b"ir"
+    with pytest.raises(ValueError, match="without a cubin"):
+        artifact_from_header(kept, {"cubin": b""})
 
 
 def at(path: tuple[Any, ...], value: Any) -> dict[str, Any]:

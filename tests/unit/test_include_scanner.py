@@ -61,6 +61,7 @@ def test_include_is_seen_in_spelling(tmp_path: Path, text: str) -> None:
         "#if defined(__has_include)\n#endif\n#ifndef __has_include\n#define __has_include(x) 0\n#endif",
         "// the first #include of this file, or __has_include(what), at __DATE__\n",
         "const char *s = \"__DATE__ /*\";\nchar c = '\"', d = 1'000;\n",
+        "enum { TIME, DATE }; int TIME_, E, P, __date, LATE__LY;",
     ],
 )
 def test_text_that_asks_nothing_is_plain(text: str) -> None:
@@ -76,6 +77,10 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
         "auto t = __TI\\\nME__;",
         "#define G(a, b) a##b\nauto t = G(__DA, TE__);",
         "#define G(a, b) a##b\nauto t = G(_, _TIME__);",
+        "auto t = DEFINED_ELSEWHERE(__DA, TE__);",
+        "auto t = THREE(__D, AT, E__);",
+        "auto t = THREE(__, TIME, __);",
+        "auto t = G(__TIMES, TAMP__);",
         'auto s = R"(//)" __DATE__;',
         "#error don't\nauto t = __DATE__; // don't",
         "auto t = 1'000 + f(__DATE__, 'c');",
@@ -96,6 +101,7 @@ def test_clock_is_noticed(text: str) -> None:
         "#define H(x, y) __has_include(y)\n",
         "#if __has_include(X)\n#endif",
         "#define G(a, b) a##b\n#if G(__has_, include)(<x.h>)\n#endif",
+        "#if DEFINED_ELSEWHERE(__has_in, clude)(<x.h>)\n#endif",
         "#define G(a, b) a##b\n#if G(_, _has_include)(<x.h>)\n#endif",
         "#if defined(__has_include) && __has_include(X)\n#endif",
     ],

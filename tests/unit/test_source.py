@@ -281,7 +281,7 @@ def test_relative_path_starts_at_the_caller_s_file(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("k.txt", r"\.txt is not \.cu or \.ptx"), ("k", "no suffix is not"), ("gone.cu", "there is no file")],
+    [("k.txt", r"\.txt is not one of \.cu, \.ptx"), ("k", "no suffix is not"), ("gone.cu", "there is no file")],
 )
 def test_path_that_is_no_source(tmp_path: Path, name: str, says: str) -> None:
     """Suffix and existence are looked at at decoration."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,31 @@ def test_failed_compile_leaves_no_trace_behind(tmp_path: Path, monkeypatch: pyte
 
     assert run_nvrtc(SOURCE, "k.cu", FLAGS, ()).ok
     assert list(work.iterdir()) == []
+
+
+def no_memory(*_arguments: object, **_options: object) -> int:
+    raise OSError(24, "too many open files")
+
+
+@pytest.mark.parametrize("lacks", ["memfd_create", "mkdtemp", "symlink", "proc", "unicode"])
+def test_where_a_trace_cannot_be_written_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """LLVM would abort the process; the compile goes on, the scanner tells the headers, and nothing is left behind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if lacks == "proc":  # as where it is not mounted
+        monkeypatch.setattr(os, "symlink", lambda _target, link, real=os.symlink: real("/nowhere/fd/9", link))
+    elif lacks == "unicode":
+        (tmp_path / os.fsdecode(b"\xff")).mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / os.fsdecode(b"\xff")))
+    else:
+        monkeypatch.setattr(tempfile if lacks == "mkdtemp" else os, lacks, no_memory)
+
+    with time_trace((13, 0)) as trace:
+        assert trace is None
+    (tmp_path / "k.h").write_text("")
+    cache = KernelCache(tmp_path / "cache")
+    cached_kernel('#include "k.h"\n' + SOURCE, arch="sm_90", include_dirs=[tmp_path], cache=cache).compile()
+
+    assert cache.info("process").compiles == cache.info().entries == 1
+    assert list(tmp_path.rglob("numba_kcache_*")) == []

@@ -1,0 +1,86 @@
+"""File names and line numbers matter where they are in the code, headers' included, and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+
+SOURCE = '#include <sub/value.h>\nextern "C" __global__ void k(long *out) { *out = value(); }\n'
+PLACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "__FILE__": ("return (long)__FILE__[*(volatile long *)0];", {}),
+    "assert": ("assert(*(volatile long *)0); return 1;", {}),
+    "__builtin_FILE": ("return (long)__builtin_FILE()[*(volatile long *)0];", {}),
+    "lineinfo": ("return clock64();", {"lineinfo": True}),
+    "debug": ("return clock64();", {"debug": True}),
+}
+NO_PLACES: dict[str, tuple[str, dict[str, Any]]] = {
+    "nothing": ("return 1;", {}),
+    "__LINE__": ("return __LINE__;", {}),
+    "assert, compiled out": ("assert(*(volatile long *)0); return 1;", {"defines": {"NDEBUG": None}}),
+}
+"""What a header does, and the kernel's options."""
+
+
+def header(body: str) -> str:
+    return f"#pragma once\n__device__ inline long value() {{ {body} }}\n"
+
+
+def compiles(root: Path, folder: str, options: dict[str, Any]) -> tuple[int, bytes]:
+    """How often a new process would have to compile it, and its code."""
+    cache = KernelCache(root / "cache")
+    kernel = cached_kernel(SOURCE, arch="sm_90", include_dirs=[root / folder], cache=cache, **options)
+    code = kernel.cubin("sm_90")
+    return cache.info("process").compiles, code
+
+
+@pytest.mark.parametrize("what", [*PLACES, *NO_PLACES])
+def test_moved_header_costs_a_compile_only_where_its_path_is_in_the_code(tmp_path: Path, what: str) -> None:
+    """The same content in another folder: another key where the code names the folder, the same one elsewhere."""
+    body, options = (PLACES | NO_PLACES)[what]
+    (tmp_path / "one/sub").mkdir(parents=True)
+    (tmp_path / "one/sub/value.h").write_text(header(body))
+    before, code = compiles(tmp_path, "one", options)
+    assert (before, compiles(tmp_path, "one", options)[0]) == (1, 0)
+    assert (str(tmp_path / "one").encode() in code) == (what in PLACES)
+
+    (tmp_path / "one").rename(tmp_path / "other")
+
+    after, moved = compiles(tmp_path, "other", options)
+    assert after == (what in PLACES)
+    assert (str(tmp_path / "other").encode() in moved) == (what in PLACES)
+    assert str(tmp_path / "one").encode() not in moved
+
+
+def test_lines_of_a_header_count_by_its_content(tmp_path: Path) -> None:
+    """A line more above: another content, and with `__LINE__` another code. Nothing else tells lines apart."""
+    (tmp_path / "one/sub").mkdir(parents=True)
+    path = tmp_path / "one/sub/value.h"
+    path.write_text(header("return __LINE__;"))
+    _, code = compiles(tmp_path, "one", {})
+
+    path.write_text("\n" + header("return __LINE__;"))
+
+    after, moved = compiles(tmp_path, "one", {})
+    assert after == 1
+    assert moved != code
+
+
+def test_lines_of_the_python_file_count_nowhere_without_line_tables(tmp_path: Path) -> None:
+    """Where the kernel is defined is in no key: the same source from another file and line is found."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/value.h").write_text(header("return __LINE__;"))
+    define = "from numba_kcache import cached_kernel\nkernel = cached_kernel(source, arch='sm_90', cache=cache)\n"
+    found = []
+    for name, text in (("a.py", define), ("b.py", "\n" * 40 + define)):
+        (tmp_path / name).write_text(text)
+        cache = KernelCache(tmp_path / "cache")
+        names: dict[str, Any] = {"source": SOURCE + "__device__ int line = __LINE__;", "cache": cache}
+        exec(compile(text, str(tmp_path / name), "exec"), names)
+        names["kernel"].compile()
+        found.append(cache.info("process").compiles)
+
+    assert found == [1, 0]

@@ -1,0 +1,91 @@
+"""Launches while the interpreter goes down: from atexit, from `__del__`, from threads that nobody waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.compiling import SAXPY
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+PROGRAM = f"""
+import atexit, builtins, sys, threading, warnings
+warnings.simplefilter("ignore")
+where, launches = sys.argv[1], int(sys.argv[2])
+
+def late():
+    source[1, 64](*null)
+    source[2, 64](*null)
+    numbas[1, 32](x)
+    print("launched")
+
+if where == "atexit, first":
+    atexit.register(late)  # runs after all that numba and cuda registered
+import numpy as np
+from numba import cuda
+from numba_kcache import LaunchError, cached_kernel
+
+source, null = cached_kernel({SAXPY!r}), (2.0, None, None, 0)
+
+@cached_kernel
+def numbas(x):
+    x[0] = 1
+
+x = cuda.to_device(np.ones(8, "f4"))
+for _ in range(launches):
+    source[1, 64](*null)
+    numbas[1, 32](x)
+
+class Last:
+    def __init__(self):
+        self.kept = [lambda k=each, c=config, a=args: k[c](*a) for each, config, args in (
+            (source, (1, 64), null), (source, (3, 64), null), (numbas, (1, 32), (x,)), (numbas, (3, 32), (x,)))]
+        self.error = LaunchError
+
+    def __del__(self):
+        for launch in self.kept:
+            try:
+                launch()
+            except self.error as error:
+                print(str(error).splitlines()[0], flush=True)
+            else:
+                print("launched", flush=True)
+
+def work():
+    while True:
+        source[1, 64](*null)
+        numbas[1, 32](x)
+        at_work.set()
+
+if where == "atexit, last":
+    atexit.register(late)
+elif where == "__del__":
+    builtins.last = Last()  # outlives every module
+elif where == "threads":
+    at_work = threading.Event()
+    for _ in range(3):
+        threading.Thread(target=work, daemon=True).start()
+    at_work.wait()
+"""
+
+
+@pytest.mark.parametrize("launches", [1, 12], ids=["interpreted", "generated"])
+@pytest.mark.parametrize("where", ["atexit, first", "atexit, last", "__del__", "threads"])
+def test_end_of_the_program_brings_no_surprise(tmp_path: Path, where: str, launches: int) -> None:
+    """A launch is made or refused in words; nothing is printed that the program did not print, and it ends with 0."""
+    log = tmp_path / "log"
+    surroundings = environment(build(), log=log) | {"NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+
+    done = run(["-c", PROGRAM, where, str(launches)], env=surroundings)
+
+    assert done.stderr == ""
+    said = done.stdout.splitlines()
+    if where.startswith("atexit"):
+        assert said == ["launched"]
+    elif where == "__del__":
+        assert len(said) == 4
+        assert set(said) <= {"launched", "cannot launch: the interpreter is shutting down"}
+    assert {each["result"] for each in read_log(log, "launch")} == {0}

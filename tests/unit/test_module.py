@@ -1,0 +1,466 @@
+"""Modules without a GPU: one source, many kernels, compiled at once or linked one by one."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import CachedKernel, CachedModule, KernelCache, cached_kernel, cached_module
+from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
+from numba_kcache.model.cubin import read_cubin
+from tests.support.compiling import SAXPY, compiled, in_python
+
+SOURCE = r"""
+__constant__ double coeffs[3][5];
+__device__ const float table[4] = {1, 2, 3, 4};
+__device__ int counter;
+namespace ns { __device__ float2 pair; }
+#define AXPY(T) extern "C" __global__ void axpy_##T(T a, const T *x, T *y, int n) { \
+    int i = threadIdx.x; if (i < n) y[i] = a * x[i] + (T)table[i & 3] + (T)coeffs[1][i & 3]; }
+AXPY(float)
+AXPY(double)
+template <class T, int N> struct box { T value[N]; };
+template <class T, int N> __global__ void gemm(T *x, box<T, N> b) { x[threadIdx.x] = b.value[N - 1]; }
+extern "C" __global__ void count() { atomicAdd(&counter, 1); ns::pair.x += 1; }
+"""
+
+NAMES = ["axpy_float", "gemm<float, 32>", "gemm<box<int,2>,3>", "count"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> KernelCache:
+    return KernelCache(tmp_path / "cache", durability="none")
+
+
+def module(cache: KernelCache, source: Any = SOURCE, **options: Any) -> CachedModule:
+    return cached_module(source, arch="sm_90", cache=cache, **options)
+
+
+def counts(cache: KernelCache) -> tuple[int, int, int]:
+    """(compiles, hits, misses) of this process."""
+    info = cache.info("process")
+    return info.compiles, info.hits, info.misses
+
+
+each_way = pytest.mark.parametrize("lazy", [False, True], ids=["eager", "lazy"])
+
+
+# -- which kernels there are ----------------------------------------------------------------------------------
+
+
+@each_way
+def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, lazy: bool) -> None:
+    """In the order of the source, with the compiler's word on their parameters; templates nobody instantiates aside."""
+    found = module(cache, lazy=lazy)
+
+    assert list(found) == ["axpy_float", "axpy_double", "count"]
+    assert len(found) == 3
+    assert [each.c_type for each in found.axpy_double.params] == ["double", "double const*", "double*", "int"]
+    assert found.axpy_double._entry.typed
+    assert found.axpy_float.regs_per_thread > 0
+    assert "axpy_float" in found
+    assert "gemm" not in found
+
+
+@each_way
+def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy: bool) -> None:
+    """Commas and nested brackets included; spaces do not matter, nor does the bare name where it is alone."""
+    source = SOURCE.replace("counter;", "counter; template<class T> __global__ void one(T) {}")
+    found = module(cache, source, names=[*NAMES, "one<long long>"], lazy=lazy)
+
+    assert list(found) == [*NAMES, "one<long long>"]
+    assert [str(each) for each in found["gemm<float,32>"].params] == ["float* x", "box<float, 32> b"]
+    assert found["gemm<float,32>"].params[1].size == 128
+    assert found["gemm<box<int, 2>, 3>"].params[1].size == 24
+    assert found.one is found["one<long long>"]
+    with pytest.raises(EntryError, match=r"there are gemm<float, 32>, gemm<box<int,2>,3>"):
+        found["gemm"]
+
+
+def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
+    """With all that these have; the same object each time it is asked for."""
+    kernel = module(cache).axpy_float
+
+    assert isinstance(kernel, CachedKernel)
+    assert module(cache).axpy_float is not kernel
+    assert kernel.__name__ == "axpy_float"
+    assert (len(kernel.key()), kernel.log, kernel.const_mem_size) == (64, "", 120)
+    assert ".entry axpy_float" in kernel.ptx()
+    assert {each.symbol for each in read_cubin(kernel.cubin()).kernels} == {"axpy_float", "axpy_double", "count"}
+
+
+# -- what is stored and counted -------------------------------------------------------------------------------
+
+
+def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
+    """However many of its kernels are asked for; another module object of the same source is a hit."""
+    found = module(cache)
+    for name in found:
+        found[name].compile()
+    assert (cache.info().entries, counts(cache)) == (1, (1, 0, 1))
+
+    module(cache).count.compile()
+    assert counts(cache) == (1, 1, 1)
+
+
+def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: KernelCache) -> None:
+    """The LTO-IR counts as one resolution, each kernel as one; a second module object finds all of them."""
+    found = module(cache, lazy=True)
+    found.axpy_float.compile()
+    assert (cache.info().entries, counts(cache)) == (2, (2, 0, 2))
+    assert [each.symbol for each in read_cubin(found.axpy_float.cubin()).kernels] == ["axpy_float"]
+
+    again = module(cache, lazy=True)
+    again.axpy_float.compile()
+    again.axpy_float.compile()
+    assert counts(cache) == (2, 2, 2)
+    assert again.axpy_float.cubin() == found.axpy_float.cubin()
+
+
+def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None:
+    """So that a cache can be filled ahead."""
+    source = SOURCE.replace("atomicAdd(&counter, 1); ns::pair.x += 1;", "")
+    module(cache, source, lazy=True).compile("sm_80")
+
+    assert cache.info().entries == 4
+    assert {each.target for each in cache.entries()} == {"sm_80"}
+
+
+def test_lto_or_direct_code_is_in_the_key(cache: KernelCache) -> None:
+    """As are the names, their order, and that it is a module; a kernel of a lazy module has a key of its own."""
+    single = cached_kernel(SAXPY, arch="sm_90", cache=cache)
+    modules = [
+        module(cache, SAXPY), module(cache, SAXPY, lazy=True), module(cache, SAXPY, names=["saxpy"]),
+        module(cache, SAXPY, names=["saxpy"], lazy=True), module(cache, names=NAMES), module(cache, names=NAMES[::-1]),
+    ]  # fmt: skip
+    kernels = [module(cache, lazy=True)[name] for name in ("axpy_float", "axpy_double")]
+
+    keys = [each.key() for each in (single, *modules, *kernels)]
+    assert len(set(keys)) == len(keys)
+    assert counts(cache) == (0, 0, 0), "asking for a key compiles nothing"
+
+
+def test_kernel_of_a_lazy_module_is_stored_under_the_key_it_tells(cache: KernelCache) -> None:
+    """key() before the compile names the entry that the compile stores."""
+    kernel = module(cache, lazy=True).axpy_float
+    wanted = kernel.key()
+    kernel.compile()
+
+    assert wanted in {each.key for each in cache.entries()}
+
+
+def test_every_option_of_the_source_reaches_lazy_kernels(cache: KernelCache) -> None:
+    """They have the module's key in theirs."""
+    keys = {
+        module(cache, lazy=True, **options).axpy_float.key()
+        for options in (
+            {},
+            {"fastmath": True},
+            {"defines": {"A": 1}},
+            {"max_registers": 32},
+            {"opt": 1},
+            {"std": "c++20"},
+        )
+    }
+    assert len(keys) == 6
+
+
+@each_way
+def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
+    """An edited header is compiled anew; the one before is found again when it comes back."""
+    header = tmp_path / "scale.h"
+    source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
+
+    def code_with(scale: int) -> bytes:
+        header.write_text(f"#define SCALE {scale}\n")
+        return module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)]).k.cubin()
+
+    first, second, third = code_with(2), code_with(3), code_with(2)
+
+    assert first == third != second
+    assert cache.info("process").compiles == (4 if lazy else 2)
+
+
+@each_way
+def test_second_process_compiles_nothing(tmp_path: Path, lazy: bool) -> None:
+    """Everything a launch must know comes from the store: parameters, types, variables, templates."""
+    code = f"""
+from numba_kcache import KernelCache, cached_module
+cache = KernelCache({str(tmp_path)!r})
+m = cached_module({SOURCE!r}, {NAMES[:3]!r}, {lazy}, arch="sm_90", cache=cache)
+print([[str(each) for each in m[name].params] for name in m], cache.info("process").compiles)
+"""
+    first, second = in_python(code), in_python(code)
+
+    assert first.split("]] ")[0] == second.split("]] ")[0]
+    assert (first.split()[-1], second.split()[-1]) == ("4" if lazy else "1", "0")
+
+
+def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCache) -> None:
+    """A kernel that was linked before is there; one that was not is an error that names it."""
+    module(cache, lazy=True).axpy_float.compile()
+    frozen = KernelCache(cache.directory, mode="frozen")
+
+    assert module(frozen, lazy=True).axpy_float.params
+    with pytest.raises(FrozenCacheError, match=r"\[axpy_double\]"):
+        module(frozen, lazy=True).axpy_double.compile()
+    with pytest.raises(FrozenCacheError):
+        module(frozen, SAXPY).compile()
+
+
+@each_way
+def test_module_that_cannot_be_keyed_runs_uncached(cache: KernelCache, lazy: bool) -> None:
+    """With a warning; compile() and strict=True refuse."""
+    source = 'extern "C" __global__ void k(int *x) { x[0] = sizeof(__TIME__); }'
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert module(cache, source, lazy=lazy).k.params
+    assert cache.info().entries == 0
+    with pytest.raises(UncacheableError, match="__TIME__"):
+        module(cache, source, lazy=lazy).k.compile()
+
+
+# -- variables ------------------------------------------------------------------------------------------------
+
+
+def test_variables_and_their_types_are_kept(cache: KernelCache) -> None:
+    """Names as the source has them, extents and elements as the compiler has them, also from the store."""
+    for _ in range(2):
+        found = module(cache)._artifact().variables
+        assert {(each.name, each.size_bytes, each.code, each.shape) for each in found} == {
+            ("coeffs", 120, "f8", (3, 5)),
+            ("table", 16, "f4", (4,)),
+            ("counter", 4, "i4", ()),
+            ("ns::pair", 8, "v2f4", ()),
+        }
+
+
+def test_kernel_that_writes_to_a_variable_is_not_linked_by_itself(cache: KernelCache) -> None:
+    """Another kernel would not see what it wrote. Constants, and what is not used, are no hindrance."""
+    found = module(cache, lazy=True)
+    found.axpy_float.compile()
+
+    with pytest.raises(OptionError, match=r"\[count\] by itself: it uses the variable (counter|ns::pair)") as caught:
+        found.count.compile()
+    assert "leave out lazy=True" in caught.value.hint
+
+
+def test_local_state_of_a_function_is_not_duplicated_either(cache: KernelCache) -> None:
+    """A static variable of a function that two kernels call is one variable."""
+    source = """
+__device__ int next() { static __device__ int n = 7; return n++; }
+extern "C" __global__ void a(int *x) { x[0] = next(); }
+extern "C" __global__ void b(int *x) { x[0] = next(); }"""
+    with pytest.raises(OptionError, match="it uses the variable"):
+        module(cache, source, lazy=True).a.compile()
+
+
+def test_what_the_compiler_keeps_in_variables_is_no_state(cache: KernelCache) -> None:
+    """Texts of printf, tables of sine, virtual tables: kernels that have them can be linked alone."""
+    source = r"""
+struct Base { __device__ virtual float f(float x) { return sinf(x); } };
+struct Other : Base { __device__ float f(float x) override { return x; } };
+extern "C" __global__ void k(float *x, int n) {
+    Base b; Other o; Base *p = n ? &b : &o;
+    x[0] = p->f(x[1]); printf("%f %d\n", sin((double)x[2]), n);
+}"""
+    assert module(cache, source, lazy=True).k.regs_per_thread > 0
+
+
+def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:
+    """Each kernel has a copy: there is not one variable to hand out."""
+    with pytest.raises(OptionError, match="the module is lazy") as caught:
+        module(cache, lazy=True).symbol("coeffs")
+    assert "leave out lazy=True" in caught.value.hint
+
+
+# -- the linker's list of kernels -----------------------------------------------------------------------------
+
+
+def test_kernel_whose_name_is_part_of_others_is_linked_alone(cache: KernelCache) -> None:
+    """nvJitLink's -kernels-used looks for the text anywhere in a name."""
+    kernels = ["axpy", "axpy_arg", "my_axpy"]
+    source = "\n".join(f'extern "C" __global__ void {name}(float *x) {{ x[0] += {len(name)}; }}' for name in kernels)
+    found = module(cache, source + "\nnamespace q { __global__ void axpy(int) {} }", lazy=True)
+
+    for name in kernels:
+        assert [each.symbol for each in read_cubin(found[name].cubin()).kernels] == [name]
+    assert [each.symbol for each in read_cubin(found["q::axpy"].cubin()).kernels] == ["_ZN1q4axpyEi"]
+
+
+def test_linker_that_knows_no_lists_of_patterns_still_serves(
+    cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plain name is tried where the exact one leaves the kernel out."""
+    from numba_kcache.toolchain import module_build
+
+    monkeypatch.setattr(module_build, "_USED", ("no such {}", "{}"))
+
+    assert module(cache, lazy=True).axpy_float.params
+
+
+# -- what is refused ------------------------------------------------------------------------------------------
+
+
+@each_way
+def test_unknown_entry_lists_those_there_are(cache: KernelCache, lazy: bool) -> None:
+    """At once where the names are known, at the first use where only the compiler knows them."""
+    named, unnamed = module(cache, names=["count"], lazy=lazy), module(cache, lazy=lazy)
+
+    with pytest.raises(EntryError, match=r"'axpy_float' of .*: there are count"):
+        named["axpy_float"]
+    with pytest.raises(EntryError, match=r"there are axpy_float, axpy_double, count"):
+        unnamed["nope"].compile()
+    with pytest.raises(AttributeError, match=r"there are axpy_float, axpy_double, count"):
+        _ = unnamed.nope
+    with pytest.raises(EntryError, match=r"'nope' in .*: the source has axpy_float, axpy_double, count") as caught:
+        module(cache, names=["count", "nope"], lazy=lazy).compile()
+    assert caught.value.hint == "correct names="
+    with pytest.raises(EntryError, match=r"cannot instantiate 'gemm<float>'"):
+        module(cache, names=["count", "gemm<float>"], lazy=lazy).compile()
+    assert not hasattr(unnamed, "_repr_html_")
+
+
+def test_module_without_kernels_is_said(cache: KernelCache) -> None:
+    """Also where there is only a template that nobody instantiates."""
+    with pytest.raises(EntryError, match="defines no __global__"):
+        module(cache, "__device__ int x;").compile()
+    with pytest.raises(EntryError, match="gemm is a template"):
+        module(cache, "template <class T> __global__ void gemm(T *x) {}", lazy=True).compile()
+
+
+def test_fault_of_the_source_is_the_compiler_s_word(cache: KernelCache) -> None:
+    """Whether names are given or not, and not only once."""
+    broken = SOURCE + "\nint f() { return nonsense; }"
+    for options in ({}, {"names": NAMES}, {"lazy": True}):
+        with pytest.raises(CompileError, match="nonsense"):
+            module(cache, broken, **options).compile()
+
+
+REFUSED = {
+    "one name": ({"names": "count"}, "it is not a list"),
+    "no name": ({"names": []}, "it names no kernel"),
+    "a name twice": ({"names": ["gemm<int, 1>", "gemm<int,1>"]}, "is there twice"),
+    "a number": ({"names": [3]}, "3 is not a name"),
+    "a name of cached_kernel": ({"name": "count"}, "a module has many kernels"),
+    "a signature": ({"signature": "int"}, "a module has many kernels"),
+    "lazy of another type": ({"lazy": 1}, "it is a int"),
+    "lazy with lto": ({"lazy": True, "lto": True}, "it is what a lazy module does"),
+    "lazy with link": ({"lazy": True, "link": ["a.cu"]}, "kernels that are linked alone do without it"),
+    "lazy with fast_compile": ({"lazy": True, "fast_compile": "max"}, "kernels that are linked alone do without it"),
+    "an unknown option": ({"fastmaths": True}, "does not take it"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_option_that_means_nothing_is_refused_at_once(cache: KernelCache, case: str) -> None:
+    """Before anything is compiled."""
+    options, why = REFUSED[case]
+    with pytest.raises(OptionError, match=why):
+        module(cache, **options)
+
+
+def test_lazy_needs_something_to_link_from(cache: KernelCache) -> None:
+    """PTX and cubins are refused when the module is made, a virtual target when it is asked for."""
+    for given in (compiled(SAXPY, "ptx").decode(), compiled(SAXPY)):
+        with pytest.raises(OptionError, match="nothing to link kernels from"):
+            module(cache, given, lazy=True)
+    with pytest.raises(OptionError, match="makes no PTX"):
+        module(cache, lazy=True).compile("compute_90")
+
+
+def test_python_kernel_is_no_module(cache: KernelCache) -> None:
+    """A Numba kernel is decorated with cached_kernel."""
+
+    def add(x, y):  # type: ignore[no-untyped-def]
+        x[0] = y[0]
+
+    with pytest.raises(OptionError, match="it is a Numba kernel"):
+        module(cache, add)
+
+
+# -- other sources --------------------------------------------------------------------------------------------
+
+
+def test_module_of_a_function_is_asked_once_and_not_before_its_use(cache: KernelCache) -> None:
+    """As a kernel's source is."""
+    asked = []
+
+    def source() -> str:
+        """Kernels."""
+        asked.append(1)
+        return SOURCE
+
+    found = module(cache, source)
+    assert (asked, found.__name__, found.__doc__) == ([], "source", "Kernels.")
+    assert len(found) == 3
+    assert found.count.params == ()
+    assert asked == [1]
+
+
+def test_module_of_a_path(cache: KernelCache, tmp_path: Path) -> None:
+    """A .cu file."""
+    (tmp_path / "many.cu").write_text(SOURCE)
+
+    assert len(module(cache, tmp_path / "many.cu", lazy=True)) == 3
+
+
+@pytest.mark.parametrize("output", ["ptx", "cubin", "ltoir"])
+def test_module_of_what_a_compiler_made(cache: KernelCache, output: str) -> None:
+    """PTX, a cubin, LTO-IR: only sizes of parameters are known."""
+    code = compiled(SOURCE, output, "sm_90", *(["-dlto"] if output == "ltoir" else []))
+    found = module(cache, code.rstrip(b"\0") if output == "ptx" else code)
+
+    assert set(found) == {"axpy_float", "axpy_double", "count"}
+    assert [each.size for each in found.axpy_double.params] == [8, 8, 8, 4]
+
+
+def test_lazy_module_of_ltoir(cache: KernelCache) -> None:
+    """What it is linked from was made before."""
+    found = module(cache, compiled(SAXPY + 'extern "C" __global__ void k() {}', "ltoir", "sm_90", "-dlto"), lazy=True)
+
+    assert [each.symbol for each in read_cubin(found.saxpy.cubin()).kernels] == ["saxpy"]
+
+
+def test_module_for_a_virtual_target_keeps_its_ptx(cache: KernelCache) -> None:
+    """Eager alone: what a device newer than the compiler is given."""
+    found = module(cache, names=NAMES)
+    found.compile("compute_90")
+
+    assert (found.cubin("compute_90"), ".entry axpy_float" in found.ptx("compute_90")) == (b"", True)
+
+
+def test_link_inputs_serve_an_eager_module(cache: KernelCache, tmp_path: Path) -> None:
+    """A function that another file defines."""
+    (tmp_path / "f.cu").write_text("__device__ int f(int x) { return x + 1; }")
+    source = '__device__ int f(int); extern "C" __global__ void k(int *x) { x[0] = f(x[0]); }'
+
+    assert module(cache, source, link=[str(tmp_path / "f.cu")]).k.params
+
+
+@each_way
+def test_module_and_its_kernels_pickle(cache: KernelCache, lazy: bool) -> None:
+    """By definition: what comes out is the same request."""
+    found = cached_module(SOURCE, names=NAMES, lazy=lazy, arch="sm_90")
+    again, kernel = pickle.loads(pickle.dumps((found, found.count)))
+
+    assert (list(again), again.lazy, again.key(), kernel.key()) == (NAMES, lazy, found.key(), found.count.key())
+    assert again.count is kernel
+    assert copy.copy(found).key() == found.key()
+
+
+@each_way
+def test_clear_makes_a_module_resolve_anew(cache: KernelCache, lazy: bool) -> None:
+    """Its kernels too, and it is compiled again."""
+    found = module(cache, lazy=lazy)
+    found.axpy_float.compile()
+    cache.clear()
+    assert cache.info().entries == 0
+    found.axpy_float.compile()
+
+    assert cache.info().entries == (2 if lazy else 1)

@@ -1,0 +1,123 @@
+"""Source functions with parameters: one kernel for each set of values."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.errors import OptionError
+from tests.support.compiling import SAXPY
+
+asked: list[tuple[Any, ...]] = []
+
+
+def fill(T: str = "float", TILE: int = 16, *, start: Any = 0) -> str:
+    """Fills."""
+    asked.append((T, TILE, start))
+    return f'extern "C" __global__ void fill({T} *x) {{ x[threadIdx.x] = SCALE * {TILE} + ({T}){start!r}; }}'
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> KernelCache:
+    asked.clear()
+    return KernelCache(tmp_path / "cache", durability="none")
+
+
+def template(cache: KernelCache, **options: Any) -> Any:
+    return cached_kernel(fill, arch="sm_90", cache=cache, **{"defines": {"SCALE": 2}, **options})
+
+
+def test_template_itself_uses_the_defaults(cache: KernelCache) -> None:
+    """And its function is not asked before it is used, then once."""
+    kernel = template(cache)
+    assert asked == []
+    kernel.compile()
+    kernel.compile()
+
+    assert kernel.params[0].c_type == "float*"
+    assert asked == [("float", 16, 0)]
+
+
+def test_instance_has_the_source_for_its_values(cache: KernelCache) -> None:
+    """Values that are not given are the defaults; each source is stored once."""
+    kernel = template(cache)
+    double = kernel.instantiate(T="double", TILE=32)
+    double.compile()
+
+    assert (double.params[0].c_type, double.__name__, double.__doc__) == ("double*", "fill", "Fills.")
+    assert asked == [("double", 32, 0)]
+    assert len({kernel.key(), double.key(), kernel.instantiate(TILE=32).key()}) == 3
+    assert kernel.instantiate().key() == kernel.key()
+
+
+def test_same_values_are_the_same_kernel_and_equal_values_of_other_types_are_not(cache: KernelCache) -> None:
+    """`16` and `16.0` print otherwise, as do `0.0` and `-0.0`; the order in which values are given does not count."""
+    kernel = template(cache)
+    made = [kernel.instantiate(start=value) for value in (0, False, 0.0, -0.0, (1, 0), (True, False))]
+
+    assert len({id(each) for each in made}) == 6
+    assert kernel.instantiate(start=0, T="float") is kernel.instantiate(T="float", start=0) is made[0]
+    assert kernel.instantiate(TILE=16) is kernel.instantiate()
+
+
+def test_macros_are_keyed_by_value(cache: KernelCache) -> None:
+    """`defines` of a template reaches its instances."""
+    keys = {template(cache, defines={"SCALE": value}).instantiate(TILE=8).key() for value in (1, 2, "3", None)}
+    assert len(keys) == 4
+
+
+def test_instances_share_the_store(cache: KernelCache) -> None:
+    """Another template object finds what this one compiled."""
+    template(cache).instantiate(TILE=4).compile()
+    template(cache).instantiate(TILE=4).compile()
+
+    assert (cache.info("process").compiles, cache.info("process").hits) == (1, 1)
+
+
+def test_instance_pickles(cache: KernelCache) -> None:
+    """With the source it stands for."""
+    instance = cached_kernel(fill, arch="sm_90", defines={"SCALE": 2}).instantiate(TILE=4)
+
+    assert pickle.loads(pickle.dumps(instance)).key() == instance.key()
+
+
+def test_wrong_values_are_refused_at_once(cache: KernelCache) -> None:
+    """An unknown name lists the parameters; a value that cannot be told from others is none."""
+    kernel = template(cache)
+    with pytest.raises(OptionError, match=r"with S=1: its parameters are T, TILE, start"):
+        kernel.instantiate(S=1)
+    with pytest.raises(OptionError, match="unhashable"):
+        kernel.instantiate(start=[1])
+    assert asked == []
+    with pytest.raises(OptionError, match="only a function that returns source has values"):
+        cached_kernel(SAXPY).instantiate(T="float")
+    with pytest.raises(OptionError, match="its parameters are none"):
+        cached_kernel(lambda: SAXPY, kind="cuda").instantiate(T="float")
+
+
+def required(T) -> str:  # type: ignore[no-untyped-def]
+    return str(T)
+
+
+def any_number(*T: str) -> str:
+    return str(T)
+
+
+def any_name(**T: str) -> str:
+    return str(T)
+
+
+def by_place(T: str = "float", /) -> str:
+    return T
+
+
+@pytest.mark.parametrize("function", [required, any_number, any_name, by_place])
+def test_function_that_cannot_be_asked_is_refused_when_it_is_decorated(function: Callable[..., str]) -> None:
+    """Each parameter has a default and a name."""
+    with pytest.raises(OptionError, match="for its source"):
+        cached_kernel(function)
