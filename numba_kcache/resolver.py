@@ -619,8 +619,19 @@ def process_resolver() -> Resolver:
                 settings = read_settings(_overrides)
                 set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
+                for make in _registered.values():
+                    _process.mount(make(settings))
                 _process.events.subscribe(process_listeners.tell)
     return _process
+
+
+_registered: dict[str, Callable[[Settings], Tier]] = {}
+
+
+def register(name: str, make: Callable[[Settings], Tier]) -> None:
+    """Have the process's cache ask a tier under whichever settings it will have."""
+    with _process_lock:
+        _registered[name] = make
 
 
 def configure_process(overrides: Mapping[str, Any]) -> Settings:
