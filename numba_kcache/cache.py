@@ -20,7 +20,7 @@ from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
 from .observe.statistics import KEY_DIGITS
-from .resolver import Resolver, configure_process, process_resolver
+from .resolver import Resolver, configure_process, process_listeners, process_resolver
 from .settings import default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
@@ -210,6 +210,13 @@ class _ProcessCache(KernelCache):
 
     def __reduce__(self) -> Any:
         return "_PROCESS_CACHE"
+
+    def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
+
+        What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
+        """
+        return process_listeners.subscribe(callback)
 
 
 _PROCESS_CACHE = _ProcessCache()

@@ -54,6 +54,7 @@ class Settings(NamedTuple):
     debug_launches: bool = False
     log_level: str = "warning"
     tiers: tuple[TierAddress, ...] = ()
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -159,6 +160,7 @@ SETTINGS = (
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 
@@ -232,8 +234,22 @@ def default_directory() -> str | None:
 
 
 def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """Those of the environment variables `names` that are set."""
+    """Those of the environment variables `names` that are set.
+
+    Mostly none is: CPython's own table is asked for that, where it is what it was, for each name that is not there
+    costs `os.environ` two exceptions.
+    """
+    table = getattr(os.environ, "_data", None)
+    if type(table) is dict and table and type(next(iter(table))) is bytes:
+        encoded = _encoded.get(names)
+        if encoded is None:
+            encoded = _encoded[names] = frozenset(map(os.fsencode, names))
+        if encoded.isdisjoint(table):
+            return {}
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+_encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def site_directories() -> tuple[str, ...]:
