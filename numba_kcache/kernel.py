@@ -165,7 +165,7 @@ class CachedKernel(Launchable):
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            key = resolution.key or self._unkeyed()
             entry = self._pick(resolution.artifact)
             loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
@@ -183,6 +183,9 @@ class CachedKernel(Launchable):
             found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
+
+    def _unkeyed(self) -> str:
+        return f"uncached {next(_UNCACHED)}"
 
     # -- resolving ----------------------------------------------------------------------------------
 
