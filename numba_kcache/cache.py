@@ -7,6 +7,7 @@ Not here    What the verbs do (resolver, store): they are called from here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,6 +89,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
+            tiers=tuple(each.shown for each in resolver.settings.tiers),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -174,6 +176,18 @@ class KernelCache:
             report=stored.payloads.get("report", b""),
         )
 
+    def report(self) -> str:
+        """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
+        from .observe.page import Kernel, page
+
+        def kernels(by: Order) -> list[Kernel]:
+            return [
+                Kernel(each.key, ", ".join(each.kernels), each.target, each.size_bytes, each.compile_time_s, each.hits)
+                for each in self.listing(by, 12)
+            ]
+
+        return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
+
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
         self.resolver.save_counts()
@@ -216,6 +230,7 @@ entries = _PROCESS_CACHE.entries
 listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
+report = _PROCESS_CACHE.report
 verify = _PROCESS_CACHE.verify
 subscribe = _PROCESS_CACHE.subscribe
 

@@ -27,7 +27,7 @@ class CacheInfo(NamedTuple):
         compile_time_s: Seconds spent compiling.
         load_time_s: Seconds spent reading, verifying and loading what came from a store.
         time_saved_s: Compile time of what came from a store, less the time to load it.
-        tiers: Stores behind the local directory.
+        tiers: Stores behind the local directory, as they were written, without secrets.
     """
 
     scope: str
@@ -45,7 +45,7 @@ class CacheInfo(NamedTuple):
     compile_time_s: float
     load_time_s: float
     time_saved_s: float
-    tiers: tuple[Any, ...] = ()
+    tiers: tuple[str, ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -68,8 +68,8 @@ class CacheInfo(NamedTuple):
         found = []
         if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
             found.append(
-                f"only {self.hit_rate:.0%} were served from the cache: `numba-kcache report FILE.html` shows why the "
-                "others missed"
+                f"only {self.hit_rate:.0%} were served from the cache: the reasons of the misses, in "
+                "`numba-kcache report FILE.html`, say what to keep as it is between runs"
             )
         if self.evictions:
             found.append(
@@ -120,7 +120,7 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *((("tiers", ", ".join(map(str, self.tiers))),) if self.tiers else ()),
+            *((("tiers", ", ".join(self.tiers)),) if self.tiers else ()),
         )
 
 
@@ -131,7 +131,9 @@ _FEW = 20
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
 
 
-def cache_info(scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int) -> CacheInfo:
+def cache_info(
+    scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int, tiers: tuple[str, ...]
+) -> CacheInfo:
     """The info of these counts."""
     return CacheInfo(
         scope=scope,
@@ -149,6 +151,7 @@ def cache_info(scope: str, counts: Counts, *, directory: str, entries: int, size
         compile_time_s=counts.compile_time_s,
         load_time_s=counts.load_time_s,
         time_saved_s=counts.time_saved_s,
+        tiers=tiers,
     )
 
 
