@@ -7,6 +7,7 @@ Not here    What the verbs do (resolver, store): they are called from here.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,6 +42,15 @@ class KernelCache:
     def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+        self._given = {"max_size_bytes": max_size_bytes, **settings}
+
+    def __reduce__(self) -> Any:
+        """Another process gets a cache of the same directory and settings; this one's counts stay here."""
+        return functools.partial(KernelCache, self.directory or None, **self._given), ()
+
+    def __deepcopy__(self, memo: Any) -> KernelCache:
+        """The cache itself: a copied kernel uses it as well."""
+        return self
 
     @property
     def resolver(self) -> Resolver:
@@ -89,7 +99,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
-            tiers=tuple(each.shown for each in resolver.settings.tiers),
+            tiers=resolver.tier_reports(),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -211,6 +221,9 @@ class _ProcessCache(KernelCache):
 
     def __init__(self) -> None:
         self._resolver = None
+
+    def __reduce__(self) -> Any:
+        return "_PROCESS_CACHE"
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; call the result to end it.

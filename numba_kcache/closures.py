@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .inputs.closure import Closure, closure_from_json, closure_to_json, closure_value
 from .inputs.closure_check import Match, check_closure
-from .inputs.include_search import Search, Tree
+from .inputs.include_search import Place, Search, Tree
 from .jobs import HeaderQuestion, Learned
 from .keys.components import Component, component, derive
 from .model.artifact import Artifact
@@ -98,6 +98,7 @@ def compile_and_learn(
     from .inputs.doubt import Uncapturable  # a lookup goes without what only a compile needs
     from .inputs.header_trace import read_trace
     from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
+    from .inputs.open_watch import OpenWatch
     from .inputs.tree_scans import save_scans, tree_scans
     from .toolchain.nvrtc import nvrtc_version
     from .toolchain.time_trace import time_trace
@@ -112,12 +113,18 @@ def compile_and_learn(
     ]
     closures: list[Closure | None] = []
     with time_trace(nvrtc_version()) as trace:
-        artifact = build(trace)
-        for question, survey in zip(questions, surveys, strict=True):
+        watches = [] if trace else [OpenWatch(survey) for survey in surveys]
+        try:
+            artifact = build(trace)
+            unread = [watch.unread() for watch in watches] or [frozenset[Place]()] * len(surveys)
+        finally:
+            for watch in watches:
+                watch.close()
+        for question, survey, unopened in zip(questions, surveys, unread, strict=True):
             if trace is not None and question.of not in trace.of:  # not needed after all, as Numba's own library
                 closures.append(None)
                 continue
-            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None)
+            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None, unopened)
             if isinstance(closure, Uncapturable):
                 where = f" in {closure.path}" if closure.path else ""
                 return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")

@@ -50,6 +50,7 @@ class Job(NamedTuple):
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
+        file: The file that defines the kernel; "" for none.
     """
 
     label: str
@@ -61,6 +62,7 @@ class Job(NamedTuple):
     uncacheable: str = ""
     strict: bool = False
     headers: tuple[HeaderQuestion, ...] = ()
+    file: str = ""
 
 
 class HeaderQuestion(NamedTuple):
@@ -216,7 +218,13 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
         uncacheable=uncacheable,
         strict=plan.strict,
         headers=headers,
+        file=definition.origin.path,
     )
+
+
+def rests_on_text(plan: SourcePlan) -> bool:
+    """Whether a job of the plan follows from text, target and environment alone: then it can be made ahead of use."""
+    return not (plan.link or plan.depends or plan.options.lineinfo or plan.options.debug)
 
 
 def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, name: str) -> Job:

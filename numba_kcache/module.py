@@ -9,7 +9,7 @@ Not here    How a module is compiled and a kernel linked (toolchain.module_build
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,14 @@ class ModuleKernel(CachedKernel):
             return artifact.entries[0]
         return artifact.entry(self._name, self._of._whole._plan.definition.label)
 
-    def _resolve(self, target: Target, through: Target | None, *others: Target) -> Resolution:
-        whole = self._of._whole._resolve(target, through, *others)
+    def _resolve(
+        self,
+        target: Target,
+        through: Target | None,
+        others: Iterable[Target] = (),
+        stand_ins: Iterable[Target] = (),
+    ) -> Resolution:
+        whole = self._of._whole._resolve(target, through, others, stand_ins)
         self._resolver().users.add(self)
         if not self._of.lazy:
             self._pick(whole.artifact)  # compile() too says that there is no such kernel

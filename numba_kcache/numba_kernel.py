@@ -375,7 +375,7 @@ class NumbaKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        return NumbaKernel, (self._thing, {name: value for name, value in self._options.items() if name != "cache"})
+        return NumbaKernel, (self._thing, self._options)
 
 
 class _Configured:
@@ -412,12 +412,16 @@ class _Configured:
             launcher, loaded, options = kernel._on_device(types)
         except Uncached:
             return self._numba
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=kernel.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=kernel.__name__)
         loaded.allow_shared(shape.shared_bytes)
         if options:
             options.check(shape, loaded, kernel.__name__)
         if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
             return self._numba
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, self._stream)
+        if over_grids is not None:
+            kernel._keep_row(self._config, loaded.live, limits.grid, over_grids)
         launch = self._by_types[types] = launcher.bind(shape, self._stream)
         return launch
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .ahead import Read, ReadAhead
 from .errors import FrozenCacheError, KCacheError, UncacheableError
 from .jobs import CUDA_SOURCE, HeaderQuestion, Job, Learned
 from .keys.components import Component, component, derive
@@ -40,13 +41,15 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from .store.manifest import Variant
     from .store.memory import MemoryStore
     from .tiers.chain import Chain, CheckedTier
-    from .tiers.tier import Tier
+    from .tiers.tier import Tier, TierReport
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
 _NO_KEY = "0" * 64
+_LOOKING = ("readwrite", "readonly", "frozen")
+"""Modes in which what is stored is served."""
 
 
 class Resolution(NamedTuple):
@@ -68,6 +71,20 @@ class Resolution(NamedTuple):
     def is_stored(self) -> bool:
         """Whether it came from a store."""
         return self.source in ("disk", "tier", "waited")
+
+
+class Expected(NamedTuple):
+    """A job that was made and keyed ahead of its first use.
+
+    Args:
+        job: What is expected to be wanted.
+        made_by: The compilers' components that its key holds; another object where they were asked for anew.
+        key: Its key.
+    """
+
+    job: Job
+    made_by: tuple[Component, ...]
+    key: str
 
 
 class Resolver:
@@ -93,8 +110,10 @@ class Resolver:
                 self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
+        writes = settings.mode not in ("off", "readonly", "frozen")
+        self.ahead = ReadAhead(self.local, reads=settings.mode in _LOOKING, writes=writes)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        weakref.finalize(self, _save, self.statistics, self.local, settings.mode)
+        weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
@@ -107,8 +126,7 @@ class Resolver:
         notices: it stores under what really made the code.
         """
         if self.settings.mode != "off":
-            if self.toolchain.is_known(*wanted):
-                self._made_by[wanted] = self._ask_toolchain(*wanted)
+            self._made_by_known(wanted)
             self.local.get(_NO_KEY)
 
     def mount(self, tier: Tier) -> None:
@@ -118,6 +136,37 @@ class Resolver:
         if not isinstance(self.store, Chain):
             self.store = Chain(self.local, (), self.events.emit)
         self.store.mount(tier)
+
+    def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:
+        """The compilers' components, where finding them means no more than looking at the record."""
+        if wanted not in self._made_by and self.toolchain.is_known(*wanted):
+            self._made_by[wanted] = self._ask_toolchain(*wanted)
+        return self._made_by.get(wanted)
+
+    def read_ahead(self, file: str, label: str, most: int) -> list[Read]:
+        """Read the artifacts that a kernel led to last time, newest first; for decorations.
+
+        Args:
+            file: The file that defines the kernel.
+            label: What people call it.
+            most: How many are worth it.
+        """
+        return self.ahead.expect(file, label, self._read, most)
+
+    def key_ahead(self, job: Job) -> Expected | None:
+        """Key a job before its first use; None where that would have to look for compilers, or at headers."""
+        if job.uncacheable or job.headers or self.settings.mode not in _LOOKING:
+            return None
+        made_by = self._made_by_known((job.libraries, job.distributions))
+        return None if made_by is None else Expected(job, made_by, derive(job.components + made_by))
+
+    def resolve_expected(self, expected: Expected) -> Resolution | None:
+        """What was read ahead for a job that is wanted now; None where it is not there, or other compilers are."""
+        job, made_by, key = expected
+        if self._made_by.get((job.libraries, job.distributions)) is not made_by or key in self._memory:
+            return None
+        read = self.ahead.take(key)
+        return None if read is None else self._hit(job, key, read.artifact, "disk", read.read_time_s)
 
     # -- keys ---------------------------------------------------------------------------------------
 
@@ -164,7 +213,7 @@ class Resolver:
         if job.uncacheable:
             return self._uncached(job)
         components = self.components(job)
-        looks = self.settings.mode not in ("off", "refresh", "verify")
+        looks = self.settings.mode in _LOOKING
         if looks:
             found = self._find(job, components, others, stand_ins)
             if found is not None:
@@ -259,6 +308,9 @@ class Resolver:
             artifact = self._memory.get(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, "memory", 0.0)
+            read = self.ahead.take(key) if tier is None else None
+            if read is not None:
+                return self._hit(job, key, read.artifact, source, read.read_time_s)
             artifact = self._read(key, tier)
         else:
             artifact = None
@@ -293,6 +345,7 @@ class Resolver:
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self._emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)
@@ -335,6 +388,7 @@ class Resolver:
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             self.store_artifact(actual, learned, artifact, key)
+            self.ahead.learn(job.file, job.label, key, artifact)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
@@ -404,15 +458,20 @@ class Resolver:
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
+        self.ahead.forget()
         self.toolchain.forget()
         self._made_by.clear()
         for kernel in list(self.users):
             kernel.forget()
         self.loader.forget()
 
+    def tier_reports(self) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one."""
+        return () if self.store is self.local else self.store.reports()  # type: ignore[union-attr]
+
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
-        _save(self.statistics, self.local, self.settings.mode)
+        _save(self.statistics, self.local, self.settings.mode, self.ahead)
 
     def lifetime(self) -> Counts:
         """What was counted in all processes since the cache began, this one included."""
@@ -505,7 +564,8 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
+def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str, ahead: ReadAhead) -> None:
+    ahead.save()
     unsaved = statistics.take_unsaved()
     if unsaved and mode not in ("off", "readonly", "frozen"):
         store.counters.add(unsaved)

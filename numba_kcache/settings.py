@@ -234,8 +234,22 @@ def default_directory() -> str | None:
 
 
 def variables(names: tuple[str, ...]) -> dict[str, str]:
-    """Those of the environment variables `names` that are set."""
+    """Those of the environment variables `names` that are set.
+
+    Mostly none is: CPython's own table is asked for that, where it is what it was, for each name that is not there
+    costs `os.environ` two exceptions.
+    """
+    table = getattr(os.environ, "_data", None)
+    if type(table) is dict and table and type(next(iter(table))) is bytes:
+        encoded = _encoded.get(names)
+        if encoded is None:
+            encoded = _encoded[names] = frozenset(map(os.fsencode, names))
+        if encoded.isdisjoint(table):
+            return {}
     return {name: os.environ[name] for name in names if name in os.environ}
+
+
+_encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
 def site_directories() -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class CacheInfo(NamedTuple):
         compile_time_s: Seconds spent compiling.
         load_time_s: Seconds spent reading, verifying and loading what came from a store.
         time_saved_s: Compile time of what came from a store, less the time to load it.
-        tiers: Stores behind the local directory, as they were written, without secrets.
+        tiers: What was seen in this process of each store behind the local directory (`tiers.tier.TierReport`).
     """
 
     scope: str
@@ -45,7 +45,7 @@ class CacheInfo(NamedTuple):
     compile_time_s: float
     load_time_s: float
     time_saved_s: float
-    tiers: tuple[str, ...] = ()
+    tiers: tuple[Any, ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -84,7 +84,7 @@ class CacheInfo(NamedTuple):
         """Every figure under its name, and the advice."""
         names = ("hit_rate", "avg_compile_time_s", "avg_load_time_s", "advice")
         derived = {name: getattr(self, name) for name in names}
-        return {**self._asdict(), **derived}
+        return {**self._asdict(), "tiers": [each._asdict() for each in self.tiers], **derived}
 
     def __str__(self) -> str:
         rows = self._rows()
@@ -120,7 +120,7 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *((("tiers", ", ".join(self.tiers)),) if self.tiers else ()),
+            *(("tier", f"{each.name}: {each.hits} hits, {each.errors} errors in this process") for each in self.tiers),
         )
 
 
@@ -132,7 +132,7 @@ _SCOPES = {"lifetime": "all processes since the cache began", "process": "this p
 
 
 def cache_info(
-    scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int, tiers: tuple[str, ...]
+    scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int, tiers: tuple[Any, ...]
 ) -> CacheInfo:
     """The info of these counts."""
     return CacheInfo(

@@ -15,6 +15,7 @@ import errno
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from ..model.event import Emit, Event, EventKind, trouble
@@ -196,19 +197,20 @@ class DiskStore:
             return True
         return layers.spare is not None and layers.spare.put_encoded(key, data)
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant`, which has a `"key"`, in front of those of `family`; whether it was stored."""
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
         require_key(family)
         if self.readonly:
             return False
         self.layers.settle()
         if self.layers.spare is not None:
-            return self.layers.spare.add_variant(family, variant)
+            return self.layers.spare.add_variant(family, *variants)
         with self.layers.locks().turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
             before = self._read_variants(family)
-            if before[:1] == [variant]:
+            after = reduce(merge, variants, before)
+            if after == before:
                 return True
-            header: Header = {"variants": merge(before, variant)}
+            header: Header = {"variants": after}
             return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from .entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_sizes, require_key
@@ -60,13 +61,11 @@ class MemoryStore:
         manifest = self._read(MANIFEST, family)
         return variants_of(manifest.header) if manifest is not None else []
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant` in front of those of `family`; whether it was stored."""
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants` in front of those of `family`, the last foremost; whether it was stored."""
         with self._mutex:
-            variants = merge(self.get_manifest(family), variant)
-            return self._write(
-                MANIFEST, family, encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
-            )
+            header = {"variants": reduce(merge, variants, self.get_manifest(family))}
+            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""

@@ -47,21 +47,24 @@ NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
     params=[
         "trace",
         "scan",
+        "watch",
         pytest.param(
             "nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
         ),
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
-    """What tells the headers: the trace of NVRTC 13, a scanner alone, or NVRTC 12.9 and thus the scanner."""
+    """What tells the headers: the trace of NVRTC 13, a scanner alone or with a watch on what is opened, or NVRTC 12.9
+    and thus the latter."""
     return str(request.param)
 
 
 def compiled(project: Project, how: str) -> tuple[bytes | None, TraceResult | None]:
     """What the compiler makes of the project, and the trace as far as there is one."""
     code, log, trace = project.compile(NVRTC_12 if how == "nvrtc12" else "")
+    project.watched_under = {"nvrtc12": NVRTC_12, "watch": library_path()}.get(how, "")
     assert code or "cannot open source file" in log, log
-    return code, None if how == "scan" else trace
+    return code, trace if how == "trace" else None
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)

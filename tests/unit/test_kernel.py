@@ -243,16 +243,21 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(again)).key() == kernel.key()
 
 
-def test_kernel_of_a_cache_pickles_without_it(cache: KernelCache) -> None:
-    """A cache is this process's; the kernel that comes back uses the process's own."""
+def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
+    """By directory and settings: in another process it finds there what this one stored; a copy shares the cache."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()
 
+    assert copy.deepcopy(kernel)._cache is cache
     again = pickle.loads(pickle.dumps(kernel))
     again.compile()
 
     assert again.key() == kernel.key()
-    assert counts(cache)[0] == numba_kcache.info("process").compiles == 1
+    assert again._cache.directory == cache.directory
+    assert again._cache.resolver.settings == cache.resolver.settings
+    assert again._cache.info("process").hits == 1
+    assert numba_kcache.info("process").compiles == numba_kcache.info("process").hits == 0
+    assert pickle.loads(pickle.dumps(numba_kcache.info)) == numba_kcache.info
 
 
 # -- threads --------------------------------------------------------------------------------------------------
