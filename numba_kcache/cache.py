@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import CachedKernel, make_kernel
@@ -25,6 +25,9 @@ from .resolver import Resolver, configure_process, process_listeners, process_re
 from .settings import default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
+
+if TYPE_CHECKING:
+    from .doctor import Diagnosis
 
 
 class KernelCache:
@@ -198,6 +201,12 @@ class KernelCache:
 
         return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
 
+    def doctor(self) -> Diagnosis:
+        """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
+        from .doctor import examine
+
+        return examine(self.resolver, self.info())
+
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
         self.resolver.save_counts()
@@ -244,6 +253,7 @@ listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
 report = _PROCESS_CACHE.report
+doctor = _PROCESS_CACHE.doctor
 verify = _PROCESS_CACHE.verify
 subscribe = _PROCESS_CACHE.subscribe
 

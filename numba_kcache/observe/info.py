@@ -84,7 +84,7 @@ class CacheInfo(NamedTuple):
         """Every figure under its name, and the advice."""
         names = ("hit_rate", "avg_compile_time_s", "avg_load_time_s", "advice")
         derived = {name: getattr(self, name) for name in names}
-        return {**self._asdict(), "tiers": [each._asdict() for each in self.tiers], **derived}
+        return {**self._asdict(), "tiers": tuple(each._asdict() for each in self.tiers), **derived}
 
     def __str__(self) -> str:
         rows = self._rows()
