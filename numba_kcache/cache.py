@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
+    from .doctor import Diagnosis
     from .observe.explain import Explanation
     from .store.tree import Found
     from .tiers.bundle import BundleReport
@@ -105,6 +107,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
+            tiers=resolver.tier_reports(),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -193,6 +196,24 @@ class KernelCache:
             why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
             raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
         return found[0]
+
+    def report(self) -> str:
+        """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
+        from .observe.page import Kernel, page
+
+        def kernels(by: Order) -> list[Kernel]:
+            return [
+                Kernel(each.key, ", ".join(each.kernels), each.target, each.size_bytes, each.compile_time_s, each.hits)
+                for each in self.listing(by, 12)
+            ]
+
+        return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
+
+    def doctor(self) -> Diagnosis:
+        """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
+        from .doctor import examine
+
+        return examine(self.resolver, self.info())
 
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
@@ -332,6 +353,8 @@ entries = _PROCESS_CACHE.entries
 listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
+report = _PROCESS_CACHE.report
+doctor = _PROCESS_CACHE.doctor
 verify = _PROCESS_CACHE.verify
 explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe
