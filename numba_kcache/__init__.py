@@ -9,7 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, entries, explain, info, print_info, prune, subscribe, verify
+    from .cache import (
+        KernelCache,
+        clear,
+        configure,
+        entries,
+        explain,
+        export_bundle,
+        import_bundle,
+        info,
+        print_info,
+        prune,
+        register_bundle,
+        subscribe,
+        verify,
+    )
     from .errors import (
         ArgumentError,
         BundleError,
@@ -36,10 +50,12 @@ if TYPE_CHECKING:
     from .observe.explain import Explanation
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
+    from .tiers.bundle import BundleReport
 
 _HOMES = {
     "cache": (
-        "KernelCache", "clear", "configure", "entries", "explain", "info", "print_info", "prune", "subscribe", "verify",
+        "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
+        "print_info", "prune", "register_bundle", "subscribe", "verify",
     ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
@@ -55,6 +71,7 @@ _HOMES = {
     "observe.explain": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
+    "tiers.bundle": ("BundleReport",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -62,6 +79,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "ArgumentError",
     "BundleError",
+    "BundleReport",
     "CacheInfo",
     "CachedKernel",
     "CachedModule",
@@ -94,10 +112,13 @@ __all__ = [
     "configure",
     "entries",
     "explain",
+    "export_bundle",
+    "import_bundle",
     "info",
     "install",
     "print_info",
     "prune",
+    "register_bundle",
     "subscribe",
     "uninstall",
     "verify",

@@ -131,6 +131,16 @@ def compile_and_learn(
     return artifact, Learned(_components(closures, paths), variant)
 
 
+def without_stats(variant: Variant) -> Variant:
+    """The variant for other machines: without the inodes and times of this one, which say nothing there."""
+    closures = variant.get("closures")
+    if not isinstance(closures, list):
+        return variant
+    read = [None if each is None else closure_from_json(each) for each in closures]
+    bare = [each and each._replace(files=tuple(file._replace(stat=None) for file in each.files)) for each in read]
+    return {**variant, "closures": _to_json(bare)}
+
+
 def _components(closures: Sequence[Closure | None], paths: Sequence[str]) -> tuple[Component, ...]:
     values = [closure and closure_value(closure) for closure in closures]
     found = (component("headers", values[0] if len(values) == 1 else values),)

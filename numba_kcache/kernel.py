@@ -26,6 +26,8 @@ from .inputs.source import (
     template_defaults,
 )
 from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
+from .keys.components import Component
+from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
@@ -49,6 +51,7 @@ _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = (*SOURCE_KINDS, "numba")
+_ANY = Target(9, 0)
 
 _READ_AHEAD = 2
 """Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
@@ -162,7 +165,7 @@ class CachedKernel(Launchable):
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            key = resolution.key or self._unkeyed()
             entry = self._pick(resolution.artifact)
             loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
@@ -180,6 +183,9 @@ class CachedKernel(Launchable):
             found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
+
+    def _unkeyed(self) -> str:
+        return f"uncached {next(_UNCACHED)}"
 
     # -- resolving ----------------------------------------------------------------------------------
 
@@ -272,6 +278,10 @@ class CachedKernel(Launchable):
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for."""
+        return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""

@@ -41,6 +41,13 @@ class ModuleKernel(CachedKernel):
         if not module.lazy:
             self._resolved = whole._resolved
 
+    def _read_ahead(self) -> None:
+        """Nothing: the module as a whole was read ahead."""
+
+    def _unkeyed(self) -> str:
+        """One name for what all kernels of an eager module share, and with it the module's variables."""
+        return super()._unkeyed() if self._of.lazy else self._of._whole.unkeyed
+
     def _pick(self, artifact: Artifact) -> Entry:
         if self._of.lazy:
             return artifact.entries[0]
@@ -85,6 +92,15 @@ class ModuleKernel(CachedKernel):
 
 class _Whole(CachedKernel):
     """All of a module as one thing to resolve."""
+
+    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
+        super().__init__(thing, plan, options)
+        self.unkeyed = self._unkeyed()
+
+    def forget(self) -> None:
+        """Resolve anew at the next use."""
+        super().forget()
+        self.unkeyed = self._unkeyed()
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         if target.virtual and self._plan.module and self._plan.module.lazy:

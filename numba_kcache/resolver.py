@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from .store.manifest import Variant
     from .store.memory import MemoryStore
     from .tiers.chain import Chain, CheckedTier
-    from .tiers.tier import Tier
+    from .tiers.tier import Tier, TierReport
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
@@ -545,6 +545,10 @@ class Resolver:
             kernel.forget()
         self.loader.forget()
 
+    def tier_reports(self) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one."""
+        return () if self.store is self.local else self.store.reports()  # type: ignore[union-attr]
+
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
         _save(self.statistics, self.local, self.settings.mode, self.ahead)
@@ -619,8 +623,19 @@ def process_resolver() -> Resolver:
                 settings = read_settings(_overrides)
                 set_log_level(settings.log_level)
                 _process = Resolver(settings, settings.directory or default_directory())
+                for make in _registered.values():
+                    _process.mount(make(settings))
                 _process.events.subscribe(process_listeners.tell)
     return _process
+
+
+_registered: dict[str, Callable[[Settings], Tier]] = {}
+
+
+def register(name: str, make: Callable[[Settings], Tier]) -> None:
+    """Have the process's cache ask a tier under whichever settings it will have."""
+    with _process_lock:
+        _registered[name] = make
 
 
 def configure_process(overrides: Mapping[str, Any]) -> Settings:

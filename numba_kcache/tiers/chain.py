@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeVar
 
 from ..model.event import Emit, Event, EventKind
@@ -91,12 +92,12 @@ class CheckedTier:
         """Hand an entry on."""
         self._given(len(data), lambda: self.tier.put_entry(key, data))
 
-    def add_variant(self, family: str, variant: Variant) -> None:
-        """Put `variant` in front of those of `family`. Of two that do so at once one may be lost: a miss, later."""
+    def add_variant(self, family: str, *variants: Variant) -> None:
+        """As the local store's. Of two that do so at once one may be lost: a miss, later."""
         before = self.get_manifest(family)
-        if before[:1] != [variant]:
-            header = {"variants": merge(before, variant)}
-            data = encode_entry(StoredEntry(family, header, {}), MANIFEST)
+        after = reduce(merge, variants, before)
+        if after != before:
+            data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
             self._given(len(data), lambda: self.tier.put_manifest(family, data))
 
     def report(self) -> TierReport:
@@ -149,8 +150,9 @@ class Chain:
         self.tiers = tuple(CheckedTier(tier, local, emit) for tier in tiers)
 
     def mount(self, tier: Tier) -> None:
-        """Ask one more tier, before the others."""
-        self.tiers = (CheckedTier(tier, self.local, self._emit), *self.tiers)
+        """Ask one more tier, before the others, in place of one of the same name."""
+        others = (each for each in self.tiers if each.tier.name != tier.name)
+        self.tiers = (CheckedTier(tier, self.local, self._emit), *others)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)
@@ -172,11 +174,11 @@ class Chain:
             tier.put(entry.key, data)  # here a slow tier gets its queue: nothing waits for what this returns
         return stored
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant` in front of those of `family`, locally and in the tiers; whether it was stored locally."""
-        stored = self.local.add_variant(family, variant)
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants` before those of `family`, locally and in the tiers; whether they are there locally."""
+        stored = self.local.add_variant(family, *variants)
         for tier in self._writable():
-            tier.add_variant(family, variant)
+            tier.add_variant(family, *variants)
         return stored
 
     def reports(self) -> tuple[TierReport, ...]:
