@@ -13,9 +13,9 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from .errors import LaunchError, OptionError, UncacheableError
+from .errors import KCacheError, LaunchError, OptionError, UncacheableError
 from .inputs.numba_objects import is_dispatcher
 from .inputs.source import (
     SourceDefinition,
@@ -25,8 +25,10 @@ from .inputs.source import (
     returns_source,
     template_defaults,
 )
-from .jobs import Job, SourcePlan, source_job, source_plan
-from .launch.arguments import Launch, Launcher
+from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
+from .keys.components import Component
+from .keys.requests import OF_ONE_REQUEST
+from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
 from .launchable import Launchable
@@ -38,15 +40,30 @@ from .model.request import ModuleEntries
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
-from .resolver import Resolution, Resolver, process_resolver
+from .resolver import Expected, Resolution, Resolver, process_resolver
+from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = (*SOURCE_KINDS, "numba")
+_ANY = Target(9, 0)
+
+_READ_AHEAD = 2
+"""Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
+
+
+class _Ahead(NamedTuple):
+    """A request that was made when the kernel was decorated, and what must be the same at its first use."""
+
+    resolver: Resolver
+    text: str | bytes
+    environment: dict[str, str]
+    expected: Expected
 
 
 class CachedKernel(Launchable):
@@ -80,6 +97,8 @@ class CachedKernel(Launchable):
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
         rehearse(None if self._cache is None else self._cache.resolver)
+        self._layout: Layout | None = None
+        self._ahead = self._read_ahead()
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -144,11 +163,13 @@ class CachedKernel(Launchable):
             found = self._launchers.get(device.ordinal)
             if found is not None and found[1].live[0]:
                 return found
+            resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            key = resolution.key or self._unkeyed()
             entry = self._pick(resolution.artifact)
-            loaded = self._resolver().loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
+            loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
+            layout, self._layout = self._layout, None
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
                 loaded,
@@ -156,11 +177,15 @@ class CachedKernel(Launchable):
                 strided=self._strided,
                 relaunch=relaunch,
                 attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
-                debug=self._resolver().settings.debug_launches,
+                debug=resolver.settings.debug_launches,
+                layout=layout if layout is not None and layout.parameters is entry.parameters else None,
             )
             found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
+
+    def _unkeyed(self) -> str:
+        return f"uncached {next(_UNCACHED)}"
 
     # -- resolving ----------------------------------------------------------------------------------
 
@@ -171,6 +196,37 @@ class CachedKernel(Launchable):
         if self._text is None:
             self._text = self._plan.definition.text()
         return self._text
+
+    def _read_ahead(self) -> _Ahead | None:
+        """Read what the kernel led to last time; and make the same request again, where its text can be told."""
+        definition = self._plan.definition
+        try:
+            resolver = self._resolver()
+            found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
+            text = definition.likely() if found and rests_on_text(self._plan) else None
+            if found and len(found[0].artifact.entries) == 1:
+                self._layout = Layout(found[0].artifact.entries[0].parameters)
+                self._layout.idle.append(self._layout.new_buffer())
+            if text is None:
+                return None
+            environment = variables(NVRTC_VARIABLES)
+            expected = resolver.key_ahead(source_job(self._plan, text, found[0].artifact.target, None))
+        except KCacheError:  # met again at the first use, and told there
+            return None
+        return expected and _Ahead(resolver, text, environment, expected)
+
+    def _resolve_ahead(self, resolver: Resolver, target: Target) -> Resolution | None:
+        """What was read ahead, if the request is what it was expected to be: text, target, environment, compilers."""
+        ahead, self._ahead = self._ahead, None
+        if (
+            ahead is not None
+            and ahead.resolver is resolver
+            and ahead.expected.job.target == target
+            and ahead.text == self._source()
+            and ahead.environment == variables(NVRTC_VARIABLES)
+        ):
+            return resolver.resolve_expected(ahead.expected)
+        return None
 
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
@@ -194,7 +250,8 @@ class CachedKernel(Launchable):
                 raise
             newest = error.newest.as_virtual
             reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
-            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            fields = {"kernel": self._plan.definition.label, "target": target.name, "reason": reason}
+            self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
             return self._resolve(newest, None)
 
     def _resolve(
@@ -209,15 +266,22 @@ class CachedKernel(Launchable):
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                found = self._resolved[target, through] = resolver.resolve(
-                    self._job(target, through),
-                    (functools.partial(self._job, each) for each in others),
-                    (functools.partial(self._job, each) for each in stand_ins),
-                )
+                found = self._resolve_ahead(resolver, target) if through is None else None
+                if found is None:
+                    found = resolver.resolve(
+                        self._job(target, through),
+                        (functools.partial(self._job, each) for each in others),
+                        (functools.partial(self._job, each) for each in stand_ins),
+                    )
+                self._resolved[target, through] = found
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for."""
+        return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
@@ -297,6 +361,26 @@ class CachedKernel(Launchable):
             UncacheableError: The kernel cannot be keyed.
         """
         return self._resolver().key(self._job(self._targets(arch)[0]))
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: None; Numba kernels have more than one.
+
+        Raises:
+            OptionError: A signature is given.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if signature is not None:
+            raise OptionError(f"cannot explain {self.__name__} for a signature", "it is the same for all arguments")
+        if arch is None and not self._arch:
+            target = current_device().target
+            others = [functools.partial(self._job, target.plain)] if target.suffix else []
+            stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
+            return self._resolver().explain(self._job(target), others, stand_ins)
+        return self._resolver().explain(self._job(self._targets(arch)[0]))
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target."""
@@ -393,8 +477,8 @@ class CachedKernel(Launchable):
         its options."""
         text = self._source()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
-        definition = self._plan.definition._replace(text=give)
-        return definition, {name: value for name, value in self._options.items() if name != "cache"}
+        definition = self._plan.definition._replace(text=give, likely=give)
+        return definition, self._options
 
 
 @overload

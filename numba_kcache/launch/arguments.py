@@ -53,12 +53,37 @@ class _Site(NamedTuple):
     stream: Any
 
 
+class Layout:
+    """Where the parameters of a kernel lie, and the buffers that its launches pack them into. It needs no device.
+
+    Args:
+        parameters: As the compiler laid them out.
+    """
+
+    __slots__ = ("idle", "pack", "parameters", "size")
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+        layout = struct.Struct(struct_format(self.parameters))
+        self.pack, self.size = layout.pack_into, layout.size
+        self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
+
+    def new_buffer(self) -> tuple[Any, int]:
+        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
+        start = -(-self.size // 8) * 8
+        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        pointers = [base + each.offset for each in self.parameters]
+        struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
+        return memory, base + start
+
+
 class Launcher:
     """Launches one kernel on one device.
 
     Args:
         kernel: Its name, for messages.
-        parameters: As the compiler laid them out.
+        parameters: As the compiler laid them out; or as a `Layout`, of which no other launcher takes buffers.
         typed: Whether their types are known, or only their sizes.
         function: The driver's handle of the loaded function.
         driver: `cuda.bindings.driver`, or what offers its launch functions.
@@ -73,7 +98,7 @@ class Launcher:
     def __init__(
         self,
         kernel: str,
-        parameters: Sequence[Parameter],
+        parameters: Sequence[Parameter] | Layout,
         *,
         typed: bool,
         function: Any,
@@ -85,13 +110,12 @@ class Launcher:
         relaunch: Relaunch | None = None,
         slots: list[Slot] | None = None,
     ) -> None:
-        self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
+        layout = parameters if isinstance(parameters, Layout) else Layout(parameters)
+        self.kernel, self.parameters, self.function = kernel, layout.parameters, function
         self.driver, self.around, self.live, self.attributes = driver, around, live, attributes
         self._typed, self._strided = typed, strided
-        self._layout = struct.Struct(struct_format(self.parameters))
-        self.pack = self._layout.pack_into
+        self.pack, self.new_buffer, self.idle = layout.pack, layout.new_buffer, layout.idle
         self._slots = slots
-        self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
         self._relaunch = relaunch
         self._namespace: dict[str, Any] = {"slow": self._slow}
         self._over_grids = FunctionType(over_grids_stub.__code__, self._namespace)
@@ -155,15 +179,6 @@ class Launcher:
             if launch is not None:
                 launch.__defaults__ = (MISSING,) * len(self.slots)
                 launch.__code__ = self._code
-
-    def new_buffer(self) -> tuple[Any, int]:
-        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        start = -(-self._layout.size // 8) * 8
-        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        pointers = [base + each.offset for each in self.parameters]
-        struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
-        return memory, base + start
 
     def launch_kernel(self, shape: LaunchShape, where: Any, address: int) -> int:
         """Hand a packed launch to the driver and return its code."""

@@ -9,7 +9,8 @@ Method      `Context.create_module_image(ObjectCode.from_cubin(bytes))`: Numba t
             weak reference to Numba's module object.
 Not here    Whether a grid fits (config) and how arguments are packed (arguments).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule; the private
-            names that are used all stand in this file and are checked by `_probe` once.
+            names that are used all stand in this file and are checked by `_probe` once. CUDA driver API,
+            cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end another's capture.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from ..model.target import Target
-from .arguments import Launcher, Relaunch
+from .arguments import Launcher, Layout, Relaunch
 from .config import DeviceLimits
 from .pointers import Surroundings
 from .streams import StreamOrder
@@ -78,8 +78,7 @@ class LoadedKernel:
 
     def attribute(self, name: str) -> int:
         """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
-        import cuda.bindings.driver as driver
-
+        driver = _bindings()
         which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(_done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
 
@@ -188,9 +187,14 @@ class Loader:
             module = self._modules.get((key, device.ordinal))
             if module is None or not module.live[0]:
                 start = time.perf_counter()
-                with _beside_captures():
+                driver = _bindings()
+                relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+                before = _done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
+                try:  # this thread may load while a stream is being captured, which the usual mode forbids
                     module = _Module(artifact, device)
                     kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+                finally:
+                    driver.cuThreadExchangeStreamCaptureMode(before)
                 self._modules[key, device.ordinal] = module
                 fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
                 self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
@@ -209,9 +213,8 @@ class _Module:
     """One artifact on one device."""
 
     def __init__(self, artifact: Artifact, device: CurrentDevice) -> None:
-        import cuda.core as core
-
-        image = core.ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else core.ObjectCode.from_ptx(artifact.ptx)
+        code = _core().ObjectCode
+        image = code.from_cubin(artifact.cubin) if artifact.cubin else code.from_ptx(artifact.ptx)
         self._device, self._target, self.live = device, artifact.target, [True]
         try:
             self.numba = device.context.create_module_image(image)  # a weak proxy: Numba's context owns the module
@@ -226,8 +229,7 @@ class _Module:
         found = self._kernels.get(entry.symbol)
         if found is None:
             # Not Module.get_function: it asks the driver for five attributes that no launch needs.
-            import cuda.bindings.driver as driver
-
+            driver = _bindings()
             status, kernel = driver.cuLibraryGetKernel(self.numba.handle, entry.symbol.encode())
             if status == 0:
                 status, function = driver.cuKernelGetFunction(kernel)
@@ -242,23 +244,6 @@ class _Module:
         if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
             hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
         return LaunchError(f"cannot load a module for {self._target} on device {self._device.ordinal}", why, hint)
-
-
-@contextmanager
-def _beside_captures() -> Iterator[None]:
-    """Let this thread load a module while a stream is being captured, which a capture of the usual mode forbids.
-
-    Source:
-        CUDA driver API, cuThreadExchangeStreamCaptureMode: a relaxed thread may make potentially unsafe calls.
-    """
-    import cuda.bindings.driver as driver
-
-    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-    before = _done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
-    try:
-        yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -323,9 +308,7 @@ def current_ordinal() -> int:
         LaunchError: The interpreter is shutting down, and modules are gone.
     """
     try:
-        import cuda.bindings.driver as driver
-
-        status, device = driver.cuCtxGetDevice()
+        status, device = _bindings().cuCtxGetDevice()
     except ImportError:
         check_interpreter()
         return -1
@@ -342,6 +325,7 @@ def make_launcher(
     relaunch: Relaunch,
     attributes: Sequence[Any] = (),
     debug: bool = False,
+    layout: Layout | None = None,
 ) -> Launcher:
     """What packs and launches the kernel on its device, and asks `relaunch` where it cannot.
 
@@ -352,18 +336,17 @@ def make_launcher(
         relaunch: As in `Launcher`.
         attributes: Launch attributes of the driver's kind.
         debug: Whether each launch is waited for (`debugging`).
+        layout: Of the kernel's parameters, where it has been made.
     """
-    import cuda.bindings.driver as driver
-
     make = Launcher
     if debug:
         from .debugging import DebugLauncher as make
     return make(
         name,
-        kernel.entry.parameters,
+        layout or kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=kernel.function,
-        driver=driver,
+        driver=_bindings(),
         around=surroundings(kernel),
         live=kernel.live,
         strided=strided,
@@ -374,15 +357,13 @@ def make_launcher(
 
 def surroundings(kernel: LoadedKernel) -> Surroundings:
     """The process as launches of the kernel see it."""
-    import cuda.bindings.driver as driver
-    import cuda.core as core
-
+    driver = _bindings()
     return Surroundings(
         device=kernel.device.ordinal,
         order_after=StreamOrder(driver).order_after,
         device_of=_device_of if _device_count() > 1 else None,
         context=weakref.proxy(kernel.device.context),
-        numba_stream=core.Stream.from_handle,
+        numba_stream=_core().Stream.from_handle,
     )
 
 
@@ -431,6 +412,21 @@ def _context() -> Any:
         ) from problem
 
 
+@functools.cache
+def _bindings() -> Any:
+    """`cuda.bindings.driver`, kept: each import statement costs a first launch as much as a call of the driver."""
+    import cuda.bindings.driver as driver
+
+    return driver
+
+
+@functools.cache
+def _core() -> Any:
+    import cuda.core as core
+
+    return core
+
+
 def _probe(driver: Any, devices: Any) -> None:
     for owner, name in (
         (driver.Context, "create_module_image"),
@@ -445,8 +441,7 @@ def _probe(driver: Any, devices: Any) -> None:
 
 
 def _device_count() -> int:
-    import cuda.bindings.driver as driver
-
+    driver = _bindings()
     status, count = driver.cuDeviceGetCount()
     return int(count) if status == 0 else 0
 
