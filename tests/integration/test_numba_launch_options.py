@@ -128,6 +128,18 @@ except KCacheError as error:
     assert not launches
 
 
+def test_specialised_kernel_has_the_attributes(tmp_path: Path) -> None:
+    """What `.specialize` gives is Numba's dispatcher, and launches as the kernel does."""
+    script = """
+kernel = made(straight, cooperative=True, cluster=2, max_dynamic_shared=99_000)
+kernel.specialize(array(), 1)[4, 32, 0, 90_000](array(), 1)
+"""
+    _, events = seen(tmp_path, script, "set_attribute", "launch")
+
+    assert [each.get("value") for each in events] == [99_000, None]
+    assert (events[1]["cooperative"], events[1]["cluster"], events[1]["result"]) == (True, [2, 1, 1], 0)
+
+
 def test_forall_launches_whole_clusters(tmp_path: Path) -> None:
     """The grid is rounded up; more than eight blocks of a cluster are allowed for."""
     script = "made(straight, cluster=16).forall(1000, 64)(array(), 1)"
