@@ -127,7 +127,13 @@ class NumbaKernel(Launchable):
 
     def specialize(self, *args: Any) -> Any:
         """A dispatcher of Numba's for exactly the types of these arguments."""
-        return specialize(self._parts()[0], args, self._attach)
+        made = specialize(self._parts()[0], args, self._attach)
+        if self._launch_options:
+            from .launch.numba_launch import tell
+
+            for kernel in made.overloads.values():
+                tell(kernel, self._launch_options)
+        return made
 
     def _attach(self, dispatcher: Any) -> None:
         dispatcher._cache = self._parts()[1].shared_with(dispatcher)
