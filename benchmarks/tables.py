@@ -90,10 +90,16 @@ def store() -> str:
             cells = [f"{by_system[each]:.3g} ({by_system[each] / bare:.1f}x)" for each in systems]
             lines.append(f"| {size}, {entries:,}, {processes} | {' | '.join(cells)} |")
     fresh, many, machine = results[0]["fresh_process"], results[0]["20000_entries"], results[0]["machine"]
+    large = [
+        f"{name} {each['hit_us'] / 1e3:.1f} ms ({each['stored_bytes'] / 1e6:.1f} MB in the file, a bare read of all "
+        f"the bytes {each['bare_us'] / 1e3:.1f} ms)"
+        for name, each in results[0]["large_first_hit"].items()
+    ]
     versions = ", ".join(f"{name} {machine[name]}" for name in ("sqlite", "lmdb", "diskcache", "cuda-core"))
     lines += [
         "",
         f"A fresh process: import {fresh['import_ms']:.1f} ms, first hit of 50 KB {fresh['first_hit_ms']:.2f} ms.",
+        f"Its first hit of 5 MB: {', '.join(large)}.",
         f"At 20,000 entries: the size for `info()` {many['size_ms']:.1f} ms, counted file by file",
         f"{many['exact_size_ms']:.0f} ms, counters of 128 processes {many['counters_ms']:.1f} ms, every entry listed",
         f"{many['entries_ms']:.0f} ms.",
@@ -136,7 +142,36 @@ def served(outcome: str) -> str:
     return outcome if outcome in ("right", "stale", "–") else "refuses" if "refuses" in outcome else "not run"
 
 
+def header_corpus() -> str:
+    """Changes to trees of headers and what each way to know the headers made of them, by NVRTC."""
+    lines = ["| | changes | special | changing the code | stale | needless | not learned |", "| --- |" + " --- |" * 6]
+    for name, nvrtc in (("header_corpus", "NVRTC 13.5"), ("header_corpus_12", "NVRTC 12.9")):
+        trees = result_of(name)["samples"].values()
+        steps = sum(sum(tree["steps"].values()) for tree in trees)
+        changing = sum(sum(tree["changing"].values()) for tree in trees)
+        special = sum(tree["steps"].get(kind, 0) for tree in trees for kind in ("same-size edit", "shadow", "answer"))
+        ways = (
+            {"trace": "trace", "watch": "scanner and watch"}
+            if nvrtc == "NVRTC 13.5"
+            else {"watch": "scanner and watch"}
+        )
+        for way, called in ways.items():
+            stale, needless, not_learned = (
+                sum(len(tree["caches"][way][what]) for tree in trees) for what in ("stale", "needless", "not learned")
+            )
+            share = f"{needless} ({needless / steps:.1%})"
+            lines.append(
+                f"| {nvrtc}, {called} | {steps} | {special} | {changing} ({changing / steps:.0%}) | {stale} | {share} "
+                f"| {not_learned} |"
+            )
+    machine = result_of("header_corpus")["machine"]
+    return "\n".join(
+        [*lines, "", f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}."]
+    )
+
+
 TABLES = {
+    "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
     "first_launch": ("README.md", first_launch),
     "launch": ("README.md", launch),

@@ -9,7 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import KernelCache, clear, configure, entries, info, print_info, prune, subscribe, verify
+    from .cache import (
+        KernelCache,
+        clear,
+        configure,
+        entries,
+        explain,
+        export_bundle,
+        import_bundle,
+        info,
+        print_info,
+        prune,
+        register_bundle,
+        subscribe,
+        verify,
+    )
     from .errors import (
         ArgumentError,
         BundleError,
@@ -29,14 +43,20 @@ if TYPE_CHECKING:
     )
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
+    from .model.reason import Reason, ReasonKind
     from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
+    from .observe.explain import Explanation
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
+    from .tiers.bundle import BundleReport
 
 _HOMES = {
-    "cache": ("KernelCache", "clear", "configure", "entries", "info", "print_info", "prune", "subscribe", "verify"),
+    "cache": (
+        "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
+        "print_info", "prune", "register_bundle", "subscribe", "verify",
+    ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
@@ -47,8 +67,11 @@ _HOMES = {
     "numba_hook": ("install", "uninstall"),
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
+    "model.reason": ("Reason", "ReasonKind"),
+    "observe.explain": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
+    "tiers.bundle": ("BundleReport",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -56,6 +79,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "ArgumentError",
     "BundleError",
+    "BundleReport",
     "CacheInfo",
     "CachedKernel",
     "CachedModule",
@@ -64,6 +88,7 @@ __all__ = [
     "EntryInfo",
     "Event",
     "EventKind",
+    "Explanation",
     "FrozenCacheError",
     "KCacheError",
     "KCacheWarning",
@@ -75,6 +100,8 @@ __all__ = [
     "NumbaKernel",
     "OptionError",
     "Problem",
+    "Reason",
+    "ReasonKind",
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
@@ -84,10 +111,14 @@ __all__ = [
     "clear",
     "configure",
     "entries",
+    "explain",
+    "export_bundle",
+    "import_bundle",
     "info",
     "install",
     "print_info",
     "prune",
+    "register_bundle",
     "subscribe",
     "uninstall",
     "verify",

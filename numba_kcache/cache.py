@@ -7,8 +7,11 @@ Not here    What the verbs do (resolver, store): they are called from here.
 
 from __future__ import annotations
 
+import functools
+import os
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import CachedKernel, make_kernel
@@ -19,10 +22,17 @@ from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
 from .observe.statistics import KEY_DIGITS
-from .resolver import Resolver, configure_process, process_resolver
-from .settings import default_directory, read_settings
+from .resolver import Resolver, configure_process, process_listeners, process_resolver, register
+from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
+
+if TYPE_CHECKING:  # a hit goes without them
+    from .doctor import Diagnosis
+    from .observe.explain import Explanation
+    from .store.tree import Found
+    from .tiers.bundle import BundleReport
+    from .tiers.tier import Tier
 
 
 class KernelCache:
@@ -40,6 +50,15 @@ class KernelCache:
     def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+        self._given = {"max_size_bytes": max_size_bytes, **settings}
+
+    def __reduce__(self) -> Any:
+        """Another process gets a cache of the same directory and settings; this one's counts stay here."""
+        return functools.partial(KernelCache, self.directory or None, **self._given), ()
+
+    def __deepcopy__(self, memo: Any) -> KernelCache:
+        """The cache itself: a copied kernel uses it as well."""
+        return self
 
     @property
     def resolver(self) -> Resolver:
@@ -88,6 +107,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
+            tiers=resolver.tier_reports(),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -151,13 +171,8 @@ class KernelCache:
         Raises:
             EntryError: There is no such entry, or several, or it is damaged.
         """
-        store, hint = self.resolver.store, "`numba-kcache list` shows them"
-        found = store.find(key) if key and not key.strip("0123456789abcdef") else []
-        if len({file.key for file in found}) != 1:
-            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
-            raise EntryError(f"cannot show the entry {key!r}", why, hint)
-        file = found[0]
-        stored = store.peek(file.key)
+        file = self._find(key)
+        stored = self.resolver.store.peek(file.key)
         try:
             if stored is None:
                 raise ValueError("it cannot be read, or its digest differs")
@@ -174,6 +189,32 @@ class KernelCache:
             report=stored.payloads.get("report", b""),
         )
 
+    def _find(self, key: str) -> Found:
+        """The file of the entry whose key begins so."""
+        found = self.resolver.store.find(key) if key and not key.strip("0123456789abcdef") else []
+        if len({file.key for file in found}) != 1:
+            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
+            raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
+        return found[0]
+
+    def report(self) -> str:
+        """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
+        from .observe.page import Kernel, page
+
+        def kernels(by: Order) -> list[Kernel]:
+            return [
+                Kernel(each.key, ", ".join(each.kernels), each.target, each.size_bytes, each.compile_time_s, each.hits)
+                for each in self.listing(by, 12)
+            ]
+
+        return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
+
+    def doctor(self) -> Diagnosis:
+        """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
+        from .doctor import examine
+
+        return examine(self.resolver, self.info())
+
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
         self.resolver.save_counts()
@@ -187,6 +228,86 @@ class KernelCache:
         """
         return self.resolver.store.verify()
 
+    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether a kernel is in the cache and where, and if not, every difference from what is.
+
+        Never compiles, and never changes the store.
+
+        Args:
+            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
+                first digits as no other has, which tells what it is and how others of its kernel differ from it.
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: Of a Numba kernel; None for its own, or the first that was used.
+
+        Raises:
+            OptionError: It is neither a kernel nor text, or has no signature.
+            EntryError: There is no entry of such a key, or several.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if isinstance(kernel, str):
+            return self.resolver.explain_key(self._find(kernel).key)
+        from .module import CachedModule
+
+        if isinstance(kernel, CachedModule):
+            return kernel.explain(arch)
+        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
+            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
+        return kernel.explain(arch, signature)
+
+    def export_bundle(
+        self, path: Any, kernels: Any = None, arch: Any = None, *, sign: bool | None = None
+    ) -> BundleReport:
+        """Write entries into one file, to be shipped: in a wheel, an image layer, by hand.
+
+        The same entries give the same bytes.
+
+        Args:
+            path: Where to; a file that is there is replaced when the new one is complete.
+            kernels: A kernel, a module, a dotted name, a file, or a list of these; None for all that the cache holds.
+            arch: A target or a list of them; None for all.
+            sign: Whether it must be signed; None: if there is a `signing_key`.
+
+        Raises:
+            BundleError: There is nothing to write, or it cannot be written.
+            EntryError, OptionError: There are no such kernels, or no key to sign with.
+        """
+        from .shipping import export_bundle
+
+        identities = None
+        if kernels is not None:
+            from .finding import kernels_of
+
+            identities = [kernel.identity() for kernel in kernels_of(kernels)]
+        return export_bundle(self.resolver, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
+
+    def import_bundle(self, path: Any) -> BundleReport:
+        """Verify a bundle and add its entries, all or none.
+
+        Args:
+            path: Of the file; or `"package:resource"`.
+
+        Raises:
+            BundleError: It is damaged, not signed as it must be, or there is no room; nothing was added.
+        """
+        from .shipping import import_bundle
+
+        return import_bundle(self.resolver, path)
+
+    def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
+        """Serve kernels from a bundle where it lies, read-only, whatever toolkit is here or none.
+
+        Args:
+            path_or_package_resource: A path, `"package:resource.kcache"`, or a Traversable of `importlib.resources`.
+
+        Raises:
+            BundleError: It is damaged, or not signed as it must be.
+        """
+        from .tiers.opening import open_any
+
+        bundle = open_any(path_or_package_resource, self.resolver.settings)
+        self.resolver.mount(bundle)
+        return bundle.report
+
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
         return self.resolver.events.subscribe(callback)
@@ -197,6 +318,29 @@ class _ProcessCache(KernelCache):
 
     def __init__(self) -> None:
         self._resolver = None
+
+    def __reduce__(self) -> Any:
+        return "_PROCESS_CACHE"
+
+    def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
+
+        What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
+        """
+        return process_listeners.subscribe(callback)
+
+    def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
+        """As for any cache, and `configure` leaves it registered."""
+        report = super().register_bundle(path_or_package_resource)
+
+        def make(settings: Settings) -> Tier:
+            from .tiers.bundle import BundleTier
+            from .tiers.opening import open_any
+
+            return BundleTier(report.path, functools.partial(open_any, path_or_package_resource, settings))
+
+        register(report.path, make)
+        return report
 
 
 _PROCESS_CACHE = _ProcessCache()
@@ -209,8 +353,14 @@ entries = _PROCESS_CACHE.entries
 listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
+report = _PROCESS_CACHE.report
+doctor = _PROCESS_CACHE.doctor
 verify = _PROCESS_CACHE.verify
+explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe
+export_bundle = _PROCESS_CACHE.export_bundle
+import_bundle = _PROCESS_CACHE.import_bundle
+register_bundle = _PROCESS_CACHE.register_bundle
 
 
 def configure(**settings: Any) -> None:
@@ -218,7 +368,8 @@ def configure(**settings: Any) -> None:
 
     Args:
         settings: `directory`, `max_size_bytes`, `max_entries`, `mode`, `toolchain`, `shared`, `durability`,
-            `debug_launches`, `log_level`: see docs/reference/settings.md. None takes a setting back to environment or
+            `debug_launches`, `log_level`, `tiers`, `trusted_keys`,
+            `signing_key`: see docs/reference/settings.md. None takes a setting back to environment or
             default.
 
     Raises:

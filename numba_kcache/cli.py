@@ -99,6 +99,9 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("--max-size", metavar="SIZE", help="get down to this size: 512MB, 2GiB")
     own.add_argument("--older-than", type=_seconds, metavar="AGE", help="remove what was not used for: 30d, 12h")
     add("clear", _clear, "remove every entry", "The counts that `info` shows stay. Kernels compile again when used.")
+    own = add("report", _report, "write a page about the cache, with drawings", _REPORT_MORE)
+    own.add_argument("file", metavar="FILE.html", help="where to write it; - for standard output")
+    add("doctor", _doctor, "look for what is wrong with driver, compilers, versions and directory", _DOCTOR_MORE)
     return parser
 
 
@@ -114,6 +117,15 @@ _VERIFY_MORE = """Each file is held against its digest, its key and the digests 
 to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any."""
 
 _PRUNE_MORE = """Without options: down to the cache's own limits."""
+
+
+_REPORT_MORE = """Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
+of HTML that needs nothing else, no network either."""
+
+
+_DOCTOR_MORE = """Driver and devices, compilers and headers, versions that do not fit together; rights, space and
+clock of the directory; tiers. Ends with what to do. Exits with 1 if something is wrong; what is merely
+absent is a note."""
 
 
 def _info(arguments: Any) -> int:
@@ -199,6 +211,27 @@ def _clear(arguments: Any) -> int:
     from .cache import clear
 
     return _removed(arguments, clear())
+
+
+def _report(arguments: Any) -> int:
+    from .cache import report
+
+    text = report()
+    if arguments.file == "-":
+        print(text)
+        return 0
+    with open(arguments.file, "w", encoding="utf-8") as file:
+        file.write(text)
+    _print(arguments, {"file": arguments.file, "size_bytes": len(text.encode())}, f"wrote {arguments.file}")
+    return 0
+
+
+def _doctor(arguments: Any) -> int:
+    from .cache import doctor
+
+    found = doctor()
+    _print(arguments, found.to_dict(), str(found))
+    return 0 if found.is_well else 1
 
 
 def _removed(arguments: Any, entries: int) -> int:

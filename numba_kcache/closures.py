@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .inputs.closure import Closure, closure_from_json, closure_to_json, closure_value
 from .inputs.closure_check import Match, check_closure
-from .inputs.include_search import Search, Tree
+from .inputs.include_search import Place, Search, Tree
 from .jobs import HeaderQuestion, Learned
 from .keys.components import Component, component, derive
 from .model.artifact import Artifact
@@ -32,13 +32,11 @@ class Found(NamedTuple):
     Args:
         key: The key of the one that holds; None where none does.
         renewed: Its variant with newer stats, where contents had to be read to know.
-        reasons: Why each of the others does not hold.
         variant: The one that holds, as it is stored.
     """
 
     key: str | None
     renewed: Variant | None = None
-    reasons: tuple[str, ...] = ()
     variant: Variant | None = None
 
 
@@ -53,27 +51,25 @@ def find_key(
         searches: Where headers are looked for, for each text of the job.
         any_compiler: Whether another compiler's code will do; its headers then count as part of it.
     """
-    request, reasons, now_ns = derive(components), [], time.time_ns()
+    request, now_ns = derive(components), time.time_ns()
     folders = {folder for search in searches for folder in search.folders}
     for variant in variants:
         if variant.get("request") != request and not any_compiler:
             continue
         try:
-            closures = _read_closures(variant, len(searches))
+            closures = read_closures(variant, len(searches))
         except ValueError:
             continue
         paths = tuple(str(each) for each in variant.get("paths", ()))
         if not set(paths) <= folders:
-            reasons.append(f"its code holds the path {paths[0]}, which is not searched now")
             continue
         refreshed = list(closures)
         for index, (closure, search) in enumerate(zip(closures, searches, strict=True)):
             if closure is None:
                 continue
-            where = _with_toolkit_of(closure, search) if any_compiler else search
+            where = with_toolkit_of(closure, search) if any_compiler else search
             outcome = check_closure(closure, where, now_ns=now_ns)
             if not isinstance(outcome, Match):
-                reasons.append(f"{outcome.change} {outcome.path}: {outcome.old} is now {outcome.new}")
                 break
             refreshed[index] = outcome.refreshed or closure
         else:
@@ -81,8 +77,8 @@ def find_key(
             if variant.get("request") == request:
                 key = derive((*components, *_components(closures, paths)))
             renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != closures else None
-            return Found(key, renewed, tuple(reasons), variant)
-    return Found(None, None, tuple(reasons))
+            return Found(key, renewed, variant)
+    return Found(None)
 
 
 def compile_and_learn(
@@ -98,6 +94,7 @@ def compile_and_learn(
     from .inputs.doubt import Uncapturable  # a lookup goes without what only a compile needs
     from .inputs.header_trace import read_trace
     from .inputs.headers import find_embedded_paths, learn_closure, survey_headers
+    from .inputs.open_watch import OpenWatch
     from .inputs.tree_scans import save_scans, tree_scans
     from .toolchain.nvrtc import nvrtc_version
     from .toolchain.time_trace import time_trace
@@ -112,12 +109,18 @@ def compile_and_learn(
     ]
     closures: list[Closure | None] = []
     with time_trace(nvrtc_version()) as trace:
-        artifact = build(trace)
-        for question, survey in zip(questions, surveys, strict=True):
+        watches = [] if trace else [OpenWatch(survey) for survey in surveys]
+        try:
+            artifact = build(trace)
+            unread = [watch.unread() for watch in watches] or [frozenset[Place]()] * len(surveys)
+        finally:
+            for watch in watches:
+                watch.close()
+        for question, survey, unopened in zip(questions, surveys, unread, strict=True):
             if trace is not None and question.of not in trace.of:  # not needed after all, as Numba's own library
                 closures.append(None)
                 continue
-            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None)
+            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None, unopened)
             if isinstance(closure, Uncapturable):
                 where = f" in {closure.path}" if closure.path else ""
                 return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")
@@ -126,6 +129,16 @@ def compile_and_learn(
     paths = find_embedded_paths(artifact.cubin, (folder for search in searches for folder in search.folders))
     variant = {"closures": _to_json(closures), "paths": list(paths)}
     return artifact, Learned(_components(closures, paths), variant)
+
+
+def without_stats(variant: Variant) -> Variant:
+    """The variant for other machines: without the inodes and times of this one, which say nothing there."""
+    closures = variant.get("closures")
+    if not isinstance(closures, list):
+        return variant
+    read = [None if each is None else closure_from_json(each) for each in closures]
+    bare = [each and each._replace(files=tuple(file._replace(stat=None) for file in each.files)) for each in read]
+    return {**variant, "closures": _to_json(bare)}
 
 
 def _components(closures: Sequence[Closure | None], paths: Sequence[str]) -> tuple[Component, ...]:
@@ -138,7 +151,7 @@ def _to_json(closures: Sequence[Closure | None]) -> list[Any]:
     return [closure and closure_to_json(closure) for closure in closures]
 
 
-def _read_closures(variant: Variant, count: int) -> list[Closure | None]:
+def read_closures(variant: Variant, count: int) -> list[Closure | None]:
     """The closures of a variant, one for each text of the job.
 
     Raises:
@@ -150,7 +163,7 @@ def _read_closures(variant: Variant, count: int) -> list[Closure | None]:
     return [None if each is None else closure_from_json(each) for each in stored]
 
 
-def _with_toolkit_of(closure: Closure, search: Search) -> Search:
+def with_toolkit_of(closure: Closure, search: Search) -> Search:
     """The search as if the toolkit were the one of the closure, for code that any compiler may have made.
 
     Its headers went into that compiler's code; on this machine they may be others, or none.

@@ -26,6 +26,8 @@ from .inputs.source import (
     template_defaults,
 )
 from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
+from .keys.components import Component
+from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
@@ -43,11 +45,13 @@ from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _KINDS = (*SOURCE_KINDS, "numba")
+_ANY = Target(9, 0)
 
 _READ_AHEAD = 2
 """Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
@@ -161,7 +165,7 @@ class CachedKernel(Launchable):
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            key = resolution.key or self._unkeyed()
             entry = self._pick(resolution.artifact)
             loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
@@ -179,6 +183,9 @@ class CachedKernel(Launchable):
             found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
+
+    def _unkeyed(self) -> str:
+        return f"uncached {next(_UNCACHED)}"
 
     # -- resolving ----------------------------------------------------------------------------------
 
@@ -243,7 +250,8 @@ class CachedKernel(Launchable):
                 raise
             newest = error.newest.as_virtual
             reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
-            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            fields = {"kernel": self._plan.definition.label, "target": target.name, "reason": reason}
+            self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
             return self._resolve(newest, None)
 
     def _resolve(
@@ -270,6 +278,10 @@ class CachedKernel(Launchable):
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for."""
+        return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
@@ -349,6 +361,26 @@ class CachedKernel(Launchable):
             UncacheableError: The kernel cannot be keyed.
         """
         return self._resolver().key(self._job(self._targets(arch)[0]))
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: None; Numba kernels have more than one.
+
+        Raises:
+            OptionError: A signature is given.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if signature is not None:
+            raise OptionError(f"cannot explain {self.__name__} for a signature", "it is the same for all arguments")
+        if arch is None and not self._arch:
+            target = current_device().target
+            others = [functools.partial(self._job, target.plain)] if target.suffix else []
+            stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
+            return self._resolver().explain(self._job(target), others, stand_ins)
+        return self._resolver().explain(self._job(self._targets(arch)[0]))
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target."""
@@ -446,7 +478,7 @@ class CachedKernel(Launchable):
         text = self._source()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
         definition = self._plan.definition._replace(text=give, likely=give)
-        return definition, {name: value for name, value in self._options.items() if name != "cache"}
+        return definition, self._options
 
 
 @overload

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import LaunchConfigError
+from .keys.components import Component
 from .launch.arguments import BindGrid, Launch
 from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
 from .launch.loader import current_device
@@ -105,6 +106,10 @@ class Launchable:
         """Refuse `forall` of fewer than none."""
         if ntasks < 0:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for."""
+        raise NotImplementedError
 
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""

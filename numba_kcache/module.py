@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import EntryError, OptionError
 from .jobs import Job, SourcePlan, lazy_job
@@ -20,6 +20,9 @@ from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target
 from .resolver import Resolution
+
+if TYPE_CHECKING:
+    from .observe.explain import Explanation
 
 _LAZY_KINDS = ("cuda", "ltoir")
 
@@ -37,6 +40,13 @@ class ModuleKernel(CachedKernel):
         self._of, self._name = module, name
         if not module.lazy:
             self._resolved = whole._resolved
+
+    def _read_ahead(self) -> None:
+        """Nothing: the module as a whole was read ahead."""
+
+    def _unkeyed(self) -> str:
+        """One name for what all kernels of an eager module share, and with it the module's variables."""
+        return super()._unkeyed() if self._of.lazy else self._of._whole.unkeyed
 
     def _pick(self, artifact: Artifact) -> Entry:
         if self._of.lazy:
@@ -82,6 +92,15 @@ class ModuleKernel(CachedKernel):
 
 class _Whole(CachedKernel):
     """All of a module as one thing to resolve."""
+
+    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
+        super().__init__(thing, plan, options)
+        self.unkeyed = self._unkeyed()
+
+    def forget(self) -> None:
+        """Resolve anew at the next use."""
+        super().forget()
+        self.unkeyed = self._unkeyed()
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         if target.virtual and self._plan.module and self._plan.module.lazy:
@@ -206,6 +225,17 @@ class CachedModule:
             UncacheableError: The module cannot be keyed.
         """
         return self._whole.key(arch)
+
+    def explain(self, arch: Any = None) -> Explanation:
+        """Whether the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+
+        Args:
+            arch: As in `cached_module`; None for the module's own, or the device.
+
+        Raises:
+            NoDeviceError: No target is named and there is no device.
+        """
+        return self._whole.explain(arch)
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target; empty for a lazy one, whose kernels have theirs."""

@@ -81,8 +81,9 @@ def numba_job(
             return _built(plan, found, types, target, through, trace)
 
         headers = () if uncacheable else questions
+        texts = dict if isinstance(found, Uncapturable) else found.sources
         return Job(
-            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers,
+            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
             plan.file,
         )  # fmt: skip
 

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import KCacheError, LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
+from .keys.components import Component
+from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, check_interpreter, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_device, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -47,6 +49,9 @@ from .resolver import Resolver, process_resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
+
+_ANY = Target(9, 0)
 
 _LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared"))
 """Launch attributes that Numba has no option for."""
@@ -305,6 +310,32 @@ class NumbaKernel(Launchable):
         types = self._signatures(signature)[0]
         return self._resolver().key(self._entries().job(types, self._targets(arch)[0]))
 
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target and signature, and if not, why not. Never compiles.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: As Numba takes it; None for the kernel's own, or the first that was launched or compiled.
+
+        Raises:
+            OptionError: There is no signature.
+            NoDeviceError: No target is named and there is no device.
+        """
+        is_auto = arch is None and not self._arch
+        choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
+        return self._entries().explain(self._signatures(signature)[0], choice)
+
+    def identity(self) -> tuple[Component, ...]:
+        """The components that all requests of this kernel share, whatever they are for.
+
+        Raises:
+            UncacheableError: The kernel cannot be keyed.
+        """
+        job = self._entries().job((), _ANY)
+        if job.uncacheable:
+            self._resolver().key(job)  # raises, and says why
+        return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
+
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""
         return self._by_signature(lambda artifact: artifact.cubin, arch, signature)
@@ -401,7 +432,7 @@ class NumbaKernel(Launchable):
             owner = getattr(owner, name, None)
         if owner is self:
             return self.__qualname__
-        return NumbaKernel, (self._thing, {name: value for name, value in self._options.items() if name != "cache"})
+        return NumbaKernel, (self._thing, self._options)
 
 
 class _Configured:
@@ -437,12 +468,16 @@ class _Configured:
             launcher, loaded, options = kernel._on_device(types)
         except Uncached:
             return self._numba
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=kernel.__name__)
+        limits = loaded.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=kernel.__name__)
         loaded.allow_shared(shape.shared_bytes)
         if options:
             options.check(shape, loaded, kernel.__name__)
         if launcher is None or kernel._is_fixed():
             return self._numba
+        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, self._stream)
+        if over_grids is not None:
+            kernel._keep_row(self._config, loaded.live, limits.grid, over_grids)
         launch = self._by_types[types] = launcher.bind(shape, self._stream)
         return launch
 

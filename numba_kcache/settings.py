@@ -54,6 +54,9 @@ class Settings(NamedTuple):
     debug_launches: bool = False
     log_level: str = "warning"
     tiers: tuple[TierAddress, ...] = ()
+    trusted_keys: tuple[tuple[str, bytes], ...] = ()
+    signing_key: str | None = None
+    progress: bool = True
 
 
 class Setting(NamedTuple):
@@ -66,7 +69,7 @@ class Setting(NamedTuple):
     show: Callable[[Any], str] = repr
 
 
-def _directory(value: Any) -> str:
+def _path(value: Any) -> str:
     path = os.fspath(value)
     if not isinstance(path, str) or not path:
         raise ValueError("it is not a path")
@@ -124,7 +127,7 @@ def _tiers(value: Any) -> tuple[TierAddress, ...]:
 
     tiers = [parse_tier(text) for text in _listed(value)]
     return tuple(
-        tier._replace(place=_directory(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
+        tier._replace(place=_path(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
     )
 
 
@@ -138,6 +141,28 @@ def _listed(value: Any) -> list[str]:
     return texts
 
 
+def _trusted_keys(value: Any) -> tuple[tuple[str, bytes], ...]:
+    if isinstance(value, str):
+        pairs = [tuple(part.strip() for part in text.split("=", 1)) for text in value.split(",") if text.strip()]
+    else:
+        pairs = list(dict(value).items())
+    return tuple(_public_key(*pair) if len(pair) == 2 else _public_key("", "") for pair in pairs)
+
+
+def _public_key(name: Any, text: Any) -> tuple[str, bytes]:
+    from base64 import b64decode
+
+    data = b64decode(text, validate=True) if isinstance(text, str) else text
+    data = data.removeprefix(_ED25519) if isinstance(data, bytes) else b""
+    if not name or not isinstance(name, str) or len(data) != 32:
+        raise ValueError("it must be name=key, the key 32 bytes in base64 or the line in a PEM file of an Ed25519 key")
+    return name, data
+
+
+_ED25519 = bytes.fromhex("302a300506032b6570032100")
+"""What stands before the 32 bytes of a public key in a PEM file (RFC 8410)."""
+
+
 def _shown_tiers(value: Any) -> str:
     from .model.tier_address import shown_place
 
@@ -149,7 +174,7 @@ def _shown_tiers(value: Any) -> str:
 
 
 SETTINGS = (
-    Setting("directory", "NUMBA_KCACHE_DIR", _directory, "where entries are kept"),
+    Setting("directory", "NUMBA_KCACHE_DIR", _path, "where entries are kept"),
     Setting("max_size_bytes", "NUMBA_KCACHE_MAX_SIZE", size_bytes, "bytes on disk before the least recently used go"),
     Setting("max_entries", "NUMBA_KCACHE_MAX_ENTRIES", _count, "entries on disk before the least recently used go"),
     Setting("mode", "NUMBA_KCACHE_MODE", _one_of(*MODES), "what the cache may do"),
@@ -159,6 +184,9 @@ SETTINGS = (
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),
+    Setting("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", _trusted_keys, "who must have signed a bundle"),
+    Setting("signing_key", "NUMBA_KCACHE_SIGNING_KEY", _path, "PEM file of the key to sign with"),
+    Setting("progress", "NUMBA_KCACHE_PROGRESS", _flag, "say what is compiled when it takes longer than a second"),
 )  # fmt: skip
 """All settings, in the order of the documentation."""
 

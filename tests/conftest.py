@@ -24,3 +24,4 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setattr(directory, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
     monkeypatch.setattr(resolver, "_process", None)
     monkeypatch.setattr(resolver, "_overrides", {})
+    monkeypatch.setattr(resolver, "_registered", {})

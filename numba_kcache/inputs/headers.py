@@ -41,26 +41,29 @@ def survey_headers(source: str, search: Search, *, now_ns: int, scans: Mapping[s
     return Survey(source, search, now_ns, scans)
 
 
-def learn_closure(survey: Survey, trace: TraceResult | None) -> Closure | Uncapturable:
+def learn_closure(
+    survey: Survey, trace: TraceResult | None, unread: frozenset[Place] = frozenset()
+) -> Closure | Uncapturable:
     """Make the closure of a compile that has just succeeded.
 
     Args:
         survey: Taken before it started.
         trace: What NVRTC said that it read; None where it could not be asked.
+        unread: Headers that it certainly did not read (open_watch), of use where there is no trace.
     """
     try:
-        return _learn(survey, trace)
+        return _learn(survey, trace, unread)
     except TooManyHeadersError:
         return Uncapturable(Doubt.TOO_MANY)
     except OSError as error:
         return Uncapturable(Doubt.UNREADABLE, str(error.filename or ""))
 
 
-def _learn(survey: Survey, trace: TraceResult | None) -> Closure | Uncapturable:
+def _learn(survey: Survey, trace: TraceResult | None, unread: frozenset[Place]) -> Closure | Uncapturable:
     read = traced_headers(survey, trace) if trace is not None and trace.is_whole else None
     is_traced = read is not None
     if read is None:
-        read = scanned_headers(survey)
+        read = scanned_headers(survey, unread)
     if isinstance(read, Uncapturable):
         return read
     refusal = _refuse(survey, read)

@@ -32,19 +32,35 @@ def traced_headers(survey: Survey, trace: TraceResult) -> set[Place] | Uncaptura
             return Uncapturable(Doubt.UNEXPLAINED, unexplained[0])
         read = survey.walk(traced.was_read)
         unexplained = traced.unexplained(read)
-    must = set(unconditional_includes(survey.source))
-    lacks = (each for each in survey.includes[START] if each.include in must and read.isdisjoint(each.found))
-    return None if any(lacks) else read
+    return None if _lacks_any(survey, read) else read
 
 
-def scanned_headers(survey: Survey) -> set[Place] | Uncapturable:
-    """All places that the compiler could have read from."""
-    read = survey.walk(lambda _place: True)
+def scanned_headers(survey: Survey, unread: frozenset[Place] = frozenset()) -> set[Place] | Uncapturable:
+    """All places that the compiler could have read from.
+
+    Args:
+        survey: Taken before it ran.
+        unread: Headers that nobody opened meanwhile. Disbelieved, if the source must have included one of them.
+    """
+
+    def may_be_read(place: Place) -> bool:
+        return place not in unread
+
+    read = survey.walk(may_be_read)
+    if unread and _lacks_any(survey, read):
+        return scanned_headers(survey)
     is_new, unlisted = survey.run_macros()
     while is_new:
-        read = survey.walk(lambda _place: True)
+        read = survey.walk(may_be_read)
         is_new, unlisted = survey.run_macros()
+    unlisted &= read
     return Uncapturable(Doubt.COMPUTED, survey.headers[min(unlisted)].path) if unlisted else read
+
+
+def _lacks_any(survey: Survey, read: set[Place]) -> bool:
+    """Whether an include that the source must have carried out led to none of these."""
+    must = set(unconditional_includes(survey.source))
+    return any(each.include in must and read.isdisjoint(each.found) for each in survey.includes[START])
 
 
 def _suppose(survey: Survey, path: str, includer: Place) -> bool:

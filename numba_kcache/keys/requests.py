@@ -19,6 +19,9 @@ from .encoding import Plain
 TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
 """Components that say who compiled, not what: a family of requests leaves them out."""
 
+OF_ONE_REQUEST = frozenset(("target", "argument types"))
+"""Components in which the requests of one kernel differ."""
+
 
 def fixed_components(
     kind: str,

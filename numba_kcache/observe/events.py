@@ -1,7 +1,8 @@
-"""Hand every event to whoever listens, and say troubles once.
+"""Hand every event to whoever listens, write the log, and say troubles once.
 
 Promise     Emitting never raises, whatever a listener does. Trouble with the cache is one warning per kind of
-            trouble and process; nothing else is printed.
+            trouble and process; nothing else is printed. The log under `numba_kcache` has one line for each compile,
+            with the reason of the miss, and nothing of ordinary hits.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from ..model.event import Event, EventKind
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
 """Events of ordinary work: listeners have them, the log does not."""
 
+_LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
+
 
 class Events:
     """The events of one cache and who listens to them."""
@@ -26,6 +29,7 @@ class Events:
         self._listeners: tuple[Callable[[Event], object], ...] = ()
         self._lock = threading.Lock()
         self._said: set[str] = set()
+        self._missed = threading.local()
 
     def subscribe(self, listener: Callable[[Event], object]) -> Callable[[], None]:
         """Call `listener` with every event from now on; the function returned ends that."""
@@ -40,18 +44,24 @@ class Events:
 
     def emit(self, event: Event) -> None:
         """Tell the listeners, the log and, for trouble, the user once."""
+        self.tell(event)
+        if event.kind in _QUIET:
+            return  # the log has nothing of them: emitting costs a warm start next to nothing
+        if event.kind is EventKind.MISS:
+            self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
+        elif "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
+            logger().info("%s", _line_of(event, getattr(self._missed, "reason", None)))
+        text = _warning_of(event)
+        if text is not None:
+            self._warn_once(*text)
+
+    def tell(self, event: Event) -> None:
+        """Tell the listeners alone."""
         for listener in self._listeners:
             try:
                 listener(event)
             except Exception:  # a listener is the user's code: its faults must not reach a launch
-                _logger().exception("a listener of numba_kcache failed")
-        if event.kind in _QUIET:
-            return  # the log has nothing of them: emitting costs a warm start next to nothing
-        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
-            _logger().info("%s %s", event.kind, dict(event.fields))
-        text = _warning_of(event)
-        if text is not None:
-            self._warn_once(*text)
+                logger().exception("a listener of numba_kcache failed")
 
     def _warn_once(self, subject: str, text: str) -> None:
         with self._lock:
@@ -61,20 +71,56 @@ class Events:
         try:
             warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
         except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
-            _logger().warning(text)
+            logger().warning(text)
 
 
-def _logger() -> Any:
+def logger() -> Any:
+    """The `numba_kcache` logger."""
     import logging
 
     return logging.getLogger("numba_kcache")
 
 
 def set_log_level(name: str) -> None:
-    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program."""
-    if name != "warning":
-        levels = {"debug": 10, "info": 20, "error": 40, "off": 1000}
-        _logger().setLevel(levels[name])
+    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program.
+
+    A program that has not set up logging gets lines of a chosen level on standard error.
+    """
+    if name == "warning":
+        return
+    log = logger()
+    log.setLevel(_LEVELS[name])
+    if name != "off" and not log.hasHandlers():
+        import logging
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+
+
+def _line_of(event: Event, reason: object) -> str:
+    """The line of the log about an event.
+
+    Args:
+        event: What happened.
+        reason: Why the kernel that was last looked up in this thread was not there.
+    """
+    from .info import bytes_text, seconds_text
+
+    kind, fields = event.kind, event.fields
+    what = f"{fields.get('kernel')} for {fields.get('target')}"
+    if kind is EventKind.COMPILE_END:
+        return f"compiled {what} in {seconds_text(fields.get('compile_time_s', 0.0))}: {reason}"
+    if kind is EventKind.COMPILE_FAILED:
+        error = str(fields.get("error")).partition("\n")[0]
+        return f"could not compile {what} ({reason}): {error}"
+    if kind is EventKind.WAITED:
+        return f"waited {seconds_text(fields.get('waited_s', 0.0))} for another's compile of {what}"
+    if kind is EventKind.EVICTED:
+        size = bytes_text(fields.get("size_bytes", 0))
+        return f"removed {fields.get('entries')} entries ({size}) to keep the limits"
+    text = _warning_of(event)
+    return text[1] if text is not None else f"{kind} {dict(fields)}"
 
 
 def _warning_of(event: Event) -> tuple[str, str] | None:
@@ -87,6 +133,8 @@ def _warning_of(event: Event) -> tuple[str, str] | None:
         return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
     if event.kind is EventKind.UNCACHEABLE:
         return f"uncacheable {fields.get('kernel')}", f"{fields.get('kernel')} is not cached: {fields.get('reason')}"
+    if event.kind is EventKind.FALLBACK:
+        return f"fallback {fields.get('target')}", f"{fields.get('reason')}"
     return None
 
 

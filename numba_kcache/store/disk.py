@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -197,6 +197,30 @@ class DiskStore:
             return True
         return layers.spare is not None and layers.spare.put_encoded(key, data)
 
+    def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
+        """Store many encoded entries that the caller has verified, all of them or none.
+
+        Args:
+            files: Key and bytes of each.
+            size_bytes: Of all together.
+
+        Raises:
+            OSError: None was stored.
+        """
+        from .batch import publish_all
+
+        if self.readonly:
+            raise OSError(errno.EROFS, "the cache is read-only in this mode")
+        self.layers.settle()
+        if self.layers.spare is not None:
+            self.layers.spare.put_all(files, size_bytes)
+            return
+        shortage = self._limits.shortage(size_bytes)
+        if shortage or size_bytes > self.max_size_bytes:
+            raise OSError(errno.ENOSPC, shortage or f"{size_bytes} bytes are above the limit of {self.max_size_bytes}")
+        now_ns = int(self._clock() * 1e9)
+        self._limits.account(*publish_all(self._tree, files, durability=self._durability, time_ns=now_ns))
+
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
         require_key(family)
@@ -328,6 +352,27 @@ class DiskStore:
         found = [file for file in self._files() if file.key.startswith(prefix)]
         return found if self.layers.spare is None else [*found, *self.layers.spare.find(prefix)]
 
+    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
+        """Every family and its variants, in no order; what is damaged is passed over."""
+        for file in self._tree.walk(MANIFEST) if self.layers.is_usable() else ():
+            try:
+                manifest = decode_entry(self._tree.read(file.path, None), file.key, MANIFEST)
+                yield file.key, variants_of(manifest.header)
+            except (ValueError, OSError):
+                continue
+        if self.layers.spare is not None:
+            yield from self.layers.spare.manifests()
+
+    def get_encoded(self, key: str) -> bytes | None:
+        """The file of an entry, as it is; it was not verified, and looking does not count as use."""
+        try:
+            data = self._tree.read(self._tree.path(ENTRY, require_key(key)), None) if self.layers.is_usable() else None
+        except (OSError, DamagedEntry):
+            data = None
+        if data is None and self.layers.spare is not None:
+            return self.layers.spare.get_encoded(key)
+        return data
+
     def peek(self, key: str) -> StoredEntry | None:
         """As `get`, but looking does not count as use, and damage is left where it is."""
         path = self._tree.path(ENTRY, require_key(key))
@@ -337,6 +382,27 @@ class DiskStore:
         except (DamagedEntry, OSError):
             pass
         return None if self.layers.spare is None else self.layers.spare.peek(key)
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(MANIFEST, require_key(family))
+        try:
+            if self.layers.is_usable():
+                return variants_of(decode_entry(self._tree.read(path, None), family, MANIFEST).header)
+        except (ValueError, OSError):
+            pass
+        return [] if self.layers.spare is None else self.layers.spare.peek_manifest(family)
+
+    def damage(self, key: str) -> str:
+        """Why the file of the entry of `key` cannot be trusted; "" where it can be, or is not there."""
+        try:
+            if self.layers.is_usable():
+                decode_entry(self._tree.read(self._tree.path(ENTRY, require_key(key)), None), key)
+        except DamagedEntry as error:
+            return str(error)
+        except OSError:
+            pass
+        return ""
 
     def _files(self) -> Iterator[Found]:
         return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())

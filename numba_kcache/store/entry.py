@@ -208,7 +208,7 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     at = table_end + header_bytes
     if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES or at > end:
         raise DamagedEntry("the header is out of bounds")
-    header = _parse(data[table_end:at])
+    header = parse_object(data[table_end:at])
     packed: dict[str, tuple[tuple[Any, ...], memoryview]] = {}
     for record in _RECORD.iter_unpack(view[_PREFIX.size : table_end]):
         name = _name(record[0])
@@ -246,7 +246,7 @@ def decode_head(data: bytes, key: str) -> tuple[Header, dict[str, int]]:
         raise DamagedEntry("cut short, or of another key")
     table_end = _PREFIX.size + count * _RECORD.size
     records = _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end])
-    return _parse(data[table_end:end]), {_name(record[0]): record[2] for record in records}
+    return parse_object(data[table_end:end]), {_name(record[0]): record[2] for record in records}
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
@@ -337,7 +337,12 @@ def _finite(number: str) -> float:
 _decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 
 
-def _parse(text: bytes) -> Header:
+def parse_object(text: bytes) -> Header:
+    """One strict JSON object in ASCII: no name twice, no NaN, nothing around it.
+
+    Raises:
+        DamagedEntry: It is none.
+    """
     try:
         decoded = text.decode("ascii")
         header, end = _decoder.raw_decode(decoded)

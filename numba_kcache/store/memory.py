@@ -7,9 +7,10 @@ Method      Dicts from key to the bytes that a file would hold, in order of use.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -56,6 +57,23 @@ class MemoryStore:
         """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
         return self._write(ENTRY, key, data)
 
+    def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
+        """Store many encoded entries that the caller has verified, all of them or none; OSError then."""
+        if size_bytes > self.max_size_bytes:
+            raise OSError(errno.ENOSPC, f"{size_bytes} bytes are above the limit of {self.max_size_bytes}")
+        for key, data in list(files):
+            self.put_encoded(key, data)
+
+    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
+        """Every family and its variants."""
+        for file in self._walk():
+            if file.kind == MANIFEST:
+                yield file.key, self.get_manifest(file.key)
+
+    def get_encoded(self, key: str) -> bytes | None:
+        """The bytes of an entry."""
+        return self._files.get((ENTRY, require_key(key)), (None, 0))[0]
+
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         manifest = self._read(MANIFEST, family)
@@ -92,6 +110,15 @@ class MemoryStore:
         """The entry of `key`; looking does not count as use."""
         data, _ = self._files.get((ENTRY, require_key(key)), (None, 0))
         return None if data is None else decode_entry(data, key)
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; looking does not count as use."""
+        data, _ = self._files.get((MANIFEST, require_key(family)), (None, 0))
+        return [] if data is None else variants_of(decode_entry(data, family, MANIFEST).header)
+
+    def damage(self, key: str) -> str:
+        """Nothing can be damaged here."""
+        return ""
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, TypeVar
 
 from ..model.event import Emit, Event, EventKind
@@ -63,6 +64,14 @@ class CheckedTier:
         self._local.put_encoded(key, data)
         return entry
 
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but it is not kept locally and counts as no hit."""
+        data = self._asked(lambda: self.tier.get_entry(key))
+        try:
+            return None if data is None else decode_entry(data, key)
+        except DamagedEntry:
+            return None
+
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         data = self._asked(lambda: self.tier.get_manifest(family))
@@ -83,12 +92,12 @@ class CheckedTier:
         """Hand an entry on."""
         self._given(len(data), lambda: self.tier.put_entry(key, data))
 
-    def add_variant(self, family: str, variant: Variant) -> None:
-        """Put `variant` in front of those of `family`. Of two that do so at once one may be lost: a miss, later."""
+    def add_variant(self, family: str, *variants: Variant) -> None:
+        """As the local store's. Of two that do so at once one may be lost: a miss, later."""
         before = self.get_manifest(family)
-        if before[:1] != [variant]:
-            header = {"variants": merge(before, variant)}
-            data = encode_entry(StoredEntry(family, header, {}), MANIFEST)
+        after = reduce(merge, variants, before)
+        if after != before:
+            data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
             self._given(len(data), lambda: self.tier.put_manifest(family, data))
 
     def report(self) -> TierReport:
@@ -141,8 +150,9 @@ class Chain:
         self.tiers = tuple(CheckedTier(tier, local, emit) for tier in tiers)
 
     def mount(self, tier: Tier) -> None:
-        """Ask one more tier, before the others."""
-        self.tiers = (CheckedTier(tier, self.local, self._emit), *self.tiers)
+        """Ask one more tier, before the others, in place of one of the same name."""
+        others = (each for each in self.tiers if each.tier.name != tier.name)
+        self.tiers = (CheckedTier(tier, self.local, self._emit), *others)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)
@@ -164,11 +174,11 @@ class Chain:
             tier.put(entry.key, data)  # here a slow tier gets its queue: nothing waits for what this returns
         return stored
 
-    def add_variant(self, family: str, variant: Variant) -> bool:
-        """Put `variant` in front of those of `family`, locally and in the tiers; whether it was stored locally."""
-        stored = self.local.add_variant(family, variant)
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants` before those of `family`, locally and in the tiers; whether they are there locally."""
+        stored = self.local.add_variant(family, *variants)
         for tier in self._writable():
-            tier.add_variant(family, variant)
+            tier.add_variant(family, *variants)
         return stored
 
     def reports(self) -> tuple[TierReport, ...]:

@@ -1,26 +1,51 @@
-"""From addresses in the settings to tiers."""
+"""From addresses in the settings, and from what users hand over, to tiers."""
 
 from __future__ import annotations
 
-from ..model.tier_address import TierAddress
+import functools
+import os
+from typing import Any
+
+from ..errors import OptionError
+from ..model.tier_address import TierAddress, parse_tier
 from ..settings import Settings
+from .bundle import Bundle, BundleTier, open_bundle, open_resource, open_traversable
 from .directory import DirectoryTier
+from .signing import TrustedKeys
 from .tier import Tier
 
 
 def open_tiers(settings: Settings) -> tuple[Tier, ...]:
-    """The tiers of these settings, in order. Nothing is connected to and no file is opened before the first look-up.
-
-    Raises:
-        SettingsError: A tier needs a package that is not installed.
-    """
+    """The tiers of these settings, in order. Nothing is connected to and no file is opened before the first look-up."""
     return tuple(_open(address, settings) for address in settings.tiers)
 
 
 def _open(address: TierAddress, settings: Settings) -> Tier:
+    if address.kind in ("bundle", "resource"):
+        return BundleTier(address.place, functools.partial(open_any, address.place, settings))
     return DirectoryTier(
         address.place,
         readonly=address.readonly is not False,
         shared=settings.shared,
         durability=settings.durability,
+    )
+
+
+def open_any(source: Any, settings: Settings) -> Bundle:
+    """The bundle at a path, in a package's resource, or behind a Traversable; signed as the settings ask.
+
+    Raises:
+        BundleError: It is refused.
+        OptionError: It is none of these.
+    """
+    trusted = TrustedKeys(settings.trusted_keys)
+    if isinstance(source, str) and "://" not in source and parse_tier(source).kind == "resource":
+        package, _, resource = source.partition(":")
+        return open_resource(package, resource, trusted)
+    if isinstance(source, (str, os.PathLike)):
+        return open_bundle(os.path.abspath(os.path.expanduser(os.fspath(source))), trusted)
+    if hasattr(source, "read_bytes"):
+        return open_traversable(source, str(source), trusted)
+    raise OptionError(
+        f"cannot find a bundle in {source!r}", f"it is a {type(source).__name__}", 'give a path or "package:resource"'
     )

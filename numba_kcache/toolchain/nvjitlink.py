@@ -6,12 +6,16 @@ Ground      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from typing import Any
 
 from ..errors import LinkError
+from ..model.cubin import is_cubin
 from ..model.request import LinkInput
 from .libraries import missing
+
+_INPUT = re.compile(r" in '([^'\n]*)'")
 
 
 def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: str = "cubin") -> tuple[bytes, str]:
@@ -42,13 +46,16 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
             "object": nvjitlink.InputType.OBJECT, "library": nvjitlink.InputType.LIBRARY,
             "fatbin": nvjitlink.InputType.FATBIN,
         }  # fmt: skip
+        names = {each.name for each in inputs}
         for each in inputs:
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
-            _step(nvjitlink, handle, each.name, nvjitlink.add_data, kinds[each.kind], data, len(data), each.name)
-        _step(nvjitlink, handle, arch, nvjitlink.complete)
+            is_bare = each.kind == "object" and is_cubin(data)  # as an object it would be passed over in silence
+            kind = kinds["cubin" if is_bare else each.kind]
+            _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), each.name)
+        _step(nvjitlink, handle, arch, names, nvjitlink.complete)
         made = bytearray(getattr(nvjitlink, f"get_linked_{output}_size")(handle))
         getattr(nvjitlink, f"get_linked_{output}")(handle, made)
-        return bytes(made), _log(nvjitlink, handle, "info")
+        return bytes(made), _log(nvjitlink, handle, names, "info")
     finally:
         nvjitlink.destroy(handle)
 
@@ -63,19 +70,22 @@ def _bindings() -> Any:
     return nvjitlink
 
 
-def _step(nvjitlink: Any, handle: int, name: str, call: Any, *arguments: Any) -> None:
+def _step(nvjitlink: Any, handle: int, name: str, names: Set[str], call: Any, *arguments: Any) -> None:
     try:
         call(handle, *arguments)
     except nvjitlink.nvJitLinkError as error:
-        log = _log(nvjitlink, handle, "error")
+        log = _log(nvjitlink, handle, names, "error")
         why = log.splitlines()[0] if log else str(error)
         raise LinkError(f"cannot link {name}", why, "the linker's whole log is in .log", log) from None
 
 
-def _log(nvjitlink: Any, handle: int, kind: str) -> str:
+def _log(nvjitlink: Any, handle: int, names: Set[str], kind: str) -> str:
+    """What the linker said. The bindings let go of an input's name before the linker reads it: where what it calls an
+    input is none of `names`, that is what lay in the memory since, and is left out."""
     size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
     if size < 2:
         return ""
     buffer = bytearray(size)
     getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
-    return bytes(buffer).rstrip(b"\0").decode("utf-8", "replace").rstrip()
+    text = bytes(buffer).rstrip(b"\0").decode("utf-8", "replace").rstrip()
+    return _INPUT.sub(lambda match: match[0] if match[1] in names else "", text)

@@ -66,6 +66,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "verify": ("verify",),
     "prune": ("prune",),
     "clear": ("clear",),
+    "report": ("report", "-"),
 }
 
 
@@ -78,6 +79,8 @@ def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: s
         directory = tmp_path / "own"
         open_store(directory).put(small_entry(1))
     words = [key_of_saxpy(filled) if word == "KEY" else word for word in VERBS[verb]]
+    if verb == "report":
+        words[1] = str(tmp_path / "report.html")
     done = run(directory, *words, *form)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -86,10 +89,10 @@ def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: s
         json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["info", "list", "verify", "prune", "clear"])
+@pytest.mark.parametrize("verb", ["info", "list", "verify", "prune", "clear", "report"])
 def test_empty_cache_is_no_error_and_stays_absent(tmp_path: Path, verb: str) -> None:
     """Nothing is there yet: each verb says so, exits with 0 and makes no directory."""
-    done = run(tmp_path / "none", verb)
+    done = run(tmp_path / "none", *VERBS[verb])
 
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "none").exists()
@@ -268,7 +271,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in VERBS:
+    for verb in (*VERBS, "doctor"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out

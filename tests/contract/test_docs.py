@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SHOWN = [page for page in PAGES if BLOCK.search(page.read_text())]
-EXAMPLES = [ROOT / "examples/first_kernels.py", ROOT / "examples/numba_kernels.py"]
+EXAMPLES = [ROOT / f"examples/{name}.py" for name in ("first_kernels", "numba_kernels", "gemm_module")]
 
 
 def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """Hundreds of changes to real header trees: how often would a cache have been stale, how often needlessly cold?
 
     python -m tests.corpus.header_mutations [--maze 240] [--real 30] [--seed 1] [--nvrtc PATH] [--only NAME]
+                                              [--json FILE]
 
 `--maze` steps run in mazes of our own, `--real` in a copy of the toolkit's and CCCL's headers for each of the
 kernels below, which for this purpose are the user's own: nothing in them is known by identity. Truth is a
@@ -143,20 +144,29 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--nvrtc", default="")
     options.add_argument("--only", default="")
+    options.add_argument("--json", default="")
     chosen = options.parse_args()
-    stale = 0
+    stale, figures = 0, {}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(chosen.maze // 40):
             seed = chosen.seed * 1000 + number
             tally = run(maze(Path(folder, f"maze{number}"), seed), MAZE_STEPS, 40, seed, library=chosen.nvrtc)
             print(f"maze {seed}: {tally.report()}", flush=True)
+            figures[f"maze {seed}"] = tally.figures()
             stale += sum(map(len, tally.stale.values()))
         for name in KERNELS if chosen.real else ():
             if chosen.only in name:
                 project = real(Path(folder, name), name)
                 tally = run(project, REAL_STEPS, chosen.real, chosen.seed, library=chosen.nvrtc)
                 print(f"{name}: {tally.report()}", flush=True)
+                figures[name] = tally.figures()
                 stale += sum(map(len, tally.stale.values()))
+    if chosen.json:
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+        from header import machine_header, write_result
+
+        machine = {**machine_header(), "nvrtc": "12.9" if chosen.nvrtc else "installed"}
+        write_result(Path(chosen.json), "header_corpus", machine, figures)
     return 1 if stale else 0
 
 

@@ -14,6 +14,7 @@ from tests.support.numba_programs import (
     AHEAD,
     BAD,
     DEVICES,
+    GRIDS,
     HOST,
     LIFE,
     OPTIONS,
@@ -69,6 +70,23 @@ def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> No
 def test_one_kernel_takes_many_types(tmp_path: Path) -> None:
     """Alternating signatures, wrong counts and whatever else: each launch finds its own code."""
     assert child(POLYMORPHIC, tmp_path).split() == ["done"]
+
+
+def test_each_grid_of_a_loop_is_launched(tmp_path: Path) -> None:
+    """Over ever new grids, past what is kept, with other types and extents in between, and after a reset."""
+    log = tmp_path / "log"
+
+    said = child(GRIDS, tmp_path / "cache", log=log).splitlines()
+
+    wanted = []
+    for grid in range(1, 301):
+        wanted += [(grid, 1, 1), *([(grid, 2, 1), (grid, 3, 1)] if grid % 50 == 0 else [])]
+    launches = read_log(log, "launch")
+    assert [tuple(each["grid"]) for each in launches] == [*wanted, (5, 1, 1), (6, 1, 1)]
+    assert {each["result"] for each in launches} == {0}
+    assert [line.partition(":")[0].split(" with ")[1] for line in said] == [
+        "grid.x = 0", "grid.x = 2147483648", "grid.y = 70000"
+    ]  # fmt: skip
 
 
 def test_clear_reset_and_reload_are_followed(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Random changes to trees of headers, and what two caches would have made of each: truth is a fresh compile.
+"""Random changes to trees of headers, and what three caches would have made of each: truth is a fresh compile.
+
+They know the headers by NVRTC's trace, by the scanner alone, and by the scanner with a watch on what is opened.
 
 A step changes one thing. A closure that holds although NVRTC's output differs is stale; one that breaks although
 it is the same is needless. Nothing is learned from a step that does not compile; it is undone.
@@ -12,16 +14,17 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numba_kcache.inputs.closure import Closure
 from numba_kcache.inputs.closure_check import Match
-from numba_kcache.inputs.header_trace import TraceResult
+from numba_kcache.inputs.doubt import Uncapturable
 from numba_kcache.inputs.headers import learn_closure, survey_headers
 from numba_kcache.inputs.include_search import Place
+from numba_kcache.inputs.open_watch import OpenWatch
 
 from .header_projects import Project, later_ns
-from .nvrtc import compile_source
+from .nvrtc import Compiled, compile_source
 
 SLOTS = 12
 """How many macros of a kind a kernel writes out: V of each header, W of its double, E of what was added."""
@@ -39,6 +42,14 @@ class Tally(NamedTuple):
     stale: dict[str, list[str]]
     needless: dict[str, list[str]]
     refused: dict[str, list[str]]
+
+    def figures(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        ways = {
+            how: {"stale": self.stale[how], "needless": self.needless[how], "not learned": self.refused[how]}
+            for how in self.stale
+        }
+        return {"steps": dict(self.steps), "changing": dict(self.changing), "caches": ways}
 
     def report(self) -> str:
         """One line per figure."""
@@ -98,7 +109,7 @@ def run(
         tally.steps[kind] += 1
         outcomes = {how: project.check(each.closure) if each.closure else None for how, each in caches.items()}
         held = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
-        now = compile_source(project.source, project.search, library=library)
+        now, learned = _compile(project, library)
         if any(now.code != each.code for each in caches.values()):
             tally.changing[kind] += 1
         for how, each in caches.items():
@@ -110,7 +121,7 @@ def run(
             _put_back(project, backup)
             caches = _compiled(project, library, tally)
         elif not all(held.values()):
-            caches = _learned(project, now.code, now.trace, tally)
+            caches = _learned(project, now.code, learned, tally)
     shutil.rmtree(backup)
     return tally
 
@@ -121,15 +132,32 @@ def _put_back(project: Project, backup: Path) -> None:
 
 
 def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]:
-    made = compile_source(project.source, project.search, library=library)
+    made, learned = _compile(project, library)
     assert made.code, made.log
-    return _learned(project, made.code, made.trace, tally)
+    return _learned(project, made.code, learned, tally)
 
 
-def _learned(project: Project, code: bytes, trace: TraceResult | None, tally: Tally) -> dict[str, Cached]:
+def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, Closure | Uncapturable]]]:
+    """A fresh compile, and what each cache learns from it."""
+    surveys = {
+        how: survey_headers(project.source, project.search, now_ns=later_ns()) for how in ("trace", "scan", "watch")
+    }
+    watch = OpenWatch(surveys["watch"])
+    made = compile_source(project.source, project.search, library=library)
+    unread = watch.unread()
+    watch.close()
+    return made, lambda: {
+        "trace": learn_closure(surveys["trace"], made.trace),
+        "scan": learn_closure(surveys["scan"], None),
+        "watch": learn_closure(surveys["watch"], None, unread),
+    }
+
+
+def _learned(
+    project: Project, code: bytes, learned: Callable[[], dict[str, Closure | Uncapturable]], tally: Tally
+) -> dict[str, Cached]:
     caches = {}
-    for how, given in (("trace", trace), ("scan", None)):
-        outcome = learn_closure(survey_headers(project.source, project.search, now_ns=later_ns()), given)
+    for how, outcome in learned().items():
         for table in (tally.stale, tally.needless, tally.refused):
             table.setdefault(how, [])
         if isinstance(outcome, Closure):

@@ -16,6 +16,7 @@ from numba_kcache.inputs.doubt import Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
 from numba_kcache.inputs.headers import learn_closure, survey_headers
 from numba_kcache.inputs.include_search import WORKING, Search, Tree
+from numba_kcache.inputs.open_watch import OpenWatch
 
 from .nvrtc import Compiled, compile_source
 
@@ -36,6 +37,7 @@ class Project:
         self.trees: tuple[Tree, ...] = ()
         self.more: dict[str, object] = {}
         self.read: list[Path] = []
+        self.watched_under = ""
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file below the root, in place where it exists."""
@@ -80,10 +82,16 @@ class Project:
     def try_learn(
         self, trace: TraceResult | None, while_running: Callable[[], object] = lambda: None
     ) -> Closure | Uncapturable:
-        """The same, where it may be refused."""
+        """The same, where it may be refused; with a watch, if `watched_under` names a libnvrtc."""
         survey = survey_headers(self.source, self.search, now_ns=later_ns())
+        watch = OpenWatch(survey) if self.watched_under else None
         while_running()
-        return learn_closure(survey, trace)
+        if watch is None:
+            return learn_closure(survey, trace)
+        self.compile(self.watched_under)
+        unread = watch.unread()
+        watch.close()
+        return learn_closure(survey, None, unread)
 
     def check(self, closure: Closure) -> Match | Mismatch:
         """The warm check."""
@@ -94,6 +102,7 @@ class Project:
         shutil.copytree(self.root, root, symlinks=True)
         moved = Project(root, self.source)
         moved.folders, moved.trees, moved.more = self.folders, self.trees, self.more
+        moved.watched_under = self.watched_under
         return moved
 
 

@@ -182,6 +182,32 @@ print("done")
 )
 """A kernel used with many types, and asked about them."""
 
+GRIDS = (
+    _START
+    + """
+@cached_kernel(cache=cache)
+def kernel(x, n):
+    x[0] = n
+
+d4, d8 = cuda.to_device(np.ones(8, "f4")), cuda.to_device(np.ones(8))
+for grid in range(1, 301):
+    kernel[grid, 32](d8 if grid % 7 == 0 else d4, grid)
+    if grid % 50 == 0:
+        kernel[(grid, 2), 32](d4, np.float32(1))
+        kernel[[grid, 3], 32](np.ones(3), 1)
+for wrong in (0, 2**31, (1, 70_000)):
+    try:
+        kernel[wrong, 32](d4, 1)
+    except ValueError as error:
+        print(str(error).splitlines()[0])
+assert len(kernel._bound) <= 256
+cuda.current_context().reset()
+kernel[5, 32](cuda.to_device(np.ones(8, "f4")), 1)
+kernel[6, 32](cuda.to_device(np.ones(8, "f4")), 1)
+"""
+)
+"""A loop over grids, with other types and shapes in between."""
+
 RESOURCES = (
     _START
     + """

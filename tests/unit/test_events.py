@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 
+import numba_kcache
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
 from numba_kcache.model.event import Event, EventKind, trouble
 from numba_kcache.observe.events import Events
 from numba_kcache.observe.statistics import Counts, Statistics
+from tests.support.compiling import EMPTY, ROOT
 
 
 def test_listener_gets_every_event_until_it_ends() -> None:
@@ -231,3 +238,101 @@ def test_unsaved_counts_are_taken_once() -> None:
 def test_counts_of_other_versions_are_left_out() -> None:
     """A counter file may hold names that this version does not know, or lack some."""
     assert Counts({"hits": 3.0, "teleports": 7.0}).as_dict() == {"hits": 3}
+
+
+# -- the log --------------------------------------------------------------------------------------------------
+
+
+def logged(caplog: pytest.LogCaptureFixture, *events: tuple[EventKind, dict[str, object]]) -> list[str]:
+    emitter = Events()
+    with caplog.at_level(logging.INFO, "numba_kcache"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind, fields in events:
+            emitter.emit(Event(kind, fields))
+    return [each.getMessage() for each in caplog.records]
+
+
+KERNEL = {"kernel": "app.saxpy", "target": "sm_90", "key": "00"}
+
+
+def test_compile_is_one_line_with_the_reason_of_the_miss(caplog: pytest.LogCaptureFixture) -> None:
+    """What, for which target, how long, and why it was not there."""
+    assert logged(
+        caplog,
+        (EventKind.MISS, {**KERNEL, "reason": "header a.cuh changed"}),
+        (EventKind.COMPILE_BEGIN, KERNEL),
+        (EventKind.COMPILE_END, {**KERNEL, "compile_time_s": 0.25}),
+        (EventKind.STORED, {"key": "00", "size_bytes": 1}),
+    ) == ["compiled app.saxpy for sm_90 in 250.0 ms: header a.cuh changed"]
+
+
+def test_failed_compile_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The first line of the error; the rest is the exception's."""
+    assert logged(
+        caplog,
+        (EventKind.MISS, {**KERNEL, "reason": "not stored"}),
+        (EventKind.COMPILE_BEGIN, KERNEL),
+        (EventKind.COMPILE_FAILED, {**KERNEL, "error": "cannot compile: k.cu(1): error\n  x\n  ^"}),
+    ) == ["could not compile app.saxpy for sm_90 (not stored): cannot compile: k.cu(1): error"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "line"),
+    [
+        (EventKind.WAITED, {**KERNEL, "waited_s": 2.5}, "waited 2.5 s for another's compile of app.saxpy for sm_90"),
+        (EventKind.EVICTED, {"entries": 3, "size_bytes": 2048}, "removed 3 entries (2.0 KiB) to keep the limits"),
+        (EventKind.UNCACHEABLE, {**KERNEL, "reason": "it uses __TIME__"}, "app.saxpy is not cached: it uses __TIME__"),
+        (EventKind.TROUBLE, {"where": "put", "error": "disk full"}, "the kernel cache goes on without: disk full"),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_the_ordinary_is_a_line(
+    kind: EventKind, fields: dict[str, object], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In words."""
+    assert logged(caplog, (kind, fields)) == [line]
+
+
+def test_level_that_was_asked_for_is_seen_without_any_setup() -> None:
+    """`NUMBA_KCACHE_LOG=info` in a program that never heard of logging: lines on standard error, none twice."""
+    code = """
+import sys
+from numba_kcache import cached_kernel
+cached_kernel('extern "C" __global__ void k() {}', arch="sm_90").compile()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_LOG": "info"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stderr.count("numba_kcache: compiled ") == 1
+
+
+def test_listener_of_the_process_survives_configure(tmp_path: Path) -> None:
+    """Other settings are another resolver; who listens is the same. Subscribing makes no cache."""
+    heard = list[Event]()
+    end = numba_kcache.subscribe(heard.append)
+    for name in ("a", "b"):
+        numba_kcache.configure(directory=tmp_path / name)
+        cached_kernel(EMPTY, arch="sm_90").compile()
+    end()
+    cached_kernel(EMPTY + " ", arch="sm_90").compile()
+
+    assert [each.kind for each in heard].count(EventKind.COMPILE_END) == 2
+
+
+def test_numba_s_own_error_ends_the_compile(tmp_path: Path) -> None:
+    """COMPILE_BEGIN is followed by COMPILE_END or COMPILE_FAILED, whatever is raised."""
+    cache, heard = KernelCache(tmp_path, durability="none"), list[Event]()
+    cache.subscribe(heard.append)
+
+    def broken(x):  # type: ignore[no-untyped-def]
+        x[0] = no_such_name  # type: ignore[name-defined] # noqa: F821
+
+    with pytest.raises(Exception, match="no_such_name"):
+        cached_kernel(broken, kind="numba", cache=cache).compile("sm_90", signature="void(float32[:])")
+
+    kinds = [each.kind for each in heard]
+    assert kinds.count(EventKind.COMPILE_BEGIN) == kinds.count(EventKind.COMPILE_FAILED) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, closure_digest
+from numba_kcache.inputs.closure import Closure, closure_value
 from numba_kcache.inputs.closure_check import Change, Match, Mismatch
 from numba_kcache.inputs.doubt import Doubt, Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
@@ -47,21 +47,24 @@ NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
     params=[
         "trace",
         "scan",
+        "watch",
         pytest.param(
             "nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
         ),
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
-    """What tells the headers: the trace of NVRTC 13, a scanner alone, or NVRTC 12.9 and thus the scanner."""
+    """What tells the headers: the trace of NVRTC 13, a scanner alone or with a watch on what is opened, or NVRTC 12.9
+    and thus the latter."""
     return str(request.param)
 
 
 def compiled(project: Project, how: str) -> tuple[bytes | None, TraceResult | None]:
     """What the compiler makes of the project, and the trace as far as there is one."""
     code, log, trace = project.compile(NVRTC_12 if how == "nvrtc12" else "")
+    project.watched_under = {"nvrtc12": NVRTC_12, "watch": library_path()}.get(how, "")
     assert code or "cannot open source file" in log, log
-    return code, None if how == "scan" else trace
+    return code, trace if how == "trace" else None
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
@@ -123,7 +126,7 @@ def test_closure_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> No
 
     assert project.check(closure) == Match()
     assert isinstance(project.check(while_away), Mismatch)
-    assert closure_digest(while_away) != closure_digest(closure)
+    assert closure_value(while_away) != closure_value(closure)
 
 
 def test_search_path_variables_of_host_compilers_change_nothing(
@@ -185,7 +188,7 @@ def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> No
     assert (outcome.refreshed is None) == (happening == "moved")
     assert project.check(outcome.refreshed or closure) == Match()
     again = project.learn(compiled(project, how)[1])
-    assert closure_digest(again) == closure_digest(closure)
+    assert closure_value(again) == closure_value(closure)
     assert compiled(project, how)[0] == code
 
 

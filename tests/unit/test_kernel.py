@@ -243,16 +243,21 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
         assert pickle.loads(pickle.dumps(again)).key() == kernel.key()
 
 
-def test_kernel_of_a_cache_pickles_without_it(cache: KernelCache) -> None:
-    """A cache is this process's; the kernel that comes back uses the process's own."""
+def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
+    """By directory and settings: in another process it finds there what this one stored; a copy shares the cache."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()
 
+    assert copy.deepcopy(kernel)._cache is cache
     again = pickle.loads(pickle.dumps(kernel))
     again.compile()
 
     assert again.key() == kernel.key()
-    assert counts(cache)[0] == numba_kcache.info("process").compiles == 1
+    assert again._cache.directory == cache.directory
+    assert again._cache.resolver.settings == cache.resolver.settings
+    assert again._cache.info("process").hits == 1
+    assert numba_kcache.info("process").compiles == numba_kcache.info("process").hits == 0
+    assert pickle.loads(pickle.dumps(numba_kcache.info)) == numba_kcache.info
 
 
 # -- threads --------------------------------------------------------------------------------------------------
@@ -428,8 +433,9 @@ def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
 
 
 def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> None:
-    """A device that NVRTC does not know yet: PTX for the driver to finish, and one warning."""
-    kernel = cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))
+    """A device that NVRTC does not know yet: PTX for the driver to finish, one warning, and nothing went wrong."""
+    cache = KernelCache(tmp_path / "cache")
+    kernel = cached_kernel(SAXPY, cache=cache)
 
     with pytest.warns(KCacheWarning, match="sm_990a") as said:
         found = kernel._resolve_for_device(Target(99, 0, "a"))
@@ -438,6 +444,7 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
     assert found.artifact.target.virtual
     assert not found.artifact.cubin
     assert b".entry saxpy" in found.artifact.ptx
+    assert cache.info("process").errors == 0
 
 
 def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:

@@ -14,6 +14,10 @@ from numba_kcache.model.tier_address import TierAddress
 from numba_kcache.settings import SETTINGS, Settings, default_directory, read_settings, variables
 from tests.support.compiling import in_python
 
+PUBLIC = bytes(range(32))
+RAW = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+PEM_LINE = "MCowBQYDK2VwAyEAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
 READ = [
     ("directory", "NUMBA_KCACHE_DIR", "/somewhere/./x", "/somewhere/x"),
     ("directory", "NUMBA_KCACHE_DIR", "~/kernels", str(Path("~/kernels").expanduser())),
@@ -30,6 +34,7 @@ READ = [
     *(("shared", "NUMBA_KCACHE_SHARED", text, True) for text in ("1", "true", "Yes", "on")),
     *(("shared", "NUMBA_KCACHE_SHARED", text, False) for text in ("0", "false", "No", "off")),
     *(("debug_launches", "NUMBA_KCACHE_DEBUG", text, text == "1") for text in ("1", "0")),
+    *(("progress", "NUMBA_KCACHE_PROGRESS", text, text == "1") for text in ("1", "0")),
     *(("durability", "NUMBA_KCACHE_DURABILITY", kind, kind) for kind in ("none", "data", "full")),
     *(("log_level", "NUMBA_KCACHE_LOG", level, level) for level in ("debug", "info", "warning", "error", "off")),
     ("tiers", "NUMBA_KCACHE_TIERS", "/opt/./kernels", (TierAddress("directory", "/opt/kernels"),)),
@@ -38,6 +43,8 @@ READ = [
         TierAddress("bundle", "/b/c.kcache"),
         TierAddress("resource", "pack.age:k/all.kcache"),
     )),
+    ("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", f"team={PEM_LINE}, ci={RAW}", (("team", PUBLIC), ("ci", PUBLIC))),
+    ("signing_key", "NUMBA_KCACHE_SIGNING_KEY", "/etc/./kernels.pem", "/etc/kernels.pem"),
 ]  # fmt: skip
 
 
@@ -71,6 +78,7 @@ def test_every_setting_is_tried_above() -> None:
             ),
         ),
         ({"tiers": []}, "tiers", ()),
+        ({"trusted_keys": {"team": PEM_LINE, "ci": PUBLIC}}, "trusted_keys", (("team", PUBLIC), ("ci", PUBLIC))),
     ],
 )
 def test_configure_takes_python_values(given: dict[str, Any], name: str, value: object) -> None:
@@ -116,6 +124,13 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("tiers", "NUMBA_KCACHE_TIERS", "/a,?readonly=0", "a tier is empty"),
     ("tiers", "", [3], ""),
     ("tiers", "", 3, ""),
+    ("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", "team", "it must be name=key, the key 32 bytes in base64"),
+    ("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", f"={RAW}", "it must be name=key"),
+    ("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", "team=AAEC", "it must be name=key"),
+    ("trusted_keys", "NUMBA_KCACHE_TRUSTED_KEYS", "team=***", ""),
+    ("trusted_keys", "", {"team": 3}, "it must be name=key"),
+    ("trusted_keys", "", 3, ""),
+    ("signing_key", "", 3, ""),
     ("directory", "", b"/x", "it is not a path"),
     ("directory", "", "", "it is not a path"),
     ("directory", "", 3, ""),

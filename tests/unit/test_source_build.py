@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -241,6 +242,13 @@ def test_device_code_is_linked(inputs: dict[str, Path], suffix: str) -> None:
     assert artifact.entries[0].typed
 
 
+def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_path: Path) -> None:
+    """As an object nvJitLink would pass it over, and miss the function later."""
+    inputs["cubin"].rename(tmp_path / "twice.o")
+
+    assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).entries[0].typed
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, which no wheel brings")
 @pytest.mark.parametrize("output", ["twice.o", "libtwice.a", "twice.fatbin"])
 def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
@@ -315,6 +323,17 @@ def test_link_input_that_does_not_define_it() -> None:
     """The linker's own words, with the function's name."""
     with pytest.raises(LinkError, match="twice"):
         build(CALLS, link=(LinkInput("cu", "other.cu", b"__device__ int other;"),))
+
+
+def test_linker_s_message_names_no_input_that_was_not_given() -> None:
+    """The bindings free a name before the linker reads it: what then stands there is no name of ours, or none."""
+    for number in range(8):
+        name = f"input {number} with a name that is quite long.ptx"
+        code = compiled("__device__ int unused;", "ptx", "sm_90", "-rdc=true").rstrip(b"\0")
+        with pytest.raises(LinkError) as caught:
+            build(CALLS, link=(LinkInput("ptx", name, code),))
+        quoted = set(re.findall(r" in '([^']*)'", str(caught.value) + caught.value.log))
+        assert quoted <= {name, "tests.kernel.cubin"}
 
 
 def test_link_input_that_does_not_compile() -> None:

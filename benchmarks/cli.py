@@ -1,0 +1,84 @@
+"""How long does each verb of the command line take beyond the start of the interpreter, at 0, 1 and many entries?
+
+Method      Whole fresh processes, bare and with each verb, in turn; their bytecode is compiled before, as pip does it.
+            The entries are of 7 KB, with the counts of as many hits beside them. Written into a file, not a terminal.
+Baseline    A figure to look at, not a gate: `info` is meant to stay under 0.2 s and `list` under 1 s.
+Run         python benchmarks/cli.py [--entries 0,1,20000] [--rounds 7] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from hashlib import sha256
+from pathlib import Path
+
+from header import machine_header, write_result
+
+from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.entry import StoredEntry
+
+ROOT = Path(__file__).resolve().parent.parent
+VERBS = {
+    "info": ("info",),
+    "list": ("list",),
+    "list, by hits": ("list", "--sort", "hits"),
+    "list, by cost": ("list", "--sort", "cost"),
+    "list, all as JSON": ("list", "--json"),
+    "verify": ("verify",),
+}
+HEADER = {"kind": "cuda", "target": "sm_90a", "compile_time_s": 0.123, "attributes": {}, "entries": [
+    ["saxpy", "saxpy", True, [10, 0, 0, 0], [[0, 4, "f4", "float", "a"], [8, 8, "*kf4", "float const*", "x"]]],
+]}  # fmt: skip
+
+
+def fill(directory: Path, entries: int) -> None:
+    """Make a cache of so many entries, each of which was served once."""
+    store, code, hits = DiskStore(str(directory), durability="none", max_entries=10**6), os.urandom(6000), {}
+    for number in range(entries):
+        key = sha256(b"%d" % number).hexdigest()
+        store.put(StoredEntry(key, HEADER, {"cubin": code, "report": b"{}" * 500}))
+        hits[f"hits/{key[:16]}"] = 1
+    if hits:
+        store.counters.add({"hits": entries, **hits})
+    store.wait_for_eviction()
+
+
+def seconds(*words: str) -> float:
+    """Wall time of one process."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", default="0,1,20000")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
+    samples: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for entries in map(int, arguments.entries.split(",")):
+            directory = Path(folder) / f"{entries}"
+            fill(directory, entries)
+            for _ in range(arguments.rounds):
+                bare = seconds("-c", "pass")
+                for name, words in VERBS.items():
+                    taken = seconds("-m", "numba_kcache", *words, "--directory", str(directory))
+                    samples.setdefault(f"{name}, {entries} entries", []).append(taken - bare)
+    for name, taken in samples.items():
+        print(f"{name:<32} {statistics.median(taken) * 1e3:7.0f} ms  (worst {max(taken) * 1e3:.0f})")
+    if arguments.json:
+        write_result(arguments.json, "cli", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""How long until a source of 31 kernels serves, cold and warm, at once and one by one, beside CuPy?
+
+Method      examples/tropical_gemm.cu. Each sample is a fresh process whose imports, decoration and context are done
+            when the clock starts. "bound": one kernel is ready to be launched. "first": its result is there and
+            synchronised. "all": every kernel has run. "each": the kernels one by one, from asking for it to its
+            result. Cold: the system's own cache directory is empty; warm: it was filled by a process before. The
+            floor reads the very cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing
+            of types. CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
+Shows not   A cold page cache, a busy node; sources whose time goes into headers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "examples/tropical_gemm.cu"
+SIDE = 64  # rows and columns of every matrix
+IN_FLOOR = "module.cubin"
+
+Launch = Callable[[str, Any], None]
+
+
+def kernel_names() -> list[str]:
+    """The kernels of the source, for the system that cannot list them."""
+    types, kinds = ("f32", "f64", "i32", "i64"), ("", "_arg")
+    rings = ("maxplus", "minplus", "maxmul")
+    names = [f"{ring}_{each}{kind}" for ring in rings for each in types for kind in kinds]
+    names += [f"{ring}_f32_batched" for ring in rings]
+    return names + [f"backward_{of}_{each}" for of in "ab" for each in ("f32", "f64")]
+
+
+def measured(ready: Callable[[], object], one: Callable[[str], None], names: Iterable[str]) -> dict[str, Any]:
+    """Seconds to "bound" and "first", then of each further kernel.
+
+    Args:
+        ready: Makes the first kernel ready to be launched.
+        one: Launches a kernel and waits for its result.
+        names: The kernels, the first one first.
+    """
+    first, *others = names
+    start = time.perf_counter()
+    ready()
+    bound = time.perf_counter()
+    one(first)
+    ended = [start, time.perf_counter()]
+    for name in others:
+        one(name)
+        ended.append(time.perf_counter())
+    each = [after - before for before, after in itertools.pairwise(ended)]
+    return {"bound": bound - start, "first": each[0], "each": each, "all": sum(each)}
+
+
+def matrices(xp: Any) -> tuple[Any, Any, Any]:
+    """Operands that serve every kernel: wide enough for the widest type, and with small numbers in them."""
+    return xp.ones((SIDE, SIDE), xp.float64), xp.ones((SIDE, SIDE), xp.float64), xp.zeros((SIDE, SIDE), xp.float64)
+
+
+def grid_of(name: str) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """One block for a product; for a gradient a thread for each element."""
+    return ((SIDE // 16, SIDE // 16, 1) if name.startswith("backward") else (1, 1, 1)), (16, 16, 1)
+
+
+def child_here(lazy: bool, is_checked: bool) -> None:
+    import numpy as np
+    from numba import cuda
+
+    import numba_kcache
+    from numba_kcache import cached_module
+
+    module = cached_module(SOURCE, lazy=lazy)
+    a, b, c = (cuda.to_device(each) for each in matrices(np))
+    best = cuda.to_device(np.zeros((SIDE, SIDE), np.int32))
+    cuda.synchronize()
+    pointers = {each: np.uintp(each.device_ctypes_pointer.value) for each in (a, b, c, best)}
+
+    def one(name: str) -> None:
+        grid, block = grid_of(name)
+        given = (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        module[name][grid, block](*(pointers[each] for each in given), SIDE, SIDE, SIDE)
+        cuda.synchronize()
+
+    names = kernel_names()
+    found = measured(lambda: module[names[0]][grid_of(names[0])], one, names)
+    if is_checked:
+        one("maxplus_f64")
+        assert (c.copy_to_host() == 2).all()
+    info = numba_kcache.info("process")
+    if not lazy:
+        Path(os.environ["KC_BENCH_DIR"], IN_FLOOR).write_bytes(module.cubin())
+    report(found, compiles=info.compiles, hits=info.hits)
+
+
+def child_cupy(is_checked: bool) -> None:
+    import cupy
+
+    module = cupy.RawModule(code=SOURCE.read_text(), backend="nvrtc")
+    a, b, c = matrices(cupy)
+    best = cupy.zeros((SIDE, SIDE), cupy.int32)
+    size = (cupy.int32(SIDE),) * 3
+    cupy.cuda.Device().synchronize()
+
+    def one(name: str) -> None:
+        given = (a, best, c) if name.startswith("backward") else (a, b, c, best) if name.endswith("_arg") else (a, b, c)
+        module.get_function(name)(*grid_of(name), (*given, *size))
+        cupy.cuda.Device().synchronize()
+
+    names = kernel_names()
+    found = measured(lambda: module.get_function(names[0]), one, names)
+    if is_checked:
+        one("maxplus_f64")
+        assert (cupy.asnumpy(c) == 2).all()
+    report(found)
+
+
+def child_floor() -> None:
+    from cuda.bindings import driver
+    from numba import cuda
+
+    cuda.current_context()
+    cuda.synchronize()
+    path = Path(os.environ["KC_BENCH_DIR"], IN_FLOOR)
+    start = time.perf_counter()
+    status, module = driver.cuModuleLoadData(path.read_bytes())
+    loaded = time.perf_counter()
+    found, _function = driver.cuModuleGetFunction(module, kernel_names()[0].encode())
+    got = time.perf_counter()
+    assert status == found == 0, (status, found)
+    report({"load": loaded - start, "bound": got - start})
+
+
+def report(found: dict[str, Any], **more: object) -> None:
+    print(json.dumps({**found, **more}))
+
+
+EAGER, LAZY, CUPY, FLOOR = "numba_kcache eager", "numba_kcache lazy", "cupy RawModule", "read + cuModuleLoadData"
+VARIABLES = {EAGER: "NUMBA_KCACHE_DIR", LAZY: "NUMBA_KCACHE_DIR", CUPY: "CUPY_CACHE_DIR"}
+
+
+def sample(system: str, directory: Path, is_checked: bool) -> dict[str, Any] | None:
+    """One fresh process; None where the system cannot run here."""
+    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "KC_BENCH_DIR": str(directory.parent)}
+    if system in VARIABLES:
+        environment[VARIABLES[system]] = str(directory)
+    flags = [] if is_checked else ["--unchecked"]
+    command = [sys.executable, __file__, "--child", system, *flags]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        print(f"{system}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+        return None
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def measure(cold_rounds: int, warm_rounds: int, is_checked: bool) -> dict[str, dict[str, list[Any]]]:
+    """Samples in seconds by system and by "cold/warm bound/first/all/each"."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for _ in range(cold_rounds):
+        root = Path(tempfile.mkdtemp())
+        for state, rounds in (("cold", 1), ("warm", -(-warm_rounds // cold_rounds))):
+            for _ in range(rounds):
+                for system in (EAGER, LAZY, CUPY, FLOOR) if state == "warm" else (EAGER, LAZY, CUPY):
+                    result = sample(system, root / system.replace(" ", "_"), is_checked)
+                    for what, value in (result or {}).items():
+                        if what in ("compiles", "hits"):
+                            assert what == "hits" or (value > 0) == (state == "cold"), (system, state, result)
+                        else:
+                            found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(value)
+        shutil.rmtree(root, ignore_errors=True)
+    return found
+
+
+def show(samples: dict[str, dict[str, list[Any]]]) -> None:
+    """Medians in milliseconds, and the ratios that the sources of many kernels are about."""
+
+    def middle(system: str, what: str) -> float:
+        return statistics.median(samples[system][what]) if what in samples.get(system, {}) else float("nan")
+
+    for system, rows in samples.items():
+        numbers = (name for name in rows if not name.endswith("each"))
+        print(f"{system:26}", "  ".join(f"{name} {middle(system, name) * 1e3:.3f}" for name in numbers), "ms")
+    runs = samples.get(LAZY, {}).get("cold each", [])
+    eager = middle(EAGER, "cold first")
+    one = statistics.median(seconds for run in runs for seconds in run[1:]) if runs else float("nan")
+    all_of_them = middle(LAZY, "cold all") / middle(EAGER, "cold all")
+    print(f"lazy, cold: median kernel / eager whole {one / eager:.3f}, all one by one {all_of_them:.2f}")
+    floor = middle(FLOOR, "warm load")
+    print(f"eager, warm: bound {middle(EAGER, 'warm bound') / floor:.2f} of the floor, first result "
+          f"{middle(EAGER, 'warm first') / floor:.2f}; cupy {middle(CUPY, 'warm bound') / floor:.2f}")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", choices=(EAGER, LAZY, CUPY, FLOOR))
+    parser.add_argument("--cold", type=int, default=3, help="cold samples of each system")
+    parser.add_argument("--warm", type=int, default=11, help="warm samples of each system")
+    parser.add_argument("--unchecked", action="store_true", help="for a driver that runs nothing: compare no results")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.child in (EAGER, LAZY):
+        child_here(arguments.child == LAZY, not arguments.unchecked)
+    elif arguments.child == CUPY:
+        child_cupy(not arguments.unchecked)
+    elif arguments.child == FLOOR:
+        child_floor()
+    else:
+        from header import machine_header, write_result
+
+        compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
+        samples = measure(arguments.cold, arguments.warm, not arguments.unchecked)
+        show(samples)
+        if arguments.json:
+            write_result(arguments.json, "modules", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

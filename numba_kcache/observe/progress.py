@@ -1,0 +1,95 @@
+"""Say what is being compiled when it takes longer than a second.
+
+Promise     A compile that is done within a second is silent. A longer one is a live line on standard error where that
+            is a terminal, and one line of the log elsewhere. What goes wrong with saying so never reaches the compile.
+Method      A thread for each compile, which waits for its end: a hit starts none.
+Not here    The line of the log that every compile gets at its end (observe.events).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from .events import logger
+from .info import seconds_text
+
+AFTER_S = 1.0
+"""How long a compile may take in silence."""
+
+_EVERY_S = 1.0
+_END_OF_LINE = "\x1b[K"
+
+
+@contextmanager
+def shown(what: str, after_s: float | None = None, stream: TextIO | None = None) -> Iterator[None]:
+    """Say so while the context takes longer than it may.
+
+    Args:
+        what: What is compiled, `"saxpy for sm_90"`.
+        after_s: Seconds in silence; None for `AFTER_S`.
+        stream: Where the live line goes if it is a terminal; None for standard error.
+    """
+    line = _Line(what, AFTER_S if after_s is None else after_s, stream or sys.stderr)
+    try:
+        line.start()
+    except RuntimeError:  # no more threads: compile in silence
+        yield
+        return
+    succeeded = False
+    try:
+        yield
+        succeeded = True
+    finally:
+        line.finish(succeeded=succeeded)
+
+
+class _Line(threading.Thread):
+    def __init__(self, what: str, after_s: float, stream: TextIO | None) -> None:
+        super().__init__(name="numba_kcache progress", daemon=True)
+        self._what, self._after_s, self._stream = what, after_s, stream
+        self._since_s = time.perf_counter()
+        self._is_done = threading.Event()
+        self._is_live = False
+
+    def run(self) -> None:
+        if self._is_done.wait(self._after_s):
+            return
+        if not _is_terminal(self._stream):
+            logger().info("compiling %s, %s so far", self._what, seconds_text(self._after_s))
+            return
+        self._is_live = True
+        while True:
+            self._write(f"compiling {self._what} ... {time.perf_counter() - self._since_s:.0f} s")
+            if self._is_done.wait(_EVERY_S):
+                return
+
+    def finish(self, *, succeeded: bool) -> None:
+        """End the line: with how long it took, or cleared for the error that follows."""
+        self._is_done.set()
+        self.join(_EVERY_S)  # a terminal that nobody reads from must not hold the compile
+        if self._is_live:
+            took = seconds_text(time.perf_counter() - self._since_s)
+            self._write(f"compiled {self._what} in {took}\n" if succeeded else "")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError, AttributeError):  # closed, gone, or replaced by something else
+            assert self._stream is not None
+            columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # one of no known size says 0
+            end = text[-1:] if text.endswith("\n") else ""
+            self._stream.write(
+                f"\r{_END_OF_LINE}{f'numba_kcache: {text.rstrip()}'[: columns - 1] if text else ''}{end}"
+            )
+            self._stream.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except (ValueError, AttributeError):  # closed, or replaced by something that is no file
+        return False

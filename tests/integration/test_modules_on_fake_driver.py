@@ -1,0 +1,193 @@
+"""Modules as the driver sees them: what is loaded, how often, and where a variable is. No kernel runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+HEAD = r"""
+import sys, pickle
+import numpy as np
+from numba import cuda
+from numba_kcache import *
+SOURCE = '''
+struct Pair { int a; float b; };
+__constant__ double coeffs[3][5];
+__device__ int counter = 7;
+__device__ Pair pair;
+namespace ns { __device__ float2 vector; }
+extern "C" __global__ void axpy(float a, const float *x, float *y) { y[0] = a * x[0] + (float)coeffs[1][2]; }
+extern "C" __global__ void count() { atomicAdd(&counter, pair.a); ns::vector.x += 1; }
+template <class T, int N> __global__ void fill(T *x) { x[threadIdx.x] = N; }
+'''
+NAMES = ["axpy", "count", "fill<double, 3>"]
+cache = KernelCache(sys.argv[1])
+"""
+
+
+def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
+    """What the child printed, and the driver's events of these kinds."""
+    log = tmp_path / "log"
+    log.unlink(missing_ok=True)
+    done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
+    return done.stdout, read_log(log, *events)
+
+
+LAUNCH_ALL = """
+m = cached_module(SOURCE, NAMES, LAZY, cache=cache)
+for _ in range(2):
+    m.axpy[1, 32](2.0, None, None)
+    m["fill<double,3>"][1, 32](None)
+    if not LAZY:
+        m.count[1, 32]()
+print(cache.info("process").compiles, cache.info("process").hits, cache.info("process").misses)
+"""
+
+
+def test_eager_module_is_loaded_once_for_all_its_kernels(tmp_path: Path) -> None:
+    """In the process that compiles it and in the next, which compiles nothing."""
+    for counts in ("1 0 1", "0 1 0"):
+        said, events = seen(tmp_path, "LAZY = False" + LAUNCH_ALL, "load", "launch")
+
+        assert said.strip() == counts
+        assert [each.get("kernel") for each in events] == [
+            None, *["axpy", "_Z4fillIdLi3EEvPT_", "count"] * 2,
+        ]  # fmt: skip
+
+
+def test_lazy_module_loads_the_kernels_that_are_used(tmp_path: Path) -> None:
+    """Each its own code; the next process links nothing."""
+    for counts in ("3 0 3", "0 3 0"):
+        said, events = seen(tmp_path, "LAZY = True" + LAUNCH_ALL, "load", "launch")
+
+        assert said.strip() == counts
+        assert [each.get("kernel") for each in events[:4]] == [None, "axpy", None, "_Z4fillIdLi3EEvPT_"]
+        assert [each["event"] for each in events[4:]] == ["launch", "launch"]
+
+
+def test_each_device_has_the_module_once(tmp_path: Path) -> None:
+    """Kernels of one module share it there."""
+    script = """
+m = cached_module(SOURCE, NAMES, cache=cache)
+for device in (0, 1, 0):
+    cuda.select_device(device)
+    m.axpy[1, 32](2.0, None, None)
+    m.count[1, 32]()
+    print(m.symbol("counter").gpu_data.device_ctypes_pointer.value)
+"""
+    said, events = seen(tmp_path, script, "load", "launch", devices=(90, 90))
+
+    addresses = said.split()
+    assert [each["device"] for each in events if each["event"] == "load"] == [0, 1]
+    assert [each["device"] for each in events if each["event"] == "launch"] == [0, 0, 1, 1, 0, 0]
+    assert addresses[0] == addresses[2] != addresses[1]
+
+
+def test_symbol_is_the_variable_with_the_compiler_s_type(tmp_path: Path) -> None:
+    """Shape and dtype come from the compile or from the store; what is written is there when it is asked for again."""
+    script = """
+m = cached_module(SOURCE, NAMES, cache=cache)
+for name in ("coeffs", "counter", "ns::vector", "pair"):
+    found = m.symbol(name)
+    print(name, found.shape, found.dtype, found.nbytes)
+print(int(m.symbol("counter").copy_to_host()))
+m.symbol("coeffs").copy_to_device(np.arange(15.0).reshape(3, 5))
+print(m.symbol("coeffs").copy_to_host()[1, 2], m.symbol("coeffs", "f4").shape)
+print(m.symbol("pair", [("a", "i4"), ("b", "f4")]).copy_to_host().dtype.names)
+m.axpy[1, 1](1.0, m.symbol("ns::vector"), None)
+"""
+    for _ in range(2):
+        said, _ = seen(tmp_path, script)
+        assert said.splitlines() == [
+            "coeffs (3, 5) float64 120", "counter () int32 4", "ns::vector (2,) float32 8", "pair (8,) uint8 8",
+            "7", "7.0 (30,)", "('a', 'b')",
+        ]  # fmt: skip
+
+
+def test_module_that_cannot_be_keyed_is_loaded_once_too(tmp_path: Path) -> None:
+    """Its kernels share its variables, as they do in a module that is cached."""
+    script = """
+m = cached_module(SOURCE + "__device__ int size = sizeof(__TIME__);", NAMES, cache=cache)
+import warnings; warnings.simplefilter("ignore")
+m.axpy[1, 32](2.0, None, None)
+m.count[1, 32]()
+m.symbol("counter")
+"""
+    _, events = seen(tmp_path, script, "load", "launch")
+
+    assert [each["event"] for each in events] == ["load", "launch", "launch"]
+
+
+def test_symbol_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
+    """And a dtype that does not fit says how many bytes there are."""
+    script = """
+m = cached_module(SOURCE, NAMES, cache=cache)
+for use in (lambda: m.symbol("nope"), lambda: m.symbol("pair", "3f8"), lambda: m.symbol("pair", "nope"),
+            lambda: cached_module('extern "C" __global__ void k() {}', cache=cache).symbol("x")):
+    try:
+        use()
+    except KCacheError as error:
+        print(type(error).__name__, error)
+"""
+    said, _ = seen(tmp_path, script)
+
+    unknown, unfit, no_dtype, none = said.splitlines()
+    assert "EntryError cannot find the variable 'nope'" in unknown
+    assert unknown.endswith("there are coeffs, counter, pair, ns::vector")
+    assert "24 bytes do not divide its 8" in unfit
+    assert "OptionError cannot use dtype='nope'" in no_dtype
+    assert none.endswith("there are none that its kernels use")
+
+
+def test_modules_work_after_a_reset(tmp_path: Path) -> None:
+    """The module is loaded again, once, for whichever kernel asks first; its variables are as they were declared."""
+    script = """
+m = cached_module(SOURCE, NAMES, cache=cache)
+launch = m.axpy[1, 32]
+launch(2.0, None, None)
+m.symbol("counter").copy_to_device(np.int32(9))
+cuda.close()
+launch(2.0, None, None)
+m.count[1, 32]()
+print(int(m.symbol("counter").copy_to_host()))
+"""
+    said, events = seen(tmp_path, script, "load", "launch")
+
+    assert [each["event"] for each in events] == ["load", "launch", "load", "launch", "launch"]
+    assert said.split() == ["7"]
+
+
+def test_kernel_of_a_module_checks_its_arguments(tmp_path: Path) -> None:
+    """As a kernel of its own does, by the compiler's word; the message has its name."""
+    script = """
+for lazy in (False, True):
+    m = cached_module(SOURCE, NAMES, lazy, cache=cache)
+    for use in (lambda: m.axpy[1, 32](2.0, None), lambda: m.axpy[1, 32]("a", None, None), lambda: m.axpy[1, 4096]):
+        try:
+            use()
+        except KCacheError as error:
+            print(type(error).__name__, "axpy" in str(error))
+    print(m.axpy.max_threads_per_block, m.axpy.forall(100)(1.0, None, None))
+"""
+    said, _ = seen(tmp_path, script)
+
+    assert (
+        said.split()
+        == ["ArgumentError", "True", "ArgumentError", "True", "LaunchConfigError", "True", "1024", "None"] * 2
+    )
+
+
+def test_launch_attributes_are_every_kernel_s(tmp_path: Path) -> None:
+    """Options of the module that are of launches."""
+    script = """
+m = cached_module(SOURCE, NAMES, cache=cache, cluster=2)
+m.axpy[2, 32](2.0, None, None)
+m.count[4, 32]()
+"""
+    _, launches = seen(tmp_path, script, "launch")
+
+    assert [each["cluster"] for each in launches] == [[2, 1, 1], [2, 1, 1]]

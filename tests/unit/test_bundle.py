@@ -1,0 +1,625 @@
+"""Bundles: one file that is refused as a whole or serves what was put in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xxhash import xxh3_128_digest
+
+import numba_kcache
+from numba_kcache import (
+    BundleError,
+    EntryError,
+    FrozenCacheError,
+    KCacheWarning,
+    KernelCache,
+    OptionError,
+    SettingsError,
+    cached_kernel,
+)
+from numba_kcache.model.target import Target, parse_target
+from numba_kcache.store import faults
+from numba_kcache.store.batch import FAULT_POINTS
+from numba_kcache.store.entry import encode_entry
+from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
+from numba_kcache.tiers.signing import TrustedKeys
+from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.keying import MadeUpToolchain
+from tests.support.stores import entry_of, files_below, key_of, killed_at
+
+NOBODY = TrustedKeys(())
+TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
+NO_COMPILER = MadeUpToolchain({}, {})
+
+
+def open_cache(directory: Path, **settings: Any) -> KernelCache:
+    return KernelCache(directory, durability="none", **settings)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two kernels, each for two targets."""
+    folder = tmp_path_factory.mktemp("compiled")
+    for source in (EMPTY, TWO):
+        cached_kernel(source, cache=open_cache(folder)).compile(["sm_80", "compute_80"])
+    return folder
+
+
+@pytest.fixture
+def filled(compiled: Path, tmp_path: Path) -> KernelCache:
+    """A cache of the same."""
+    shutil.copytree(compiled, tmp_path / "filled")
+    return open_cache(tmp_path / "filled")
+
+
+@pytest.fixture
+def bundle(filled: KernelCache, tmp_path: Path) -> Path:
+    filled.export_bundle(tmp_path / "all.kcache")
+    return tmp_path / "all.kcache"
+
+
+def keys_of(cache: KernelCache) -> set[str]:
+    return {each.key for each in cache.entries()}
+
+
+# -- writing ----------------------------------------------------------------------------------------------------
+
+
+def test_bundle_holds_every_entry_of_the_cache(filled: KernelCache, tmp_path: Path) -> None:
+    """The report says what; nothing is left beside the file."""
+    report = filled.export_bundle(tmp_path / "all.kcache")
+
+    assert report.entries == 4
+    assert report.targets == ("compute_80", "sm_80")
+    assert report.size_bytes == (tmp_path / "all.kcache").stat().st_size
+    assert {each.key for each in open_bundle(report.path, NOBODY).entries} == keys_of(filled)
+    assert sorted(os.listdir(tmp_path)) == ["all.kcache", "filled"]
+
+
+def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp_path: Path) -> None:
+    """Whenever, from whichever cache they are in, in whatever order they came there."""
+    other = open_cache(tmp_path / "other")
+    other.import_bundle(bundle)
+    (tmp_path / "mine.h").write_text("")  # a header's inode and times stay out as well
+    with_header = '#include "mine.h"\n' + EMPTY
+    for cache in (filled, other):
+        cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=cache, arch="sm_80").compile()
+    entries = [filled.resolver.local.get_encoded(key) for key in keys_of(filled) - keys_of(other)]
+    assert entries == []
+    first = filled.export_bundle(tmp_path / "1.kcache", arch="compute_80")
+    second = other.export_bundle(tmp_path / "2.kcache", arch="compute_80")
+
+    assert first.entries == second.entries == 2
+    assert (tmp_path / "1.kcache").read_bytes() == (tmp_path / "2.kcache").read_bytes()
+    filled.export_bundle(tmp_path / "3.kcache")
+    os.utime(tmp_path / "mine.h", (1, 1))
+    cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=filled, arch="sm_80").compile()  # renews the stats
+    filled.export_bundle(tmp_path / "4.kcache")
+    assert (tmp_path / "3.kcache").read_bytes() == (tmp_path / "4.kcache").read_bytes()
+
+
+def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
+    """A kernel stands for all its entries, a module for all its kernels; a list for what is in it."""
+    cache = open_cache(tmp_path / "cache")
+    from tests.support import kernels
+
+    one, two = cached_kernel(EMPTY, cache=cache), cached_kernel(TWO, cache=cache)
+    for kernel in (one, two, cached_kernel(kernels.SAXPY, name="saxpy", cache=cache)):
+        kernel.compile(["sm_80", "sm_90"])
+    cached_kernel(kernels.saxpy.__wrapped__, arch="sm_90", cache=cache).compile()
+
+    def chosen(*choice: Any, **more: Any) -> int:
+        return cache.export_bundle(tmp_path / "chosen.kcache", *choice, **more).entries
+
+    assert chosen() == 7
+    assert chosen(one) == 2
+    assert chosen([one, two]) == 4
+    assert chosen(one, "sm_90") == 1
+    assert chosen(arch=["sm_80"]) == 3
+    assert chosen(kernels) == chosen("tests.support.kernels") == chosen(str(Path(kernels.__file__))) == 3
+
+
+def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
+    """Signatures need not be named again."""
+    pytest.importorskip("numba.cuda")
+    cache = open_cache(tmp_path / "cache")
+
+    def fill(x: Any, value: Any) -> None:
+        x[0] = value
+
+    kernel = cached_kernel(fill, cache=cache, signature=["void(float32[::1], float32)", "void(int32[::1], int32)"])
+    kernel.compile("sm_80")
+    cached_kernel(EMPTY, cache=cache).compile("sm_80")
+
+    assert cache.export_bundle(tmp_path / "all.kcache", cached_kernel(fill, cache=cache)).entries == 2
+
+
+@pytest.mark.parametrize(
+    ("choice", "error", "why"),
+    [
+        ({"arch": "sm_75"}, BundleError, "this cache holds no entry that was asked for"),
+        ({"kernels": "no.such.module"}, EntryError, "cannot import no.such.module"),
+        ({"kernels": "/no/such/file.py"}, EntryError, "there is no such file"),
+        ({"kernels": "tests.support.stores"}, EntryError, "nothing in it was made by cached_kernel"),
+        ({"kernels": 3}, OptionError, "cannot find kernels in 3"),
+        ({"sign": True}, OptionError, "there is no key"),
+    ],
+)
+def test_bundle_of_nothing_is_refused(
+    filled: KernelCache, tmp_path: Path, choice: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    """What cannot be chosen is said, and no file is left."""
+    with pytest.raises(error, match=why):
+        filled.export_bundle(tmp_path / "none.kcache", **choice)
+
+    assert not (tmp_path / "none.kcache").exists()
+
+
+def test_damaged_entry_does_not_go_in(filled: KernelCache, tmp_path: Path) -> None:
+    """Entries are verified; the others are exported."""
+    path = next(path for path in files_below(tmp_path / "filled") if "entries" in path.parts)
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert filled.export_bundle(tmp_path / "rest.kcache").entries == 3
+
+
+def test_bundle_that_cannot_be_written_leaves_the_old_one(filled: KernelCache, bundle: Path, tmp_path: Path) -> None:
+    """No folder; an entry that goes away while it is written."""
+    before = bundle.read_bytes()
+    with pytest.raises(BundleError, match="No such file"):
+        filled.export_bundle(tmp_path / "no" / "x.kcache")
+    row = BundledFile(key_of(1), 5, key_of(2), "sm_90")
+    with pytest.raises(BundleError, match="went or changed meanwhile"):
+        write_bundle(str(bundle), [row], [], lambda _is_entry, _key: None)
+
+    assert bundle.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["all.kcache", "filled"]
+
+
+# -- importing --------------------------------------------------------------------------------------------------
+
+
+def test_import_adds_entries_and_manifests(bundle: Path, tmp_path: Path) -> None:
+    """The very bytes; a kernel of it is a hit, by another compiler too."""
+    cache = open_cache(tmp_path / "new", toolchain="any")
+    report = cache.import_bundle(bundle)
+    cache.resolver.toolchain = NO_COMPILER  # type: ignore[assignment]
+    cached_kernel(EMPTY, cache=cache, arch="sm_80").compile()
+
+    assert report.entries == len(keys_of(cache)) == 4
+    assert (cache.info("process").compiles, cache.info("process").hits) == (0, 1)
+    assert cache.info().entries == 4
+
+
+def test_import_keeps_what_is_there(bundle: Path, tmp_path: Path) -> None:
+    """An entry under the same key stays as it is; a damaged one is replaced."""
+    cache = open_cache(tmp_path / "new")
+    cached_kernel(EMPTY, cache=cache).compile(["sm_80", "compute_80"])
+    kept, damaged = [path for path in files_below(tmp_path / "new") if "entries" in path.parts]
+    before = kept.read_bytes()
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    cache.import_bundle(bundle)
+
+    assert kept.read_bytes() == before
+    assert cache.verify() == []
+    assert len(keys_of(cache)) == cache.info().entries == 4
+
+
+def refused(data: bytes, tmp_path: Path) -> str:
+    """Why these bytes are refused, by import and by mounting; nothing of them is anywhere."""
+    path = tmp_path / "bad.kcache"
+    path.write_bytes(data)
+    cache = open_cache(tmp_path / "untouched")
+    with pytest.raises(BundleError) as caught:
+        cache.import_bundle(path)
+    reason = str(caught.value)
+    assert str(path) in reason
+    with pytest.raises(BundleError):
+        cache.register_bundle(path)
+    assert cache.resolver.store is cache.resolver.local
+    assert not (tmp_path / "untouched").exists()
+    return reason
+
+
+def small_bundle(tmp_path: Path) -> bytes:
+    """A bundle of one tiny entry."""
+    data = encode_entry(entry_of(1))
+    row = BundledFile(key_of(1), len(data), hashlib.sha256(data).hexdigest(), "sm_90", ("k",))
+    write_bundle(str(tmp_path / "small.kcache"), [row], [], lambda _is_entry, _key: data)
+    return (tmp_path / "small.kcache").read_bytes()
+
+
+def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
+    """Every offset of a small bundle."""
+    data = small_bundle(tmp_path)
+    path = tmp_path / "changed.kcache"
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes((data[at] ^ (1 << at % 8),)) + data[at + 1 :])
+        with pytest.raises(BundleError):
+            open_bundle(str(path), NOBODY)
+
+
+def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
+    """At every length, and with bytes behind it."""
+    data = small_bundle(tmp_path)
+    path = tmp_path / "cut.kcache"
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(BundleError):
+            open_bundle(str(path), NOBODY)
+    assert "bytes where" in refused(data + b"\0", tmp_path)
+
+
+def sealed_bundle(index: bytes, body: bytes, *, magic: bytes = b"\x89NKB\r\n\x1a\n", **sizes: int) -> bytes:
+    """What a forger would write: any index and files under a digest that is right."""
+    prefix = magic + b"".join((
+        sizes.get("version", 1).to_bytes(2, "little"),
+        sizes.get("signatures", 0).to_bytes(2, "little"),
+        sizes.get("index_bytes", len(index)).to_bytes(4, "little"),
+        sizes.get("files_bytes", len(body)).to_bytes(8, "little"),
+    ))  # fmt: skip
+    whole = prefix + index + body
+    return whole + xxh3_128_digest(whole)
+
+
+ENTRY = encode_entry(entry_of(1))
+SHA = hashlib.sha256(ENTRY).hexdigest()
+
+
+def row(
+    key: str = key_of(1), size: Any = len(ENTRY), sha: str = SHA, target: str = "sm_90", names: str = '["k"]'
+) -> str:
+    return f'["{key}",{size},"{sha}","{target}",{names}]'
+
+
+@pytest.mark.parametrize(
+    ("index", "why"),
+    [
+        (f'{{"entries":[{row("../../../../etc/cron.d/x")}],"manifests":[]}}', "as a key"),
+        (f'{{"entries":[{row("/" + key_of(1)[1:])}],"manifests":[]}}', "as a key"),
+        (f'{{"entries":[{row(size=1 << 40)}],"manifests":[]}}', "a file of 1099511627776 bytes"),
+        (f'{{"entries":[{row(size=-1)}],"manifests":[]}}', "a file of -1 bytes"),
+        (f'{{"entries":[{row(size="1e3")}],"manifests":[]}}', "a file of 1000.0 bytes"),
+        (f'{{"entries":[{row(size=len(ENTRY) - 1)}],"manifests":[]}}', "does not add up"),
+        (f'{{"entries":[{row()},{row()}],"manifests":[]}}', "a key twice"),
+        (f'{{"entries":[{row()}],"entries":[],"manifests":[]}}', "a name is there twice"),
+        (f'{{"entries":[{row()}]}}', "malformed"),
+        (f'{{"entries":[{row()}],"manifests":[["{key_of(2)}",1]]}}', "malformed"),
+        (f'{{"entries":[{row(names="[1]")}],"manifests":[]}}', "malformed"),
+        (f'{{"entries":[{row(names="null")}],"manifests":[]}}', "a file of"),
+        ('{"entries":{},"manifests":[]}', "does not add up"),
+        ("[]", "not one JSON object"),
+        ("\x80\x05.", "not JSON"),
+    ],
+)  # fmt: skip
+def test_forged_index_is_refused(tmp_path: Path, index: str, why: str) -> None:
+    """Paths for keys, sizes that nothing has, rows of another shape: nothing is allocated, nothing is added."""
+    assert why in refused(sealed_bundle(index.encode("latin-1"), ENTRY), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"index_bytes": 1 << 31}, "are too many"),
+        ({"files_bytes": 1 << 62}, "bytes where"),
+        ({"signatures": 2}, "bytes where"),
+        ({"version": 2}, "it has format 2, this version reads 1"),
+        ({"magic": b"\x89NKC\r\n\x1a\n"}, "it is not a bundle"),
+    ],
+)
+def test_forged_prefix_is_refused(tmp_path: Path, sizes: dict[str, Any], why: str) -> None:
+    """Held against the real size before anything is read."""
+    data = sealed_bundle(f'{{"entries":[{row()}],"manifests":[]}}'.encode(), ENTRY, **sizes)
+
+    assert why in refused(data, tmp_path)
+
+
+def test_oversized_bundle_is_refused(tmp_path: Path) -> None:
+    """A sparse file beyond the limit, and one beyond the cache's own."""
+    path = tmp_path / "sparse.kcache"
+    with path.open("wb") as file:
+        file.write(sealed_bundle(b"{}", b"", files_bytes=(17 << 30) - 42)[:24])
+        file.truncate(17 << 30)
+    with pytest.raises(BundleError, match="are too many"):
+        open_bundle(str(path), NOBODY)
+
+
+def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Path) -> None:
+    """It would be evicted again."""
+    cache = open_cache(tmp_path / "new", max_size_bytes=5000)
+    with pytest.raises(BundleError, match="above the limit of 5000"):
+        cache.import_bundle(bundle)
+
+    assert keys_of(cache) == set()
+
+
+@pytest.mark.parametrize("case", ["not an entry", "another key", "no artifact", "another target", "stray manifest"])
+def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_path: Path, case: str) -> None:
+    """Right digests around something that is no entry of its key: the sound entries are refused with it."""
+    good = open_bundle(str(bundle), NOBODY)
+    data = {each.key: good.get_entry(each.key) or b"" for each in good.entries}
+    rows, manifests = list(good.entries), []
+    if case == "stray manifest":
+        manifests = [BundledFile(key_of(9), len(ENTRY), SHA)]
+        data[key_of(9)] = ENTRY
+    elif case == "another target":
+        rows[0] = rows[0]._replace(target="sm_75")
+    else:
+        other = {"not an entry": b"x", "another key": data[rows[1].key], "no artifact": encode_entry(entry_of(1))}[case]
+        key = key_of(1) if case == "no artifact" else rows[0].key
+        rows[0] = rows[0]._replace(key=key, size_bytes=len(other), sha256=hashlib.sha256(other).hexdigest())
+        data[key] = other
+    write_bundle(str(tmp_path / "bad.kcache"), rows, manifests, lambda _is_entry, key: data[key])
+    cache = open_cache(tmp_path / "new")
+    with pytest.raises(BundleError, match="nothing of it was added"):
+        cache.import_bundle(tmp_path / "bad.kcache")
+
+    assert keys_of(cache) == set()
+
+
+@pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])
+def test_import_that_fails_in_the_middle_adds_nothing(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """A full disk at the second file, at any step: as if it had not been tried."""
+    seen = []
+
+    def hook(name: str) -> None:
+        seen.append(name)
+        if name == point and (seen.count(name) == 2 or point == "batch.written"):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(faults, "hook", hook)
+    cache = open_cache(tmp_path / "new")
+    with pytest.raises(BundleError, match="No space left"):
+        cache.import_bundle(bundle)
+
+    left = [path.relative_to(tmp_path / "new" / "v1") for path in files_below(tmp_path / "new" / "v1")]
+    assert [path for path in left if path.parts[0] in ("entries", "manifests", "tmp")] == []
+
+
+@pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])
+def test_import_that_is_killed_leaves_whole_entries_alone(bundle: Path, tmp_path: Path, point: str) -> None:
+    """What has a name is an entry; importing again completes it."""
+    cache = open_cache(tmp_path / "new")
+    assert killed_at(point, lambda: cache.import_bundle(bundle))
+
+    again = open_cache(tmp_path / "new")
+    assert again.verify() == []
+    assert again.import_bundle(bundle).entries == len(keys_of(again)) == 4
+
+
+def test_readonly_cache_takes_no_bundle(bundle: Path, tmp_path: Path) -> None:
+    """The mode says so."""
+    with pytest.raises(BundleError, match="read-only"):
+        open_cache(tmp_path / "new", mode="readonly").import_bundle(bundle)
+
+
+# -- mounting ---------------------------------------------------------------------------------------------------
+
+
+def resolved(cache: KernelCache, device: str, source: str = EMPTY) -> Target:
+    kernel = cached_kernel(source, cache=cache)
+    return kernel._resolve_for_device(parse_target(device)).artifact.target
+
+
+@pytest.mark.parametrize("mode", ["readwrite", "frozen", "readonly"])
+def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Path, mode: str) -> None:
+    """A lower minor of the device's major, or PTX; the code of whatever NVRTC made it."""
+    cache = open_cache(tmp_path / "new", mode=mode)
+    cache.resolver.toolchain = NO_COMPILER  # type: ignore[assignment]
+    report = cache.register_bundle(str(bundle))
+
+    assert report.entries == 4
+    assert resolved(cache, "sm_86") == Target(8, 0)
+    assert resolved(cache, "sm_90a", TWO) == Target(8, 0, virtual=True)
+    assert (cache.info("process").compiles, cache.info("process").hits) == (0, 2)
+
+
+def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path) -> None:
+    """The device is older than anything in it; the kernel is not in it."""
+    cache = open_cache(tmp_path / "new", mode="frozen")
+    cache.register_bundle(bundle)
+    for source, device in ((EMPTY, "sm_75"), (SAXPY, "sm_80")):
+        with pytest.raises(FrozenCacheError):
+            resolved(cache, device, source)
+
+
+def test_bundle_is_read_only(bundle: Path, tmp_path: Path) -> None:
+    """What is compiled goes to the local directory; the bundle stays as it is."""
+    before = bundle.read_bytes()
+    cache = open_cache(tmp_path / "new")
+    cache.register_bundle(bundle)
+    resolved(cache, "sm_90", SAXPY)
+
+    assert bundle.read_bytes() == before
+    assert len(keys_of(cache)) == 1
+
+
+def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, tmp_path: Path) -> None:
+    """Overwritten in place: a miss and a warning; the kernel compiles."""
+    cache = open_cache(tmp_path / "new")
+    cache.register_bundle(bundle)
+    bundle.write_bytes(bytes(bundle.stat().st_size))
+    with pytest.warns(KCacheWarning, match="is not what it was"):
+        assert resolved(cache, "sm_80") == Target(8, 0)
+
+    assert cache.info("process").compiles == 1
+
+
+@pytest.fixture
+def package(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A package that carries its kernels."""
+    folder = tmp_path / "site" / "carrier" / "data"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "kernels.kcache").write_bytes(bundle.read_bytes())
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    yield "carrier"
+    sys.modules.pop("carrier", None)
+
+
+def as_name(_tmp_path: Path) -> Any:
+    return "carrier:data/kernels.kcache"
+
+
+def as_traversable(_tmp_path: Path) -> Any:
+    return files("carrier") / "data" / "kernels.kcache"
+
+
+def in_a_zip(tmp_path: Path) -> Any:
+    with zipfile.ZipFile(tmp_path / "wheel.zip", "w") as file:
+        file.write(tmp_path / "all.kcache", "kernels.kcache")
+    return zipfile.Path(tmp_path / "wheel.zip") / "kernels.kcache"
+
+
+@pytest.mark.parametrize("source", [as_name, as_traversable, in_a_zip])
+def test_package_carries_its_kernels(package: str, tmp_path: Path, source: Callable[[Path], Any]) -> None:
+    """One line in its __init__."""
+    cache = open_cache(tmp_path / "new", mode="frozen")
+    cache.register_bundle(source(tmp_path))
+
+    assert resolved(cache, "sm_80") == Target(8, 0)
+
+
+def test_bundles_and_resources_are_tiers_too(package: str, bundle: Path, tmp_path: Path) -> None:
+    """tiers= takes both; one that is damaged is a miss, one warning and a count."""
+    assert resolved(open_cache(tmp_path / "1", tiers=[bundle], mode="frozen"), "sm_80") == Target(8, 0)
+    named = open_cache(tmp_path / "2", tiers="carrier:data/kernels.kcache", mode="frozen")
+    assert resolved(named, "sm_80") == Target(8, 0)
+    bundle.write_bytes(bundle.read_bytes()[:-1])
+    cache = open_cache(tmp_path / "3", tiers=[bundle])
+    with pytest.warns(KCacheWarning, match="bytes where") as said:
+        assert [resolved(cache, "sm_80", source) for source in (EMPTY, TWO)] == [Target(8, 0)] * 2
+
+    assert len(said) == 1
+    assert cache.info("process").compiles == 2
+
+
+@pytest.mark.parametrize("source", ["/no/such.kcache", "no_such_package:x.kcache", "json:no.kcache", "/dev/zero"])
+def test_bundle_that_is_not_there_is_an_error(tmp_path: Path, source: str) -> None:
+    """Registering is the user's own call: it says what is wrong."""
+    with pytest.raises(BundleError, match="cannot use the bundle"):
+        open_cache(tmp_path).register_bundle(source)
+    with pytest.raises(OptionError, match="cannot find a bundle in 3"):
+        open_cache(tmp_path).register_bundle(3)
+
+
+def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None:
+    """configure() makes everything resolve anew, with the bundle; clear() too."""
+    numba_kcache.register_bundle(bundle)
+    for number in range(2):
+        numba_kcache.configure(directory=tmp_path / f"{number}", mode="frozen")
+        kernel = cached_kernel(EMPTY)
+        assert kernel._resolve_for_device(Target(8, 0)).artifact.target == Target(8, 0)
+    numba_kcache.clear()
+    assert kernel._resolve_for_device(Target(8, 0)).artifact.target == Target(8, 0)
+
+
+def test_registering_imports_no_compiler(bundle: Path, tmp_path: Path) -> None:
+    """A wheel registers at import: that imports no CUDA, no Numba and no NumPy."""
+    code = """
+import sys, numba_kcache
+numba_kcache.register_bundle(sys.argv[1])
+print({"numba", "cuda", "numpy", "cryptography"} & set(sys.modules))
+"""
+    assert in_python(code, str(bundle), NUMBA_KCACHE_DIR=str(tmp_path / "c")).strip() == "set()"
+
+
+# -- signatures -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A secret key's file, and the public one under a name."""
+    return make_key(tmp_path / "team.pem")
+
+
+def make_key(path: Path) -> tuple[str, dict[str, str]]:
+    pytest.importorskip("cryptography")
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    secret = Ed25519PrivateKey.from_private_bytes(random.Random(str(path)).randbytes(32))
+    path.write_bytes(secret.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
+    public = secret.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+    return str(path), {path.stem: public.decode().splitlines()[1]}
+
+
+def test_signed_bundle_is_believed_and_others_are_not(
+    filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
+) -> None:
+    """Unsigned, signed by another, with the signature of another bundle: refused whole, with the reason."""
+    secret, trusted = keys
+    other, _ = make_key(tmp_path / "other.pem")
+    signer = open_cache(tmp_path / "filled", signing_key=secret)
+    report = signer.export_bundle(tmp_path / "signed.kcache")
+    open_cache(tmp_path / "filled", signing_key=other).export_bundle(tmp_path / "theirs.kcache")
+    signer.export_bundle(tmp_path / "part.kcache", arch="sm_80")
+    whole, part = ((tmp_path / name).read_bytes() for name in ("signed.kcache", "part.kcache"))
+    swapped = part[: -72 - 16] + whole[-72 - 16 : -16]
+    (tmp_path / "swapped.kcache").write_bytes(swapped + xxh3_128_digest(swapped))
+
+    def use(name: str) -> Any:
+        cache = open_cache(tmp_path / "new", trusted_keys=trusted)
+        cache.register_bundle(tmp_path / name)
+        return open_cache(tmp_path / "new", trusted_keys=trusted).import_bundle(tmp_path / name)
+
+    assert use("signed.kcache").signed_by == "team"
+    assert report.signed_by
+    for name, why in (
+        ("all.kcache", "it is not signed"),
+        ("theirs.kcache", "which is not among the trusted"),
+        ("swapped.kcache", "the signature of team is not over these bytes"),
+    ):
+        with pytest.raises(BundleError, match=why):
+            use(name)
+    assert open_cache(tmp_path / "anyone").import_bundle(tmp_path / "signed.kcache").entries == 4
+
+
+def test_signed_bundle_is_the_same_each_time(
+    filled: KernelCache, tmp_path: Path, keys: tuple[str, dict[str, str]]
+) -> None:
+    """Ed25519 has no chance in it."""
+    signer = open_cache(tmp_path / "filled", signing_key=keys[0])
+    for name in ("1", "2"):
+        signer.export_bundle(tmp_path / name, sign=True)
+
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert signer.export_bundle(tmp_path / "3", sign=False).signed_by == ""
+
+
+def test_signed_bundle_as_tier_is_held_against_the_keys(
+    filled: KernelCache, bundle: Path, tmp_path: Path, keys: tuple[str, dict[str, str]]
+) -> None:
+    """An unsigned one in tiers= is a miss, and a registered one after trusted_keys were configured."""
+    cache = open_cache(tmp_path / "new", tiers=[bundle], trusted_keys=keys[1])
+    with pytest.warns(KCacheWarning, match="it is not signed"):
+        resolved(cache, "sm_80")
+    assert cache.info("process").compiles == 1
+    numba_kcache.register_bundle(bundle)
+    numba_kcache.configure(trusted_keys=keys[1])
+    with pytest.warns(KCacheWarning, match="it is not signed"):
+        cached_kernel(EMPTY)._resolve_for_device(Target(8, 0))
+
+
+@pytest.mark.parametrize("text", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"])
+def test_bad_signing_key_is_a_settings_error(filled: KernelCache, tmp_path: Path, text: str) -> None:
+    """Told when something is signed, with the way to make one; nothing of the file is shown."""
+    pytest.importorskip("cryptography")
+    (tmp_path / "bad.pem").write_text(text)
+    cache = open_cache(tmp_path / "filled", signing_key=tmp_path / "bad.pem")
+    with pytest.raises(SettingsError, match="cannot use signing_key = ") as caught:
+        cache.export_bundle(tmp_path / "x.kcache")
+
+    assert "openssl genpkey" in caught.value.hint

@@ -1,0 +1,154 @@
+"""Headers that nobody opened while the compiler ran are no dependency; whatever is in doubt is one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.inputs import header_survey
+from numba_kcache.inputs.closure import Closure
+from numba_kcache.inputs.closure_check import Match, Mismatch
+from numba_kcache.inputs.headers import learn_closure, survey_headers
+from numba_kcache.inputs.include_search import Place
+from numba_kcache.inputs.open_watch import OpenWatch
+from tests.support.header_projects import Project, later_ns, one_header
+from tests.support.nvrtc import library_path
+
+UNREAD = Place(2, "unread.h")
+
+
+def branches(root: Path) -> Project:
+    """A source with a branch that is taken and one that is not."""
+    project = Project(root)
+    one_header(project)
+    project.source = '#if 0\n#include "unread.h"\n#endif\n' + project.source
+    project.write("second/unread.h", '#include "more.h"\n')
+    project.write("second/more.h", "// 1\n")
+    project.watched_under = library_path()
+    return project
+
+
+def unread_of(project: Project, meanwhile: Callable[[], object]) -> frozenset[Place]:
+    """What the watch says after this has happened instead of a compile."""
+    watch = OpenWatch(survey_headers(project.source, project.search, now_ns=later_ns()))
+    try:
+        meanwhile()
+        return watch.unread()
+    finally:
+        watch.close()
+
+
+def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
+    """Neither is what its header includes; an edit of the other header is seen."""
+    project = branches(tmp_path)
+    closure = project.learn(None)
+    assert [file.place for file in closure.files] == [Place(2, "header.h")]
+
+    for name in ("unread.h", "more.h"):
+        project.write(f"second/{name}", "// 2\n")
+    assert project.check(closure) == Match()
+
+    project.write("second/header.h", "#define VALUE 2\n")
+    assert isinstance(project.check(closure), Mismatch)
+
+
+def test_header_that_is_opened_by_another_path_counts_as_read(tmp_path: Path) -> None:
+    """A link of either kind leads to the same file."""
+    project = branches(tmp_path)
+    os.link(tmp_path / "second/unread.h", tmp_path / "hard.h")
+    (tmp_path / "soft").symlink_to("second")
+
+    assert UNREAD in unread_of(project, lambda: None)
+    for path in ("second/unread.h", "hard.h", "soft/unread.h"):
+        assert UNREAD not in unread_of(project, (tmp_path / path).read_bytes)
+
+
+def test_header_that_another_process_opens_counts_as_read(tmp_path: Path) -> None:
+    """NVRTC is in this process, but a backup is not: one dependency too many."""
+    assert UNREAD not in unread_of(branches(tmp_path), lambda: os.system(f"cat {tmp_path}/second/unread.h >/dev/null"))
+
+
+@pytest.mark.parametrize("way", ["replaced", "edited", "touched", "deleted"])
+def test_header_that_is_not_the_same_afterwards_counts_as_read(tmp_path: Path, way: str) -> None:
+    """The watch is on the file that was there: a new one in its place would be opened unseen."""
+    project = branches(tmp_path)
+    path = tmp_path / "second/unread.h"
+    new = project.write("second/new", '#include "more.h"\n')
+
+    def happen() -> None:
+        if way == "replaced":
+            new.rename(path)
+            path.read_bytes()
+        elif way == "edited":
+            path.write_text('#include "none.h"\n')
+        elif way == "touched":
+            path.touch()
+        else:
+            path.unlink()
+
+    assert UNREAD not in unread_of(project, happen)
+
+
+class Libc:
+    """The C library, with one of its calls failing or lying."""
+
+    def __init__(self, real: ctypes.CDLL, wrong: str) -> None:
+        self._real, self._wrong = real, wrong
+
+    def inotify_init1(self, flags: int) -> int:
+        return -1 if self._wrong == "init" else int(self._real.inotify_init1(flags))
+
+    def inotify_add_watch(self, fd: int, path: bytes, mask: int) -> int:
+        if self._wrong == "silent":  # a file system that tells of nothing
+            path, mask = b"/", 0x2
+        return -1 if self._wrong == "add" else int(self._real.inotify_add_watch(fd, path, mask))
+
+
+@pytest.mark.parametrize("wrong", ["init", "add", "silent", "absent"])
+def test_where_there_is_no_watch_all_count_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    """Another system, no more watches, or a file system that tells nothing: the scanner's closure."""
+    real = ctypes.CDLL(None)
+
+    def library(*_arguments: object, **_options: object) -> object:
+        if wrong == "absent":
+            raise OSError("no libc")
+        return Libc(real, wrong)
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert unread_of(branches(tmp_path), lambda: None) == frozenset()
+
+
+def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
+    """The queue of the kernel is bounded; what did not fit into it is not known."""
+    project = branches(tmp_path)
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+
+    def flood() -> None:
+        for _ in range(limit // 2 + 8):  # two in turn: equal events in a row are told once
+            for name in ("header.h", "more.h"):
+                os.close(os.open(tmp_path / "second" / name, os.O_RDONLY))
+
+    assert unread_of(project, flood) == frozenset()
+
+
+def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
+    """The source cannot have been compiled without it."""
+    project = branches(tmp_path)
+    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+
+    closure = learn_closure(survey, None, frozenset({Place(2, "header.h"), UNREAD}))
+
+    assert isinstance(closure, Closure)
+    assert [file.place.rest for file in closure.files] == ["header.h", "more.h", "unread.h"]
+
+
+def test_header_beyond_those_read_ahead_counts_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not watched."""
+    monkeypatch.setattr(header_survey, "AHEAD", 0)
+    project = branches(tmp_path)
+
+    assert {file.place.rest for file in project.learn(None).files} == {"header.h", "more.h", "unread.h"}

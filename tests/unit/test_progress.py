@@ -1,0 +1,130 @@
+"""A compile that takes long says what it is compiling; a short one, and one that nobody wants to hear of, does not."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import pty
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.observe import progress
+from numba_kcache.observe.progress import shown
+from tests.support.compiling import EMPTY
+
+FOR_EVER = 1e6
+
+
+class Terminal:
+    """A terminal, and what was written to it."""
+
+    def __init__(self) -> None:
+        self._reader, writer = pty.openpty()
+        self.stream: TextIO = os.fdopen(writer, "w")
+
+    def read_until(self, text: str) -> str:
+        """What is written up to `text`; blocks until it is there."""
+        seen = ""
+        while text not in seen:
+            seen += os.read(self._reader, 4096).decode()
+        return seen
+
+    def close(self) -> str:
+        """All that was not read."""
+        self.stream.write("END")
+        self.stream.close()
+        return self.read_until("END").removesuffix("END")
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    return Terminal()
+
+
+def test_long_compile_is_a_live_line_on_a_terminal(terminal: Terminal) -> None:
+    """While it runs: what and for how long; at its end: how long it took, on a line that stays."""
+    with shown("saxpy for sm_90", 0, terminal.stream):
+        assert "numba_kcache: compiling saxpy for sm_90 ... 0 s" in terminal.read_until("0 s")
+    last = terminal.close().rpartition("\r\x1b[K")[2]
+
+    assert last.startswith("numba_kcache: compiled saxpy for sm_90 in ")
+    assert last.endswith("\n")
+
+
+def test_failed_compile_leaves_no_line(terminal: Terminal) -> None:
+    """The error follows; the live line before it is cleared."""
+    with suppress(ValueError), shown("saxpy for sm_90", 0, terminal.stream):
+        terminal.read_until("0 s")
+        raise ValueError
+
+    assert terminal.close() == "\r\x1b[K"
+
+
+def test_long_compile_is_one_line_of_the_log_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    """A file, a pipe, a notebook: no control characters, one line."""
+    stream, said = io.StringIO(), threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: said.set()  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, "numba_kcache"):
+        logging.getLogger("numba_kcache").addHandler(handler)
+        try:
+            with shown("saxpy for sm_90", 0, stream):
+                assert said.wait(30)
+        finally:
+            logging.getLogger("numba_kcache").removeHandler(handler)
+
+    assert [each.getMessage() for each in caplog.records] == ["compiling saxpy for sm_90, 0 us so far"]
+    assert stream.getvalue() == ""
+
+
+def test_short_compile_is_silent(terminal: Terminal, caplog: pytest.LogCaptureFixture) -> None:
+    """Within a second: no line, no log."""
+    with caplog.at_level(logging.DEBUG, "numba_kcache"):
+        with shown("saxpy for sm_90", FOR_EVER, terminal.stream):
+            pass
+
+    assert terminal.close() == ""
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("stream", ["closed", "none", "odd"])
+def test_no_stream_to_say_it_on_is_no_error(stream: str) -> None:
+    """Standard error closed, absent, or replaced by something else: the compile does not care."""
+    closed = io.StringIO()
+    closed.close()
+    given = {"closed": closed, "none": None, "odd": object()}[stream]
+    with shown("saxpy for sm_90", 0, given):  # type: ignore[arg-type]
+        pass
+
+
+def test_long_name_fits_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that wrapped could not be written over."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((40, 24)))
+    with shown("x" * 500, 0, terminal.stream):
+        seen = terminal.read_until("x" * 5)
+    seen += terminal.close()
+
+    assert max(len(part) for part in seen.replace("\r\n", "").split("\r\x1b[K")) == 39
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_compiles_say_so_if_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wanted: bool
+) -> None:
+    """`progress=False` keeps it to itself; a hit never says anything and starts no thread."""
+    started: list[str] = []
+    real = progress._Line.start
+    monkeypatch.setattr(progress._Line, "start", lambda line: (started.append(line._what), real(line)))
+    cache = KernelCache(tmp_path, durability="none", progress=wanted)
+    cached_kernel(EMPTY, name="k", arch="sm_90", cache=cache).compile()
+    again = KernelCache(tmp_path, durability="none", progress=wanted)
+    cached_kernel(EMPTY, name="k", arch="sm_90", cache=again).compile()
+
+    assert [each.endswith(" for sm_90") for each in started] == [True] * wanted
+    assert again.info("process").hits == 1
