@@ -214,6 +214,23 @@ def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCac
 
 
 @each_way
+def test_miss_is_explained_by_what_the_kernel_is_made_from(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
+    """A changed header or option of the source is the reason, also for a kernel that is linked by itself."""
+    header = tmp_path / "scale.h"
+    header.write_text("#define SCALE 2\n")
+    source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
+
+    def told(**options: Any) -> Any:
+        return module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)], **options).k.explain()
+
+    module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)]).k.compile()
+    assert told().is_hit
+    assert "fastmath" in str(told(fastmath=True))
+    header.write_text("#define SCALE 30\n")
+    assert (told().is_hit, "scale.h" in str(told())) == (False, True)
+
+
+@each_way
 def test_module_that_cannot_be_keyed_runs_uncached(cache: KernelCache, lazy: bool) -> None:
     """With a warning; compile() and strict=True refuse."""
     source = 'extern "C" __global__ void k(int *x) { x[0] = sizeof(__TIME__); }'
