@@ -97,6 +97,17 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 # -- what is stored and counted -------------------------------------------------------------------------------
 
 
+@each_way
+def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
+    """With arch="auto", once it was compiled for a target that was named."""
+    found = cached_module(SOURCE, lazy=lazy, cache=cache)
+    found._whole.compile("sm_80")
+    found.axpy_float.compile("sm_80")
+
+    assert (len(found), len(found.axpy_float.params)) == (3, 4)
+    assert read_cubin(found.axpy_float.cubin()).sm == 80
+
+
 def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
     """However many of its kernels are asked for; another module object of the same source is a hit."""
     found = module(cache)
