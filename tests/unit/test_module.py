@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,24 @@ def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: Kerne
     again.axpy_float.compile()
     assert counts(cache) == (2, 2, 2)
     assert again.axpy_float.cubin() == found.axpy_float.cubin()
+
+
+@each_way
+def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy: bool) -> None:
+    """The LTO-IR once, each kernel once, whoever comes first; the kernel objects are the same."""
+    found = module(cache, lazy=lazy)
+    together = threading.Barrier(8)
+
+    def use(name: str) -> tuple[CachedKernel, int]:
+        together.wait()
+        return found[name], len(found[name].params)
+
+    with ThreadPoolExecutor(8) as pool:
+        used = list(pool.map(use, ["axpy_float", "axpy_double"] * 4))
+
+    assert {count for _, count in used} == {4}
+    assert used[0][0] is found.axpy_float
+    assert counts(cache) == ((3, 0, 3) if lazy else (1, 0, 1))
 
 
 def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None:
