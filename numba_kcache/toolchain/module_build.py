@@ -94,7 +94,7 @@ def _compile(
             return result
     plain = run_once(request, toolkit_dirs, trace)
     if not plain.ok:
-        raise refused(request, plain.log)
+        raise refused(request, plain.log, toolkit_dirs)
     if result is not None and instances:
         raise EntryError(
             f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
