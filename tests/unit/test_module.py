@@ -272,6 +272,23 @@ extern "C" __global__ void k(float *x, int n) {
     assert module(cache, source, lazy=True).k.regs_per_thread > 0
 
 
+@each_way
+def test_variables_of_the_toolkit_are_not_the_user_s(cache: KernelCache, lazy: bool) -> None:
+    """Its headers define constants by the dozen; the user's own are found among them, with their types."""
+    source = """
+#include <cooperative_groups.h>
+namespace { __device__ const short own[2] = {1, 2}; }
+extern "C" __global__ void k(int *x) { x[0] = cooperative_groups::this_thread_block().size() + own[x[1]]; }"""
+    found = module(cache, source, lazy=lazy)
+    assert found.k.params
+
+    artifact = found._artifact()
+    if lazy:
+        assert [name.endswith("3ownE") for name in artifact.attributes["constants"]] == [True]
+    else:
+        assert [(each.name, each.code, each.shape) for each in artifact.variables] == [("own", "i2", (2,))]
+
+
 def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:
     """Each kernel has a copy: there is not one variable to hand out."""
     with pytest.raises(OptionError, match="the module is lazy") as caught:
