@@ -5,8 +5,8 @@ Method      Each sample is a fresh process, or eight of them together, whose res
             kernel's and the last one's result; "process" is from the start of the process. Cold: no cache; warm: after a
             process before. The programs: the 31 products of examples/gemm_module.py; the twenty Numba kernels of
             examples/numba_program, also in a job of 8 processes that start together; a block sum with CUB; and the
-            start of a container: an empty cache, a bundle (or the cache folder of a machine that had compilers), and
-            no compiler: whoever opens NVRTC, NVVM or nvJitLink is refused, and the process's map is looked at.
+            start of a container: a bundle and an empty cache, or the cache folder of a machine that had compilers, and none
+            here: NVRTC, NVVM and nvJitLink are found by nobody, and afterwards the process's map is looked at.
 Shows not   Programs that run for hours; a cold page cache; a real container, or a network between machines.
 """
 
@@ -220,12 +220,21 @@ def cub_torch() -> None:
 
 
 def refuse_compilers() -> None:
-    """Every later dlopen of a compiler fails as if it were not installed."""
+    """From here on the compilers are not installed: cuda.pathfinder does not find them, and no other dlopen works."""
+    from cuda import pathfinder
+
+    real = pathfinder.load_nvidia_dynamic_lib
+
+    def load(name: str) -> Any:
+        if name in COMPILERS:
+            raise pathfinder.DynamicLibNotFoundError(f"{name} is not installed here")
+        return real(name)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "ctypes.dlopen" and any(each in str(arguments[0]) for each in COMPILERS):
             raise OSError(f"{arguments[0]}: no compiler is installed here")
 
+    pathfinder.load_nvidia_dynamic_lib = load
     sys.addaudithook(refuse)
 
 
@@ -235,14 +244,15 @@ def no_compiler_is_mapped() -> None:
 
 
 def contained(run: Callable[[], None]) -> Callable[[], None]:
-    """The child without compilers; with KC_BENCH_BUNDLE its bundle is imported first, within "process"."""
+    """The child without compilers; its bundle, if it has one, is imported or registered first, within "process"."""
 
     def child() -> None:
         refuse_compilers()
         if "KC_BENCH_BUNDLE" in os.environ:
             import numba_kcache
 
-            numba_kcache.import_bundle(os.environ["KC_BENCH_BUNDLE"])
+            take = getattr(numba_kcache, os.environ["KC_BENCH_TAKE"])  # import_bundle or register_bundle
+            take(os.environ["KC_BENCH_BUNDLE"])
         run()
         no_compiler_is_mapped()
 
@@ -265,8 +275,7 @@ CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
 JOB = "20 Numba kernels, 8 processes"
 
 
-def ask(workload: str, system: str, folder: Path, flag: str = "--child", bundle: Path | None = None) -> Any:
-    more = {"KC_BENCH_BUNDLE": str(bundle)} if bundle else {}
+def ask(workload: str, system: str, folder: Path, flag: str = "--child", **more: str) -> Any:
     return fresh([__file__, flag, workload, system], folder, more)
 
 
@@ -317,16 +326,19 @@ def measure_container(workload: str, results: Results) -> None:
         built, parent = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
         ask(workload, system, built)
         if system == HERE:
-            bundle = parent / BUNDLE
-            exported = ask(workload, system, built, "--export", bundle)
+            bundle = str(parent / BUNDLE)
+            exported = ask(workload, system, built, "--export", KC_BENCH_BUNDLE=bundle)
             assert isinstance(exported, dict), exported
-            (parent / "empty").mkdir()
-            results.add(named, f"{HERE}, bundle imported", "warm",
-                        ask(workload, system, parent / "empty", "--contained", bundle))  # fmt: skip
+            for how in ("import", "register"):
+                empty = parent / how
+                empty.mkdir()
+                more = {"KC_BENCH_BUNDLE": bundle, "KC_BENCH_TAKE": f"{how}_bundle"}
+                found = ask(workload, system, empty, "--contained", **more)
+                results.add(named, f"{HERE}, {how}_bundle", "warm", found)
         shutil.copytree(built, parent / "copy")
         shutil.rmtree(built)  # a path of the building machine is no path of the container
-        results.add(named, f"{system}, cache folder copied", "warm",
-                    ask(workload, system, parent / "copy", "--contained"))  # fmt: skip
+        found = ask(workload, system, parent / "copy", "--contained")
+        results.add(named, f"{system}, cache folder copied", "warm", found)
         shutil.rmtree(parent)
 
 
