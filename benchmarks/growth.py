@@ -107,7 +107,9 @@ def loaded_bare(count: int) -> None:
     per_kernel(load, list(cubins), synchronize)
 
 
-def tenths(work: Iterable[Callable[[], object]], count: int, synchronize: Callable[[], object]) -> Iterator[list[float]]:
+def tenths(
+    work: Iterable[Callable[[], object]], count: int, synchronize: Callable[[], object]
+) -> Iterator[list[float]]:
     """Seconds and resident bytes after each tenth of the calls."""
     start_s = time.perf_counter()
     for number, call in enumerate(work, 1):
