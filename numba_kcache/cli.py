@@ -184,9 +184,8 @@ def _list(arguments: Any) -> int:
     held = info()
     of_all = f"{len(entries)} of " if held.entries > len(entries) else ""
     more = "; --limit 0 shows all" if of_all else ""
-    print(
-        f"\n{of_all}{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}, {bytes_text(held.size_bytes)}{more}"
-    )
+    total = entries_text(max(held.entries, len(entries)))
+    print(f"\n{of_all}{total} in {held.directory or 'memory'}, {bytes_text(held.size_bytes)}{more}")
     return 0
 
 
