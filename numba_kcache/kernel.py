@@ -495,13 +495,16 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
 
     Args:
-        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters); a `str` of CUDA C++ or
-            PTX; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu` or `.ptx` file.
+        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters; with parameters, all with
+            defaults, it is a template: see `instantiate`); a `str` of CUDA C++ or PTX; `bytes` of these, or a cubin,
+            fatbin or LTO-IR; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu`, `.ptx`, `.cubin`,
+            `.fatbin` or `.ltoir` file.
         name: The entry in the source, a template instance included (`"axpy<float>"`). Default: the function's name
             if the source defines it, else the only `__global__`.
         arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
             device), or a list.
-        kind: `"cuda"` or `"ptx"`, where it cannot be told from the thing.
+        kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"` or `"numba"`, where it cannot be told from the thing.
+        fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
         fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for

@@ -18,7 +18,7 @@ from .jobs import Job, SourcePlan, lazy_job
 from .kernel import CachedKernel, define, plan_of
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
-from .model.target import Target
+from .model.target import Target, parse_target
 from .resolver import Resolution
 
 if TYPE_CHECKING:
@@ -82,6 +82,16 @@ class ModuleKernel(CachedKernel):
     def _link_job(self, artifact: Artifact, key: str) -> Job:
         text = self._of._whole._source()
         return lazy_job(self._of._whole._plan, text if isinstance(text, str) else "", artifact, key, self._name)
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """As of a `CachedKernel`; where the LTO-IR of a lazy module is not in the cache, why that is not."""
+        if not self._of.lazy or signature is not None:
+            return super().explain(arch, signature)
+        module = self._of.explain(arch)
+        if not module.is_hit:
+            return module
+        linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
+        return self._resolver().explain(self._link_job(linked_from, module.key))
 
     def __repr__(self) -> str:
         return f"<kernel {self._name} of {self._of!r}>"
