@@ -5,7 +5,8 @@ Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and m
             per second; the median of each as a multiple of a bare os.open + os.read + os.close of the raw
             bytes. A hit of ours is verified, unpacked and its header parsed. diskcache, SQLite, LMDB and
             cuda.core's FileStreamProgramCache give bytes back unverified; SQLite and LMDB are also measured
-            with xxh3 checked. Then: a fresh process's first hit, and what info() needs at 20,000 entries.
+            with xxh3 checked. Then: a fresh process's first hit, also of 5 MB with and without compression, and
+            what info() needs at 20,000 entries.
 Baseline    A figure to look at, not a gate. Peers that are not installed are left out and named.
 Run         python benchmarks/store.py [--entries 10,10000] [--processes 1,8] [--json FILE] [--directory DIR]
 """
@@ -32,6 +33,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
+from numba_kcache.store import entry
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry
 
@@ -82,9 +84,9 @@ class Ours:
 
     def get(self, key: str) -> bytes:
         """Read, verify, parse, unpack."""
-        entry = self.store.get(key)
-        assert entry is not None
-        return entry.payloads["cubin"]
+        found = self.store.get(key)
+        assert found is not None
+        return found.payloads["cubin"]
 
 
 class OursUnsynced(Ours):
@@ -349,6 +351,36 @@ def fresh_process(root: Path) -> dict[str, float]:
     }
 
 
+def first_hits_of_large(root: Path) -> dict[str, dict[str, float]]:
+    """Microseconds of a fresh process's hit of 5 MB, packed and as it is, and of a bare open and read of them.
+
+    In a fresh process the memory is fresh as well: what the steady state hides, here everybody pays.
+    """
+    size, key = SIZES["5 MB"], key_of(0)
+    code = (
+        "import os, sys, time; from numba_kcache.store.disk import DiskStore; store = DiskStore(sys.argv[1]);"
+        "store.get('0' * 64); a = time.perf_counter_ns(); entry = store.get(sys.argv[2]); b = time.perf_counter_ns();"
+        "fd = os.open(sys.argv[3], os.O_RDONLY); os.read(fd, int(sys.argv[4])); os.close(fd);"
+        "c = time.perf_counter_ns(); assert entry; print((b - a) / 1e3, (c - b) / 1e3)"
+    )
+    bare, found = BareSized(root / "bare"), {}
+    bare.put(key, code_like(size, 0))
+    usual = entry._LEAST_FIRST_TO_COMPRESS_BYTES
+    for name, least in (("packed", usual), ("as it is", size + 1)):
+        entry._LEAST_FIRST_TO_COMPRESS_BYTES = least
+        OursUnsynced(root / name).put(key, code_like(size, 0))
+        command = [sys.executable, "-c", code, str(root / name), key, f"{bare.root}/{key}", str(size)]
+        runs = [[float(each) for each in subprocess.check_output(command, text=True).split()] for _ in range(11)]
+        (path,) = (root / name / "v1" / "entries").glob("*/*")
+        found[name] = {
+            "hit_us": statistics.median(run[0] for run in runs),
+            "bare_us": statistics.median(run[1] for run in runs),
+            "stored_bytes": path.stat().st_size,
+        }
+    entry._LEAST_FIRST_TO_COMPRESS_BYTES = usual
+    return found
+
+
 def many_entries(root: Path, count: int = 20_000) -> dict[str, float]:
     """Milliseconds to say how much there is, at 20,000 entries, and to read counters of 128 processes."""
     ours = OursUnsynced(root)
@@ -432,17 +464,21 @@ def main() -> None:
     try:
         rows = measure(arguments, root)
         fresh, many = fresh_process(root / "fresh"), many_entries(root / "many")
+        large = first_hits_of_large(root / "large")
     finally:
         shutil.rmtree(root)
     show(rows)
     print("\nfresh process: " + ", ".join(f"{name} {value:.2f}" for name, value in fresh.items()))
     print("20,000 entries: " + ", ".join(f"{name} {value:.1f}" for name, value in many.items()))
+    for name, figures in large.items():
+        print(f"5 MB {name}, fresh process: " + ", ".join(f"{each} {value:.0f}" for each, value in figures.items()))
     if arguments.json:
         out = {
             "machine": machine(tempfile.gettempdir() if arguments.directory is None else arguments.directory),
             "rows": rows,
             "fresh_process": fresh,
             "20000_entries": many,
+            "large_first_hit": large,
         }
         Path(arguments.json).write_text(json.dumps(out, indent=1) + "\n")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         clear,
         configure,
         entries,
+        explain,
         export_bundle,
         import_bundle,
         info,
@@ -42,17 +43,19 @@ if TYPE_CHECKING:
     )
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
+    from .model.reason import Reason, ReasonKind
     from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
+    from .observe.explain import Explanation
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
     from .tiers.bundle import BundleReport
 
 _HOMES = {
     "cache": (
-        "KernelCache", "clear", "configure", "entries", "export_bundle", "import_bundle", "info", "print_info",
-        "prune", "register_bundle", "subscribe", "verify",
+        "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
+        "print_info", "prune", "register_bundle", "subscribe", "verify",
     ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
@@ -64,6 +67,8 @@ _HOMES = {
     "numba_hook": ("install", "uninstall"),
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
+    "model.reason": ("Reason", "ReasonKind"),
+    "observe.explain": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
     "tiers.bundle": ("BundleReport",),
@@ -83,6 +88,7 @@ __all__ = [
     "EntryInfo",
     "Event",
     "EventKind",
+    "Explanation",
     "FrozenCacheError",
     "KCacheError",
     "KCacheWarning",
@@ -94,6 +100,8 @@ __all__ = [
     "NumbaKernel",
     "OptionError",
     "Problem",
+    "Reason",
+    "ReasonKind",
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
@@ -103,6 +111,7 @@ __all__ = [
     "clear",
     "configure",
     "entries",
+    "explain",
     "export_bundle",
     "import_bundle",
     "info",

@@ -26,7 +26,9 @@ from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
-if TYPE_CHECKING:  # who ships nothing goes without
+if TYPE_CHECKING:  # who ships and explains nothing goes without
+    from .observe.explain import Explanation
+    from .store.tree import Found
     from .tiers.bundle import BundleReport
     from .tiers.tier import Tier
 
@@ -166,13 +168,8 @@ class KernelCache:
         Raises:
             EntryError: There is no such entry, or several, or it is damaged.
         """
-        store, hint = self.resolver.store, "`numba-kcache list` shows them"
-        found = store.find(key) if key and not key.strip("0123456789abcdef") else []
-        if len({file.key for file in found}) != 1:
-            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
-            raise EntryError(f"cannot show the entry {key!r}", why, hint)
-        file = found[0]
-        stored = store.peek(file.key)
+        file = self._find(key)
+        stored = self.resolver.store.peek(file.key)
         try:
             if stored is None:
                 raise ValueError("it cannot be read, or its digest differs")
@@ -188,6 +185,14 @@ class KernelCache:
             hits=self.history().hits.get(file.key[:KEY_DIGITS], 0),
             report=stored.payloads.get("report", b""),
         )
+
+    def _find(self, key: str) -> Found:
+        """The file of the entry whose key begins so."""
+        found = self.resolver.store.find(key) if key and not key.strip("0123456789abcdef") else []
+        if len({file.key for file in found}) != 1:
+            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
+            raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
+        return found[0]
 
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
@@ -256,6 +261,32 @@ class KernelCache:
         self.resolver.mount(bundle)
         return bundle.report
 
+    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether a kernel is in the cache and where, and if not, every difference from what is.
+
+        Never compiles, and never changes the store.
+
+        Args:
+            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
+                first digits as no other has, which tells what it is and how others of its kernel differ from it.
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: Of a Numba kernel; None for its own, or the first that was used.
+
+        Raises:
+            OptionError: It is neither a kernel nor text, or has no signature.
+            EntryError: There is no entry of such a key, or several.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if isinstance(kernel, str):
+            return self.resolver.explain_key(self._find(kernel).key)
+        from .module import CachedModule
+
+        if isinstance(kernel, CachedModule):
+            return kernel.explain(arch)
+        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
+            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
+        return kernel.explain(arch, signature)
+
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
         return self.resolver.events.subscribe(callback)
@@ -302,6 +333,7 @@ listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
 verify = _PROCESS_CACHE.verify
+explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe
 export_bundle = _PROCESS_CACHE.export_bundle
 import_bundle = _PROCESS_CACHE.import_bundle

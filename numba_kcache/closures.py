@@ -32,13 +32,11 @@ class Found(NamedTuple):
     Args:
         key: The key of the one that holds; None where none does.
         renewed: Its variant with newer stats, where contents had to be read to know.
-        reasons: Why each of the others does not hold.
         variant: The one that holds, as it is stored.
     """
 
     key: str | None
     renewed: Variant | None = None
-    reasons: tuple[str, ...] = ()
     variant: Variant | None = None
 
 
@@ -53,27 +51,25 @@ def find_key(
         searches: Where headers are looked for, for each text of the job.
         any_compiler: Whether another compiler's code will do; its headers then count as part of it.
     """
-    request, reasons, now_ns = derive(components), [], time.time_ns()
+    request, now_ns = derive(components), time.time_ns()
     folders = {folder for search in searches for folder in search.folders}
     for variant in variants:
         if variant.get("request") != request and not any_compiler:
             continue
         try:
-            closures = _read_closures(variant, len(searches))
+            closures = read_closures(variant, len(searches))
         except ValueError:
             continue
         paths = tuple(str(each) for each in variant.get("paths", ()))
         if not set(paths) <= folders:
-            reasons.append(f"its code holds the path {paths[0]}, which is not searched now")
             continue
         refreshed = list(closures)
         for index, (closure, search) in enumerate(zip(closures, searches, strict=True)):
             if closure is None:
                 continue
-            where = _with_toolkit_of(closure, search) if any_compiler else search
+            where = with_toolkit_of(closure, search) if any_compiler else search
             outcome = check_closure(closure, where, now_ns=now_ns)
             if not isinstance(outcome, Match):
-                reasons.append(f"{outcome.change} {outcome.path}: {outcome.old} is now {outcome.new}")
                 break
             refreshed[index] = outcome.refreshed or closure
         else:
@@ -81,8 +77,8 @@ def find_key(
             if variant.get("request") == request:
                 key = derive((*components, *_components(closures, paths)))
             renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != closures else None
-            return Found(key, renewed, tuple(reasons), variant)
-    return Found(None, None, tuple(reasons))
+            return Found(key, renewed, variant)
+    return Found(None)
 
 
 def compile_and_learn(
@@ -155,7 +151,7 @@ def _to_json(closures: Sequence[Closure | None]) -> list[Any]:
     return [closure and closure_to_json(closure) for closure in closures]
 
 
-def _read_closures(variant: Variant, count: int) -> list[Closure | None]:
+def read_closures(variant: Variant, count: int) -> list[Closure | None]:
     """The closures of a variant, one for each text of the job.
 
     Raises:
@@ -167,7 +163,7 @@ def _read_closures(variant: Variant, count: int) -> list[Closure | None]:
     return [None if each is None else closure_from_json(each) for each in stored]
 
 
-def _with_toolkit_of(closure: Closure, search: Search) -> Search:
+def with_toolkit_of(closure: Closure, search: Search) -> Search:
     """The search as if the toolkit were the one of the closure, for code that any compiler may have made.
 
     Its headers went into that compiler's code; on this machine they may be others, or none.

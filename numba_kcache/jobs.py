@@ -19,7 +19,7 @@ from .keys.encoding import Plain, encode
 from .keys.requests import fixed_components, lazy_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import LinkInput, ModuleEntries, SourceRequest
+from .model.request import LinkInput, ModuleEntries, Origin, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.diagnostics import first_line
@@ -50,6 +50,7 @@ class Job(NamedTuple):
         uncacheable: Why no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
+        texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
     """
 
@@ -62,6 +63,7 @@ class Job(NamedTuple):
     uncacheable: str = ""
     strict: bool = False
     headers: tuple[HeaderQuestion, ...] = ()
+    texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
 
 
@@ -207,6 +209,12 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
 
         return build_module(request, dirs, trace)
 
+    def texts() -> dict[str, tuple[str, Origin]]:
+        if code:
+            return {}
+        start = first_line(text, definition.origin) or 0
+        return {"source": (normalised_ptx(text) if kind == "ptx" else text, Origin(definition.origin.path, start))}
+
     uncacheable, headers = _read_off(kind, text, link, options)
     return Job(
         label=definition.label,
@@ -218,6 +226,7 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
         uncacheable=uncacheable,
         strict=plan.strict,
         headers=headers,
+        texts=texts,
         file=definition.origin.path,
     )
 

@@ -45,6 +45,7 @@ from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
@@ -246,7 +247,8 @@ class CachedKernel(Launchable):
                 raise
             newest = error.newest.as_virtual
             reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
-            self._resolver().events.emit(Event(EventKind.TROUBLE, {"where": f"target {target}", "error": reason}))
+            fields = {"kernel": self._plan.definition.label, "target": target.name, "reason": reason}
+            self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
             return self._resolve(newest, None)
 
     def _resolve(
@@ -356,6 +358,26 @@ class CachedKernel(Launchable):
             UncacheableError: The kernel cannot be keyed.
         """
         return self._resolver().key(self._job(self._targets(arch)[0]))
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: None; Numba kernels have more than one.
+
+        Raises:
+            OptionError: A signature is given.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if signature is not None:
+            raise OptionError(f"cannot explain {self.__name__} for a signature", "it is the same for all arguments")
+        if arch is None and not self._arch:
+            target = current_device().target
+            others = [functools.partial(self._job, target.plain)] if target.suffix else []
+            stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
+            return self._resolver().explain(self._job(target), others, stand_ins)
+        return self._resolver().explain(self._job(self._targets(arch)[0]))
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import EntryError, OptionError
 from .jobs import Job, SourcePlan, lazy_job
@@ -20,6 +20,9 @@ from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target
 from .resolver import Resolution
+
+if TYPE_CHECKING:
+    from .observe.explain import Explanation
 
 _LAZY_KINDS = ("cuda", "ltoir")
 
@@ -206,6 +209,17 @@ class CachedModule:
             UncacheableError: The module cannot be keyed.
         """
         return self._whole.key(arch)
+
+    def explain(self, arch: Any = None) -> Explanation:
+        """Whether the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+
+        Args:
+            arch: As in `cached_module`; None for the module's own, or the device.
+
+        Raises:
+            NoDeviceError: No target is named and there is no device.
+        """
+        return self._whole.explain(arch)
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target; empty for a lazy one, whose kernels have theirs."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, NoDeviceError, UncacheableError
 from .jobs import Job
@@ -23,6 +23,9 @@ from .launch.numba_overload import make_overload
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
 from .resolver import Resolution, Resolver
+
+if TYPE_CHECKING:
+    from .observe.explain import Explanation
 
 Types = tuple[Any, ...]
 
@@ -127,6 +130,14 @@ class DispatcherCache:
     def job(self, types: Types, target: Target) -> Job:
         """The request of one signature for a target, as the function is now."""
         return numba_job(self._plan, read_function(self._plan), types, target, None)
+
+    def explain(self, types: Types, choice: Choice) -> Explanation:
+        """Whether one signature is in the cache, and if not, why not. Nothing changes."""
+        job = functools.partial(numba_job, self._plan, read_function(self._plan), types)
+        others, stand_ins = (
+            (functools.partial(job, each, None) for each in targets) for targets in (choice.others, choice.stand_ins)
+        )
+        return self._resolver().explain(job(choice.target, choice.through), others, stand_ins)
 
     def resolved(self) -> dict[tuple[Types, Target], Resolution]:
         """What has been resolved up to now."""

@@ -79,7 +79,10 @@ def numba_job(
             return _built(plan, found, types, target, through, trace)
 
         headers = () if uncacheable else questions
-        return Job(plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers)
+        texts = dict if isinstance(found, Uncapturable) else found.sources
+        return Job(
+            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts
+        )
 
     if isinstance(found, Uncapturable):
         return job((), f"{found.name}: {found.reason}")

@@ -21,7 +21,7 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, check_interpreter, current_ordinal
+from .launch.loader import LoadedKernel, check_interpreter, current_device, current_ordinal
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -44,6 +44,7 @@ from .resolver import Resolver, process_resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
+    from .observe.explain import Explanation
 
 _ANY = Target(9, 0)
 
@@ -293,6 +294,21 @@ class NumbaKernel(Launchable):
         if job.uncacheable:
             self._resolver().key(job)  # raises, and says why
         return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
+
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether the kernel is in the cache for one target and signature, and if not, why not. Never compiles.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: As Numba takes it; None for the kernel's own, or the first that was launched or compiled.
+
+        Raises:
+            OptionError: There is no signature.
+            NoDeviceError: No target is named and there is no device.
+        """
+        is_auto = arch is None and not self._arch
+        choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
+        return self._parts()[1].explain(self._signatures(signature)[0], choice)
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import threading
 import time
 import weakref
@@ -38,6 +37,9 @@ from .store.system import missing
 from .toolchain.libraries import Record, Toolchain
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
+    from .misses import Missed, Past
+    from .model.reason import Reason
+    from .observe.explain import Explanation
     from .store.manifest import Variant
     from .store.memory import MemoryStore
     from .tiers.chain import Chain, CheckedTier
@@ -45,6 +47,9 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
+
+EXPLAINED_LIMIT = 4096
+"""Compiles of which a process remembers why; when there are more, it begins anew."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
 _NO_KEY = "0" * 64
@@ -101,7 +106,10 @@ class Resolver:
         self.statistics = Statistics()
         self.events.subscribe(self.statistics.listen)
         emit = self.events.emit
-        self.local = _open_store(settings, directory, emit)
+        self._damaged: dict[str, str] = {}
+        self._compiled_for: dict[str, tuple[Reason, ...]] = {}
+        self._is_looking = False
+        self.local = _open_store(settings, directory, functools.partial(_tell, emit, self._damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
         if settings.tiers and settings.mode != "off":
             from .tiers.opening import open_tiers
@@ -219,9 +227,7 @@ class Resolver:
             if found is not None:
                 return found
         if self.settings.mode == "frozen":
-            raise FrozenCacheError(
-                f"cannot compile {job.label} for {job.target}", "the cache is frozen and does not hold it", "warm it up"
-            )
+            raise self._frozen(job, components)
         with self.store.building(derive(components)) as turn:
             if looks and (turn.found is not None or turn.waited_s > 0):
                 found = self._look_up(job, components, "waited")
@@ -230,8 +236,10 @@ class Resolver:
                     return found
             return self._compile(job, components)
 
-    def store_artifact(self, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str) -> None:
-        """Publish an artifact under its key, and name it in its family's manifest.
+    def store_artifact(
+        self, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
+    ) -> None:
+        """Publish an artifact under its key, and name it in its family's manifest and its kernel's roll.
 
         Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
         there must not outlive this process.
@@ -242,16 +250,15 @@ class Resolver:
             error = f"cannot store {names} for {artifact.target}: {wrong}"
             self.events.emit(trouble("cubin", error))
             return
-        records = [each.record() for each in (*components, *learned.components)]
-        report = {"components": records, "created_s": time.time(), "built": built_here()}
-        payloads = {
-            "cubin": artifact.cubin,
-            **artifact.extras,
-            "report": json.dumps(report, default=bytes.hex).encode(),
-        }
+        from . import misses  # a hit goes without it
+
+        everything = (*components, *learned.components)
+        payloads = {"cubin": artifact.cubin, **artifact.extras, **misses.payloads_of(job, everything)}
         if self.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
+            family = family_of(components)
             variant = variant_of(key, artifact.target.name, derive(components))
-            self.store.add_variant(family_of(components), {**variant, **learned.variant})
+            self.store.add_variant(family, {**variant, **learned.variant})
+            misses.note(self.local, job, everything, key, family)
 
     def _find(
         self,
@@ -276,7 +283,7 @@ class Resolver:
         self, wanted: Iterable[tuple[Job, Sequence[Component]]], stand_ins: Iterable[Callable[[], Job]]
     ) -> Resolution | None:
         """Look in every tier for what is wanted; then, where that will do, for what can stand in for it."""
-        tiers: Sequence[CheckedTier] = () if self.store is self.local else self.store.tiers  # type: ignore[union-attr]
+        tiers = self._tiers
         for job, components in wanted:
             for tier in tiers:
                 found = self._look_up(job, components, tier=tier)
@@ -368,12 +375,14 @@ class Resolver:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
             self.local.remove(entry.key)
-            self.events.emit(Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"}))
+            event = Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"})
+            _tell(self.events.emit, self._damaged, event)
             return None
 
     def _compile(self, job: Job, components: Sequence[Component]) -> Resolution:
         key = derive(components)
-        self._emit(EventKind.MISS, job, key, reason="not stored")
+        reasons = self._missed(job, components).reasons
+        self._emit(EventKind.MISS, job, key, **_told(reasons))
         artifact, learned = self._build(job, key)
         if learned.doubt:
             if job.strict:
@@ -384,10 +393,13 @@ class Resolver:
         actual = self.components(job)  # the libraries are loaded now: these made the code
         key = derive((*actual, *learned.components))
         self._remember(key, artifact)
+        if len(self._compiled_for) >= EXPLAINED_LIMIT:
+            self._compiled_for.clear()
+        self._compiled_for[key] = reasons
         if self.settings.mode == "verify":
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
-            self.store_artifact(actual, learned, artifact, key)
+            self.store_artifact(job, actual, learned, artifact, key)
             self.ahead.learn(job.file, job.label, key, artifact)
         return Resolution(artifact, key, "compiled")
 
@@ -441,7 +453,73 @@ class Resolver:
             raise _uncacheable(job, job.uncacheable)
         self._emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
         if not is_counted:
-            self._emit(EventKind.MISS, job, "", reason=job.uncacheable)
+            from .model.reason import Reason, ReasonKind
+
+            reasons = (Reason(ReasonKind.UNCACHEABLE, new=job.uncacheable),)
+            self._emit(EventKind.MISS, job, "", reason=job.uncacheable, reasons=reasons)
+
+    # -- explaining ---------------------------------------------------------------------------------
+
+    def _missed(self, job: Job, components: Sequence[Component]) -> Missed:
+        """Why a job was not found."""
+        from .misses import Missed, why_missed
+        from .model.reason import Reason, ReasonKind
+
+        if self.settings.mode in ("off", "refresh", "verify"):
+            return Missed((Reason(ReasonKind.MODE, new=self.settings.mode),))
+        try:
+            return why_missed(job, components, self._past(components))
+        except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
+            return Missed((Reason(ReasonKind.UNKNOWN),))
+
+    def _past(self, components: Sequence[Component] = ()) -> Past:
+        from .misses import Past
+
+        any_compiler = bool(components) and self._any_compiler(components)
+        return Past(self.local, self.toolchain, self._memory, self._damaged, any_compiler)
+
+    def _frozen(self, job: Job, components: Sequence[Component]) -> FrozenCacheError:
+        from .observe.explain import summary
+
+        why = f"the cache is frozen and does not hold it: {summary(self._missed(job, components).reasons)}"
+        return FrozenCacheError(f"cannot compile {job.label} for {job.target}", why, "warm it up")
+
+    def explain(
+        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
+    ) -> Explanation:
+        """Whether `resolve` of the same would be a hit, where from, and if not, why not. Changes nothing."""
+        from .misses import explain
+        from .model.reason import Reason, ReasonKind
+        from .observe.explain import Explanation
+
+        if job.uncacheable:
+            reason = Reason(ReasonKind.UNCACHEABLE, new=job.uncacheable)
+            return Explanation(job.label, job.target.name, "", "uncacheable", reasons=(reason,))
+        before, self._is_looking = self._is_looking, True
+        try:
+            frozen = self.settings.mode == "frozen"
+            wanted = [(each, self.components(each)) for each in (job, *(make() for make in others))]
+            lenient = [*([None] if frozen else []), *(each for each in self._tiers if frozen or each.readonly)]
+            spare = [(each, self.components(each)) for each in (make() for make in stand_ins if lenient)]
+            tried = [(each, tier) for tier in (None, *self._tiers) for each in wanted]
+            tried += [(each, tier) for each in spare for tier in lenient]
+            told = explain(tried, self._past(wanted[0][1]), family_of)
+        finally:
+            self._is_looking = before
+        if self.settings.mode in ("off", "refresh", "verify"):
+            missed = (Reason(ReasonKind.MODE, new=self.settings.mode), *told.reasons)
+            return told._replace(outcome="miss", source="", reasons=missed)
+        return told._replace(compiled_for=self._compiled_for.get(told.key, ()) if told.is_hit else ())
+
+    @property
+    def _tiers(self) -> Sequence[CheckedTier]:
+        return () if self.store is self.local else self.store.tiers  # type: ignore[union-attr]
+
+    def explain_key(self, key: str) -> Explanation:
+        """What a stored entry is, and in what the others of its kernel differ from it. Changes nothing."""
+        from .misses import explain_key
+
+        return explain_key(key, self._past())
 
     # -- memory and records -------------------------------------------------------------------------
 
@@ -458,6 +536,8 @@ class Resolver:
         with self._lock:
             self._memory.clear()
             self._memory_bytes = 0
+        self._compiled_for.clear()
+        self._damaged.clear()
         self.ahead.forget()
         self.toolchain.forget()
         self._made_by.clear()
@@ -475,14 +555,15 @@ class Resolver:
         return Counts(self.local.counters.read())
 
     def _load_record(self, name: str) -> Record | None:
-        for variant in self.local.get_manifest(name):
+        look = self.local.peek_manifest if self._is_looking else self.local.get_manifest
+        for variant in look(name):
             record = variant.get("record")
             if isinstance(record, dict):
                 return record
         return None
 
     def _save_record(self, name: str, record: Record) -> None:
-        if self.settings.mode not in ("off", "readonly", "frozen"):
+        if self.settings.mode not in ("off", "readonly", "frozen") and not self._is_looking:
             self.local.add_variant(name, {"key": _TOOLCHAIN_VARIANT, "record": record})
 
     def _emit(self, kind: EventKind, job: Job, key: str, **fields: Any) -> None:
@@ -583,17 +664,22 @@ def family_of(components: Sequence[Component]) -> str:
     return derive(each for each in components if each.name not in TOOLCHAIN_COMPONENTS)
 
 
+def _tell(emit: Emit, damaged: dict[str, str], event: Event) -> None:
+    """Pass on an event of the store, and keep what was damaged: it explains the miss that follows."""
+    if event.kind is EventKind.DAMAGED:
+        damaged[str(event.fields.get("key"))] = str(event.fields.get("reason"))
+    emit(event)
+
+
 def variant_of(key: str, target: str, request: str) -> Variant:
     """How a family's manifest names an entry: its key, its target, and the request with compilers and versions."""
     return {"key": key, "target": target, "request": request}
 
 
-def built_here() -> dict[str, str]:
-    """Where an entry is made, for people who look at it later."""
-    import platform
+def _told(reasons: tuple[Reason, ...]) -> dict[str, Any]:
+    from .observe.explain import summary
 
-    python = platform.python_implementation() + " " + platform.python_version()
-    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
+    return {"reason": summary(reasons), "reasons": reasons}
 
 
 def _contradiction(artifact: Artifact) -> str:

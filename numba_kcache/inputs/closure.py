@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..keys.encoding import Plain, encode
-from .file_identity import FileStat, digest
+from ..keys.encoding import Plain
+from .file_identity import FileStat
 from .include_search import WORKING, Place
 
 MAX_PLACES = 1 << 17
@@ -67,11 +67,6 @@ def closure_value(closure: Closure) -> Plain:
         "same": [list(group) for group in closure.same],
         "trees": [list(tree) for tree in closure.trees],
     }
-
-
-def closure_digest(closure: Closure) -> str:
-    """64 hexadecimal digits that name `closure_value`."""
-    return digest(encode(closure_value(closure)))
 
 
 def closure_to_json(closure: Closure) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def read_link(item: Any) -> LinkInput:
         raise Refused(f"{os.fspath(item)}: {error.strerror or error}") from None
 
 
-def dependency_form(given: str | os.PathLike[str], folder: str) -> Plain:
+def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Plain]:
     """A file of `depends`, relative to the kernel's own; a `str` that names no file is a value.
 
     Raises:

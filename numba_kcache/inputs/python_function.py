@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from ..keys.components import Component
 from ..keys.encoding import Plain, encode
-from ..model.request import LinkInput
+from ..model.request import LinkInput, Origin
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
@@ -66,6 +66,20 @@ class Fingerprint(NamedTuple):
         """What Numba compiles on the kernel's behalf and keeps, each with a digest of all that decides its code:
         the dispatchers it calls, and functions under `@overload` or `@intrinsic`."""
         return tuple((function, self.graph.digest(index)) for index, function in self.graph.kept.items() if index)
+
+    def sources(self) -> dict[str, tuple[str, Origin]]:
+        """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
+        import inspect
+
+        found = {}
+        for index, function in self.graph.kept.items():
+            code = getattr(function, "py_func", function).__code__
+            try:
+                lines, start = inspect.getsourcelines(code)
+            except (OSError, TypeError, SyntaxError, IndexError):  # no file, or not what was compiled any more
+                continue
+            found[self.components[index].name] = "".join(lines), Origin(code.co_filename, start)
+        return found
 
 
 class _Cannot(Exception):
@@ -170,7 +184,8 @@ class _Graph:
                 form = dependency_form(each, folder)
             except Refused as refusal:
                 raise _Cannot(str(refusal), label) from None
-            self._edge(0, label, self._add(f"{label} {os.fspath(each)}", form, None))
+            named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # another text may be a secret
+            self._edge(0, label, self._add(named, form, None))
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
         return self._add_node(label, sha256(encode(form), usedforsecurity=False).digest(), clear, edges)

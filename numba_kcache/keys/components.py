@@ -22,6 +22,9 @@ SCHEMA = 1
 CLEAR_LIMIT_BYTES = 2048
 """A component's value is kept in clear, for explanations, up to this many encoded bytes."""
 
+_VEILED = frozenset(("environment", "depends"))
+"""Components whose text may be a secret, as those of a Numba kernel that start with `depends[`."""
+
 _PREFIX = encode("numba_kcache") + encode(SCHEMA)
 
 
@@ -31,7 +34,7 @@ class Component(NamedTuple):
     Args:
         name: What it is.
         encoded: The canonical bytes of name and value.
-        value: The value, for explanations; None for a secret.
+        value: The value, for explanations.
     """
 
     name: str
@@ -44,8 +47,13 @@ class Component(NamedTuple):
         return sha256(self.encoded).hexdigest()
 
     def record(self) -> tuple[str, str, Any]:
-        """(name, digest, value in clear where it is small), to be kept with an entry."""
-        return self.name, self.digest, self.value if len(self.encoded) <= CLEAR_LIMIT_BYTES else None
+        """(name, digest, value in clear where it is small), to be kept with an entry.
+
+        Text that may be a secret is replaced by the start of its digest: it can be told from another, not read.
+        """
+        value = self.value if len(self.encoded) <= CLEAR_LIMIT_BYTES else None
+        is_veiled = self.name in _VEILED or self.name.startswith("depends[")
+        return self.name, self.digest, _veiled(value) if is_veiled else value
 
 
 class Difference(NamedTuple):
@@ -56,9 +64,17 @@ class Difference(NamedTuple):
     new: tuple[str, str, Any] | None
 
 
-def component(name: str, value: Plain, *, clear: bool = True) -> Component:
-    """Name a value. With `clear=False` it enters the key and is kept nowhere."""
-    return Component(name, encode(name) + encode(value), value if clear else None)
+def component(name: str, value: Plain) -> Component:
+    """Name a value."""
+    return Component(name, encode(name) + encode(value), value)
+
+
+def _veiled(value: Plain) -> Plain:
+    if isinstance(value, dict):
+        return {name: _veiled(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_veiled(each) for each in value]
+    return f"sha256 {sha256(encode(value)).hexdigest()[:12]}" if isinstance(value, (str, bytes)) else value
 
 
 def derive(components: Iterable[Component]) -> str:

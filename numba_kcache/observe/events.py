@@ -133,6 +133,8 @@ def _warning_of(event: Event) -> tuple[str, str] | None:
         return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
     if event.kind is EventKind.UNCACHEABLE:
         return f"uncacheable {fields.get('kernel')}", f"{fields.get('kernel')} is not cached: {fields.get('reason')}"
+    if event.kind is EventKind.FALLBACK:
+        return f"fallback {fields.get('target')}", f"{fields.get('reason')}"
     return None
 
 

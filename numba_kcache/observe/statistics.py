@@ -4,7 +4,7 @@ Promise     A resolution counts as one hit or one miss; launches count nothing. 
             compile time less load time over hits that came from a store. What is kept is bounded, however many
             kernels a process resolves.
 Method      Names of sums. What is counted by something beside has it in the name, after a slash:
-            `hits/<key>`, `reason/<why it missed>`, `day/<date>/<name>`; the counters sum them like the others.
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`; the counters sum them like the others.
             A process's counts belong to the day (UTC) on which it reports them.
 Not here    What becomes of the sums in words and pictures (observe.history, observe.page).
 """
@@ -21,8 +21,6 @@ KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
 _MOST_KEYS = 4096
-_MOST_REASONS = 256
-_REASON_LENGTH = 120
 
 
 class Counts:
@@ -69,9 +67,9 @@ class Statistics:
             _count(self._unsaved, event)
             if event.kind is EventKind.HIT:
                 _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
-            elif event.kind is EventKind.MISS and "reason" in event.fields:
-                reason = " ".join(str(event.fields["reason"]).split())
-                _count_label(self._reasons, reason[:_REASON_LENGTH], _MOST_REASONS)
+            elif event.kind is EventKind.MISS:
+                for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                    self._reasons[kind] = self._reasons.get(kind, 0) + 1
 
     def take_unsaved(self) -> dict[str, float]:
         """What was counted since the last call, to be added to the store's counters."""

@@ -383,6 +383,27 @@ class DiskStore:
             pass
         return None if self.layers.spare is None else self.layers.spare.peek(key)
 
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
+        path = self._tree.path(MANIFEST, require_key(family))
+        try:
+            if self.layers.is_usable():
+                return variants_of(decode_entry(self._tree.read(path, None), family, MANIFEST).header)
+        except (ValueError, OSError):
+            pass
+        return [] if self.layers.spare is None else self.layers.spare.peek_manifest(family)
+
+    def damage(self, key: str) -> str:
+        """Why the file of the entry of `key` cannot be trusted; "" where it can be, or is not there."""
+        try:
+            if self.layers.is_usable():
+                decode_entry(self._tree.read(self._tree.path(ENTRY, require_key(key)), None), key)
+        except DamagedEntry as error:
+            return str(error)
+        except OSError:
+            pass
+        return ""
+
     def _files(self) -> Iterator[Found]:
         return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())
 

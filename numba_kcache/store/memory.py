@@ -111,6 +111,15 @@ class MemoryStore:
         data, _ = self._files.get((ENTRY, require_key(key)), (None, 0))
         return None if data is None else decode_entry(data, key)
 
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """The variants of `family`, newest first; looking does not count as use."""
+        data, _ = self._files.get((MANIFEST, require_key(family)), (None, 0))
+        return [] if data is None else variants_of(decode_entry(data, family, MANIFEST).header)
+
+    def damage(self, key: str) -> str:
+        """Nothing can be damaged here."""
+        return ""
+
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
         return self._files.pop((ENTRY, require_key(key)), None) is not None

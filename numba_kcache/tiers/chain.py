@@ -64,6 +64,14 @@ class CheckedTier:
         self._local.put_encoded(key, data)
         return entry
 
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but it is not kept locally and counts as no hit."""
+        data = self._asked(lambda: self.tier.get_entry(key))
+        try:
+            return None if data is None else decode_entry(data, key)
+        except DamagedEntry:
+            return None
+
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         data = self._asked(lambda: self.tier.get_manifest(family))

@@ -19,7 +19,7 @@ RANKS = {
     "keys": 2, "settings": 2,
     "inputs": 3, "toolchain": 3, "store": 3, "observe": 3,
     "launch": 4, "tiers": 4,
-    "jobs": 5, "numba_jobs": 5, "closures": 5, "ahead": 5, "resolver": 5,
+    "jobs": 5, "numba_jobs": 5, "closures": 5, "misses": 5, "ahead": 5, "resolver": 5,
     "launchable": 6, "kernel": 6, "rehearsal": 6, "module": 6,
     "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
     "finding": 6, "shipping": 6,
@@ -29,7 +29,8 @@ RANKS = {
 """Each room of the package; a module imports its own room and rooms of lower rank."""
 
 SAME_SUBJECT = {
-    ("resolver", "jobs"), ("resolver", "closures"), ("resolver", "ahead"), ("closures", "jobs"),
+    ("resolver", "jobs"), ("resolver", "closures"), ("resolver", "ahead"), ("resolver", "misses"),
+    ("misses", "jobs"), ("misses", "closures"), ("closures", "jobs"),
     ("kernel", "rehearsal"), ("__main__", "cli"), ("cli", "__init__"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
     ("kernel", "launchable"), ("finding", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def _socket(path: Path) -> None:
         os.chdir(here)
 
 
+def _device(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a device")
+    path.unlink()
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: as many bytes as one asks for
+
+
 def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -124,6 +132,7 @@ def _claims_much(path: Path) -> None:
         _dangling,
         _fifo,
         _socket,
+        _device,
         _sparse,
         _another,
         _manifest,
@@ -132,7 +141,7 @@ def _claims_much(path: Path) -> None:
     ],
 )
 def test_what_is_no_entry_is_a_miss_that_heals(tmp_path: Path, plant: Callable[[Path], None]) -> None:
-    """A directory, link, pipe, socket, a terabyte of nothing, or another whole file under this name."""
+    """A directory, link, pipe, socket, device, a terabyte of nothing, or another whole file under this name."""
     events = Events()
     store = open_store(tmp_path / "cache", emit=events)
     store.put(small_entry(1))

@@ -138,12 +138,16 @@ def test_schema_is_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert derive([component("a", 1)]) != before
 
 
-def test_secret_enters_the_key_and_is_kept_nowhere() -> None:
-    """With clear=False the value counts, and the record shows None."""
-    secret, other = component("token", "hunter2", clear=False), component("token", "hunter3", clear=False)
+@pytest.mark.parametrize("name", ["environment", "depends", "depends[0]"])
+@pytest.mark.parametrize("wrap", [lambda text: text, lambda text: {"TOKEN": text}, lambda text: [[1, text.encode()]]])
+def test_secret_enters_the_key_and_is_kept_nowhere(name: str, wrap: Any) -> None:
+    """Variables and `depends` may hold one: it counts, it can be told from another, and it cannot be read."""
+    secret, other = component(name, wrap("hunter2")), component(name, wrap("hunter3"))
 
     assert derive([secret]) != derive([other])
-    assert secret.record() == ("token", secret.digest, None)
+    assert secret.record()[2] != other.record()[2]
+    assert "hunter" not in repr(secret.record())
+    assert "sha256 " in repr(secret.record()[2])
 
 
 def test_large_value_is_kept_as_its_digest() -> None:

@@ -99,16 +99,6 @@ def test_other_compilers_code_is_named_by_its_own_key(tmp_path: Path) -> None:
     assert world.find(any_compiler=True).key == "0" * 64
 
 
-def test_reasons_name_what_differs(tmp_path: Path) -> None:
-    """For explanations: the header, and how it changed."""
-    world = World(tmp_path)
-    second_text(world)
-
-    (reason,) = world.find().reasons
-
-    assert reason.startswith(f"content {tmp_path / 'b/second/header.h'}: ")
-
-
 @pytest.mark.parametrize("stored", [None, [], [None], [{}, {}], [None, {}], "xx", {"0": None, "1": None}])
 def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) -> None:
     """An older version's, or another job's: a miss, no exception."""
@@ -117,7 +107,7 @@ def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) ->
 
     world.variants = [{**whole, "closures": stored}, whole]
 
-    assert world.find().key == derive((*COMPONENTS, *closures._components(closures._read_closures(whole, 2), ())))
+    assert world.find().key == derive((*COMPONENTS, *closures._components(closures.read_closures(whole, 2), ())))
 
 
 def test_text_that_was_not_compiled_has_no_closure(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, closure_digest
+from numba_kcache.inputs.closure import Closure, closure_value
 from numba_kcache.inputs.closure_check import Change, Match, Mismatch
 from numba_kcache.inputs.doubt import Doubt, Uncapturable
 from numba_kcache.inputs.header_trace import TraceResult
@@ -126,7 +126,7 @@ def test_closure_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> No
 
     assert project.check(closure) == Match()
     assert isinstance(project.check(while_away), Mismatch)
-    assert closure_digest(while_away) != closure_digest(closure)
+    assert closure_value(while_away) != closure_value(closure)
 
 
 def test_search_path_variables_of_host_compilers_change_nothing(
@@ -188,7 +188,7 @@ def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> No
     assert (outcome.refreshed is None) == (happening == "moved")
     assert project.check(outcome.refreshed or closure) == Match()
     again = project.learn(compiled(project, how)[1])
-    assert closure_digest(again) == closure_digest(closure)
+    assert closure_value(again) == closure_value(closure)
     assert compiled(project, how)[0] == code
 
 

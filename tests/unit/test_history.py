@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model.event import Event, EventKind
+from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.observe import statistics
 from numba_kcache.observe.history import history_of
 from numba_kcache.observe.statistics import Statistics
@@ -44,16 +45,17 @@ def test_counts_belong_to_the_day_on_which_they_are_reported() -> None:
 
 
 def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
-    """The commonest reason first; white space in one is a blank."""
+    """The commonest kind first; a kind counts once in a miss, however many reasons of it there are."""
     kept = Statistics()
     for number in (1, 1, 2):
         kept.listen(hit(key_of(number)))
-    for reason in ("not stored", "source\nchanged", "not stored"):
-        kept.listen(Event(EventKind.MISS, {"reason": reason}))
+    option, source = Reason(ReasonKind.OPTIONS, new="1"), Reason(ReasonKind.SOURCE_CHANGED)
+    for reasons in ((source,), (option, source, option._replace(new="2"))):
+        kept.listen(Event(EventKind.MISS, {"reason": "text", "reasons": reasons}))
     found = history_of(kept.take_unsaved())
 
     assert found.hits == {key_of(1)[:16]: 2, key_of(2)[:16]: 1}
-    assert list(found.reasons.items()) == [("not stored", 2), ("source changed", 1)]
+    assert list(found.reasons.items()) == [("source_changed", 2), ("options", 1)]
     assert kept.take_unsaved() == {}
 
 

@@ -433,8 +433,9 @@ def test_bytes_in_depends_can_be_stored(cache: KernelCache) -> None:
 
 
 def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> None:
-    """A device that NVRTC does not know yet: PTX for the driver to finish, and one warning."""
-    kernel = cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))
+    """A device that NVRTC does not know yet: PTX for the driver to finish, one warning, and nothing went wrong."""
+    cache = KernelCache(tmp_path / "cache")
+    kernel = cached_kernel(SAXPY, cache=cache)
 
     with pytest.warns(KCacheWarning, match="sm_990a") as said:
         found = kernel._resolve_for_device(Target(99, 0, "a"))
@@ -443,6 +444,7 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
     assert found.artifact.target.virtual
     assert not found.artifact.cubin
     assert b".entry saxpy" in found.artifact.ptx
+    assert cache.info("process").errors == 0
 
 
 def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:

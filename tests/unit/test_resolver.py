@@ -13,6 +13,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache import resolver as resolver_module
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
@@ -81,6 +82,28 @@ def test_second_kernel_object_is_served_from_memory(directory: Path) -> None:
     assert second.cubin() == first.cubin()
     assert counts(cache) == (1, 1, 1)
     assert cache.info("process").loads == 0
+
+
+def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those used longest ago go, and are read again; the last one stays however large it is."""
+    sources = [SAXPY, OTHER, EMPTY]
+    cache = open_cache(directory)
+    sizes = [len(compiled(cache, source).cubin()) for source in sources]
+    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
+    cache = open_cache(directory)
+    for source in sources:
+        compiled(cache, source)
+    before = cache.info("process").loads
+    compiled(cache, OTHER)
+    compiled(cache, EMPTY)
+    assert (before, cache.info("process").loads) == (3, 3)
+    compiled(cache, SAXPY)
+    assert cache.info("process").loads == 4
+
+    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", 1)
+    compiled(cache, OTHER)
+    compiled(cache, OTHER)
+    assert list(cache.resolver._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
 
 
 def test_second_cache_is_served_from_disk(directory: Path) -> None:

@@ -1,0 +1,87 @@
+"""Why a kernel was not found, as values.
+
+Promise     A reason never holds the value of an environment variable, nor text that the user gave to `depends`.
+Not here    Finding them (misses), and the words for them (observe.explain).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class ReasonKind(StrEnum):
+    """What a reason is about; `name`, `old`, `new` and `where` of the reason in parentheses.
+
+    NEVER_STORED        Nothing of this kernel is stored.
+    EVICTED_OR_CLEARED  It was stored, and is not there any more.
+    DAMAGED             It is stored, but damaged (new: how).
+    SOURCE_CHANGED      A text or function (name; the first line that differs; its place).
+    VALUE_CHANGED       A global, a closure variable, a default that a Numba kernel reads (name, values).
+    HEADER_CHANGED      A header holds something else, or cannot be read (path, digests).
+    HEADER_SHADOWED     A file is found before the header that was read (path).
+    HEADER_ANSWER       A `__has_include` is answered otherwise (path, answers).
+    HEADER_SEARCH       Headers are looked for in other folders, or paths are one file no more.
+    TOOLKIT             The toolkit's headers are others (root, identities).
+    ENTRY               Another kernel of the source is wanted.
+    OPTIONS             A compile option (name, values).
+    TARGET              It is for another target.
+    SIGNATURE           It is for other argument types.
+    COMPILER            A compiler library is another build, or missing (name, builds).
+    VERSION             A package has another version, or Python has (name, versions).
+    ENVIRONMENT         A variable or setting that the compilers read (name; its value where that is no secret).
+    LINK_INPUT          Something that is linked (name, digests).
+    DEPENDS             A value or file of `depends` (position).
+    PLACE               File, line or folder, which are in the line table.
+    MODE                The mode does not look (new: the mode).
+    UNCACHEABLE         It cannot be keyed (new: why).
+    UNKNOWN             What is stored does not say.
+    """
+
+    NEVER_STORED = "never_stored"
+    EVICTED_OR_CLEARED = "evicted_or_cleared"
+    DAMAGED = "damaged"
+    SOURCE_CHANGED = "source_changed"
+    VALUE_CHANGED = "value_changed"
+    HEADER_CHANGED = "header_changed"
+    HEADER_SHADOWED = "header_shadowed"
+    HEADER_ANSWER = "header_answer"
+    HEADER_SEARCH = "header_search"
+    TOOLKIT = "toolkit"
+    ENTRY = "entry"
+    OPTIONS = "options"
+    TARGET = "target"
+    SIGNATURE = "signature"
+    COMPILER = "compiler"
+    VERSION = "version"
+    ENVIRONMENT = "environment"
+    LINK_INPUT = "link_input"
+    DEPENDS = "depends"
+    PLACE = "place"
+    MODE = "mode"
+    UNCACHEABLE = "uncacheable"
+    UNKNOWN = "unknown"
+
+
+class Reason(NamedTuple):
+    """One thing for which a kernel was not found.
+
+    Args:
+        kind: What it is about.
+        component: The component of the key that it is in; "" where it is in none.
+        name: Which part of it: an option, a header, a library, a variable.
+        old: What was stored, as text; None where it lacked it.
+        new: What is asked for; None where it lacks it.
+        where: File and line, where they are known.
+    """
+
+    kind: ReasonKind
+    component: str = ""
+    name: str = ""
+    old: str | None = None
+    new: str | None = None
+    where: str = ""
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Every field under its name."""
+        return {**self._asdict(), "kind": self.kind.value}

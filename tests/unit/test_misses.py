@@ -1,0 +1,475 @@
+"""Why a kernel was not found: told with the miss, by explain() and by a frozen cache, and never at a hit's cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
+from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
+from numba_kcache.misses import SOURCE_LIMIT_BYTES
+from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
+from tests.support.stores import file_of
+
+INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __global__ void k(int *o) { *o = N; }\n'
+
+
+class Program:
+    """A user's program: each call is a new process's look at the same cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("first", "second"):
+            (root / folder).mkdir(parents=True)
+        (root / "second/a.h").write_text('#include "b.h"\n')
+        (root / "second/b.h").write_text("#define N 1\n")
+
+    def cache(self, **settings: Any) -> KernelCache:
+        return KernelCache(self.root / "cache", durability="none", **settings)
+
+    def kernel(self, source: str = SAXPY, *, settings: Any = (), toolchain: Any = None, **options: Any) -> Any:
+        """The kernel, in a cache that has nothing in memory."""
+        cache = self.cache(**dict(settings))
+        if toolchain is not None:
+            cache.resolver.toolchain = toolchain
+        options = {"arch": "sm_90", "name": "k" if "void k" in source else "saxpy", **options}
+        return cached_kernel(source, cache=cache, **options)
+
+    def including(self, **options: Any) -> Any:
+        return self.kernel(INCLUDES, include_dirs=[self.root / "first", self.root / "second"], **options)
+
+    def files(self) -> dict[str, tuple[int, int, bytes]]:
+        """Everything that the store consists of; counts of caches that are done may come at any time."""
+        paths = [path for path in sorted((self.root / "cache").rglob("*")) if path.is_file()]
+        paths = [path for path in paths if path.parent.name != "statistics"]
+        return {str(each): (each.stat().st_ino, each.stat().st_mtime_ns, each.read_bytes()) for each in paths}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    return Program(tmp_path)
+
+
+def told(explanation: Explanation) -> list[tuple[ReasonKind, str, str | None, str | None]]:
+    return [(each.kind, each.name, each.old, each.new) for each in explanation.reasons]
+
+
+# -- what is said ------------------------------------------------------------------------------------------------
+
+
+def test_kernel_that_was_never_stored_says_so(program: Program) -> None:
+    """Nothing to compare with."""
+    assert told(program.kernel().explain()) == [(ReasonKind.NEVER_STORED, "", None, None)]
+
+
+def test_hit_says_where_from_and_why_it_was_compiled(program: Program) -> None:
+    """In the process that compiled it, from memory; in the next, from disk."""
+    kernel = program.kernel()
+    kernel.compile()
+    own, later = kernel.explain(), program.kernel().explain()
+
+    assert (own.outcome, own.source, own.key, own.is_hit) == ("hit", "memory", kernel.key(), True)
+    assert [each.kind for each in own.compiled_for] == [ReasonKind.NEVER_STORED]
+    assert (later.outcome, later.source, later.compiled_for) == ("hit", "disk", ())
+    assert later.entry is not None
+    assert later.entry.compile_time_s == kernel._at_hand().artifact.compile_time_s
+    assert "hit, from disk" in str(later)
+
+
+def test_miss_names_every_difference_from_the_nearest_entry(program: Program) -> None:
+    """Several changes at once: each option, and the first line of the source that differs with its place."""
+    program.kernel(fastmath=True, defines={"A": 1, "B": 1}).compile()
+    program.kernel(SAXPY.replace("a * x", "x"), std="c++17", arch="sm_80", max_registers=16).compile()
+    source = SAXPY.replace("a * x", "a + x")
+
+    found = program.kernel(source, defines={"A": 1, "B": 2}).explain()
+
+    assert told(found)[:2] == [
+        (ReasonKind.OPTIONS, "fastmath", "true", None),
+        (ReasonKind.OPTIONS, "defines B", "1", "2"),
+    ]
+    (line,) = (each for each in found.reasons if each.kind is ReasonKind.SOURCE_CHANGED)
+    assert (line.old, line.new) == ("if (i < n) y[i] = a * x[i] + y[i];", "if (i < n) y[i] = a + x[i] + y[i];")
+    assert len(found.reasons) == 3
+    assert found.nearest is not None
+    assert found.nearest.target == "sm_90"
+
+
+def test_source_line_is_that_of_the_user_s_file(program: Program, tmp_path: Path) -> None:
+    """A file of Python, and a file that is the source."""
+    (tmp_path / "k.cu").write_text(SAXPY)
+    program.kernel(SAXPY)  # decorating alone stores nothing
+    cached_kernel(tmp_path / "k.cu", arch="sm_90", cache=program.cache()).compile()
+    (tmp_path / "k.cu").write_text(SAXPY.replace("a * x", "x"))
+    (whole,) = cached_kernel(tmp_path / "k.cu", arch="sm_90", cache=program.cache()).explain().reasons
+    script = 'from numba_kcache import cached_kernel\n@cached_kernel(arch="sm_90")\ndef k():\n    return r"""\n{}"""\n'
+    said = []
+    for text, then in ((EMPTY, "k.compile()"), (EMPTY.replace("{}", "{\nint a;\n}"), "print(k.explain())")):
+        (tmp_path / "user.py").write_text(script.format(text) + then)
+        environment = {"NUMBA_KCACHE_DIR": str(tmp_path / "own")}
+        said.append(
+            in_python("import runpy, sys; runpy.run_path(sys.argv[1])", str(tmp_path / "user.py"), **environment)
+        )
+
+    assert whole.where == f"{tmp_path}/k.cu:4"
+    assert f"source at {tmp_path}/user.py:5: `{EMPTY}` is now `{EMPTY[:-1]}`" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "name", "values"),
+    [
+        ("edit", ReasonKind.HEADER_CHANGED, "second/b.h", None),
+        ("remove", ReasonKind.HEADER_CHANGED, "second/b.h", "No such file or directory"),
+        ("shadow", ReasonKind.HEADER_SHADOWED, "first/a.h", "present"),
+        ("answer", ReasonKind.HEADER_ANSWER, "second/asked.h", "present"),
+    ],
+)
+def test_header_is_named_with_what_became_of_it(
+    program: Program, change: str, kind: ReasonKind, name: str, values: str | None
+) -> None:
+    """Changed, gone, shadowed, or asked for; the key is not known before it is compiled."""
+    program.including().compile()
+    if change == "remove":
+        (program.root / name).unlink()
+    else:
+        (program.root / name).write_text('#include "b.h"\n#define N 2\n')
+
+    found = program.including().explain()
+
+    (reason,) = found.reasons
+    assert (reason.kind, reason.name, found.key) == (kind, str(program.root / name), "")
+    assert reason.new == values or (values is None and str(reason.new).startswith("sha256 "))
+    assert reason.old != reason.new
+
+
+def test_every_header_that_changed_is_named(program: Program) -> None:
+    """Not the first alone; beside what else changed; against the entry with the fewest changes."""
+    program.including().compile()
+    (program.root / "second/b.h").write_text("#define N 2\n")
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n// more\n')
+    (program.root / "first/asked.h").write_text("")
+    found = program.including(fastmath=True).explain()
+
+    assert {(each.kind, Path(each.name).name) for each in found.reasons} == {
+        (ReasonKind.OPTIONS, "fastmath"),
+        (ReasonKind.HEADER_CHANGED, "a.h"),
+        (ReasonKind.HEADER_ANSWER, "asked.h"),
+    }
+    (program.root / "second/b.h").write_text("#define N 3\n")
+    assert {Path(each.name).name for each in program.including().explain().reasons} == {"a.h", "b.h", "asked.h"}
+
+
+def test_folders_searched_otherwise_are_named(program: Program) -> None:
+    """Another number of include folders."""
+    program.including().compile()
+    kernel = program.kernel(INCLUDES, include_dirs=[program.root / "second"])
+
+    assert [each.kind for each in kernel.explain().reasons] == [ReasonKind.HEADER_SEARCH]
+
+
+def test_other_compiler_and_version_are_named(program: Program) -> None:
+    """Old and new build; with toolchain="any" they are no reason."""
+    program.kernel().compile()
+    other = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {**VERSIONS, "numba": "99"})
+    found = program.kernel(toolchain=other).explain()
+
+    assert {(each.kind, each.name) for each in found.reasons} >= {
+        (ReasonKind.COMPILER, "nvrtc"),
+        (ReasonKind.VERSION, "numba"),
+    }
+    assert next(each.new for each in found.reasons if each.name == "nvrtc") == "build-id:ff"
+    settings = {"toolchain": "any"}
+    assert program.kernel(toolchain=other, settings=settings).explain().is_hit
+    changed = program.kernel(toolchain=other, settings=settings, fastmath=True).explain()
+    assert [each.name for each in changed.reasons] == ["fastmath"]
+
+
+@pytest.mark.parametrize("including", [False, True])
+def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, including: bool) -> None:
+    """Evicted; damaged and still there; damaged, met by this process and compiled again."""
+    kernel = program.including() if including else program.kernel()
+    kernel.compile()
+    (entry,) = program.cache().entries()
+    path = file_of(program.cache().resolver.store, entry.key)  # type: ignore[arg-type]
+    again = program.including if including else program.kernel
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+
+    assert told(again().explain()) == [(ReasonKind.DAMAGED, "", None, "the digest differs")]
+    assert path.exists()
+    healing = again()
+    with pytest.warns(KCacheWarning, match="damaged"):
+        healing.compile()
+    assert [each.kind for each in healing.explain().compiled_for] == [ReasonKind.DAMAGED]
+    path.unlink()
+    assert told(again().explain()) == [(ReasonKind.EVICTED_OR_CLEARED, "", None, None)]
+
+
+def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
+    """Its values went with it; which components differ is known."""
+    program.kernel(fastmath=True).compile()
+    for entry in program.cache().entries():
+        program.cache().resolver.store.remove(entry.key)
+    found = program.kernel().explain()
+
+    assert [(each.kind, each.component) for each in found.reasons] == [(ReasonKind.OPTIONS, "options")]
+    assert found.nearest is None
+
+
+@pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
+def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
+    """Whatever is stored."""
+    program.kernel().compile()
+
+    found = program.kernel(settings={"mode": mode}).explain()
+
+    assert (found.outcome, found.reasons[0]) == ("miss", Reason(ReasonKind.MODE, new=mode))
+
+
+def test_kernel_that_cannot_be_keyed_says_why(program: Program) -> None:
+    """As its one warning does."""
+    found = program.kernel('extern "C" __global__ void k(int *o) { *o = __TIME__[0]; }').explain()
+
+    assert (found.outcome, told(found)) == (
+        "uncacheable", [(ReasonKind.UNCACHEABLE, "", None, "it uses __DATE__ or __TIME__")],
+    )  # fmt: skip
+
+
+def test_other_target_alone_is_a_reason(program: Program) -> None:
+    """The nearest entry is the one for the same target, where there is one."""
+    program.kernel().compile()
+    program.kernel(arch="sm_80", fastmath=True).compile()
+
+    assert told(program.kernel().explain("sm_86")) == [(ReasonKind.TARGET, "", "sm_90", "sm_86")]
+    assert {each.name for each in program.kernel(std="c++17").explain("sm_80").reasons} == {"fastmath", "std"}
+
+
+# -- where it is said --------------------------------------------------------------------------------------------
+
+
+def test_reason_stands_in_event_and_log_line_of_every_compile(
+    program: Program, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As values in the event, as text in event and log; the kind is what is counted."""
+    kernels = [program.kernel(), program.kernel(fastmath=True), program.kernel(settings={"mode": "refresh"})]
+    heard: list[Event] = []
+    with caplog.at_level(logging.INFO, "numba_kcache"):
+        for kernel in kernels:
+            kernel._cache.subscribe(heard.append)
+            kernel.compile()
+    misses = [each.fields for each in heard if each.kind is EventKind.MISS]
+
+    texts = [
+        "nothing of this kernel was stored here before", "option fastmath: true is new",
+        "mode=refresh does not look for it",
+    ]  # fmt: skip
+    assert [each["reason"] for each in misses] == texts
+    assert [each["reasons"][0].kind for each in misses] == [
+        ReasonKind.NEVER_STORED, ReasonKind.OPTIONS, ReasonKind.MODE,
+    ]  # fmt: skip
+    logged = [each.getMessage() for each in caplog.records if each.getMessage().startswith("compiled ")]
+    assert len(logged) == 3
+    assert all(text in line for text, line in zip(texts, logged, strict=True))
+    for kernel in kernels:
+        kernel._cache.info()  # its counts are written now, not whenever it is collected
+    assert program.cache().history().reasons == {"never_stored": 1, "options": 1, "mode": 1}
+
+
+def test_frozen_cache_names_kernel_target_and_difference(program: Program) -> None:
+    """What is missing, and how it differs from what is there; compilers are no reason there."""
+    program.kernel(defines={"A": 1}).compile()
+    frozen = program.kernel(defines={"A": 2}, settings={"mode": "frozen"}, toolchain=MadeUpToolchain({}, VERSIONS))
+
+    with pytest.raises(FrozenCacheError, match=r"cannot compile .* for sm_90: .*: option defines A: 1 is now 2\n"):
+        frozen.compile()
+
+
+def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
+    """What it is, and what changed from its relatives to it; a few digits of the key do."""
+    program.kernel().compile()
+    (key,) = [each.key for each in program.cache().entries()]
+    program.kernel(fastmath=True).compile()
+    cache = program.cache()
+    found = cache.explain(key[:12])
+
+    assert (found.outcome, found.key, found.target) == ("stored", key, "sm_90")
+    assert [[each.name for each in reasons] for _, reasons in found.others] == [["fastmath"]]
+    assert "option fastmath: true is gone" in str(found)
+    with pytest.raises(EntryError, match="no keys"):
+        cache.explain("0" * 64)
+    with pytest.raises(EntryError):
+        cache.explain("not a key")
+
+
+def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
+    """A function of the process's cache looks where the kernel looks."""
+    kernel = program.kernel()
+    kernel.compile()
+
+    assert numba_kcache.explain(kernel) == kernel.explain() == numba_kcache.explain(kernel, "sm_90")
+    with pytest.raises(OptionError, match="neither a kernel"):
+        numba_kcache.explain(3)
+    with pytest.raises(OptionError, match="signature"):
+        kernel.explain(signature="int")
+
+
+# -- what it must not do -----------------------------------------------------------------------------------------
+
+
+def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> None:
+    """No event, no file, no time of use, no damage set aside, nothing counted."""
+    program.kernel().compile()
+    program.including().compile()
+    for path in (program.root / "cache").rglob("*"):
+        if path.is_file():
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+    (entry,) = [each for each in program.cache().entries() if each.kernels == ("k",)]
+    damaged = file_of(program.cache().resolver.store, entry.key)  # type: ignore[arg-type]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    before, events = program.files(), []
+    for kernel in (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY)):
+        kernel._cache.subscribe(events.append)
+        kernel.explain()
+        kernel.explain("sm_80")
+        kernel._cache.explain(entry.key)
+        assert kernel._cache.info("process").to_dict()["misses"] == kernel._cache.info("process").hits == 0
+
+    assert program.files() == before
+    assert events == []
+
+
+def test_explaining_in_an_empty_cache_makes_no_directory(program: Program) -> None:
+    """Nor does it keep what it learns of the compilers."""
+    program.including().explain()
+
+    assert not (program.root / "cache").exists()
+
+
+HIT = """
+import os, sys
+from numba_kcache import KernelCache, cached_kernel
+cache = KernelCache(sys.argv[1], durability="none")
+kernel = cached_kernel(sys.argv[2], arch="sm_90", cache=cache)
+seen = []
+sys.addaudithook(lambda name, arguments: seen.append(str(arguments[0])) if name in ("open", "os.rename") else None)
+kernel.compile()
+files = [os.path.relpath(each, sys.argv[1]).split("/")[1] for each in seen if each.startswith(sys.argv[1] + "/v1/")]
+loaded = [name for name in sys.modules if name.startswith("numba_kcache.") and name.rpartition(".")[2] in
+          ("misses", "reasons", "explain", "reason", "closure_mismatches")]
+print(cache.info("process").hits, *files, *loaded)
+"""
+
+
+def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Program) -> None:
+    """A warm start goes without rolls, reasons and words; it opens one file of the store."""
+    directory = str(program.root / "cache")
+
+    assert in_python(HIT, directory, SAXPY).split()[0] == "0"
+    assert in_python(HIT, directory, SAXPY).split() == ["1", "entries"]
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [
+        [{"key": "x"}], [{"key": "x", "digests": 3}], [{"key": "x", "digests": {}}],
+        [{"key": "0" * 64, "family": 3, "digests": {"source": [1]}}], [{"key": "../..", "digests": {"kind": None}}],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("including", [False, True])
+def test_forged_or_torn_roll_costs_an_explanation_alone(
+    program: Program, variants: list[dict[str, Any]], including: bool
+) -> None:
+    """Whatever the roll holds: the kernel compiles, is stored, and the next process has it."""
+    make = program.including if including else program.kernel
+    make().compile()
+    store: Any = program.cache().resolver.store
+    (entry,) = program.cache().entries()
+    roll = json.loads(store.peek(entry.key).payloads["report"])["roll"]
+    path = file_of(store, roll, "manifests")
+    path.write_bytes(encode_entry(StoredEntry(roll, {"variants": variants}, {}), MANIFEST))
+    assert make(fastmath=True).explain().outcome == "miss"
+    make(fastmath=True).compile()
+    path.write_bytes(b"torn")
+    assert make(std="c++17").explain().outcome == "miss"
+    with pytest.warns(KCacheWarning, match="damaged"):
+        make(std="c++17").compile()
+
+    assert make(std="c++17").explain().is_hit
+    assert make().explain().is_hit
+
+
+def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Program) -> None:
+    """A report that is not there, or says something else."""
+    program.kernel().compile()
+    store: Any = program.cache().resolver.store
+    (entry,) = program.cache().entries()
+    stored = store.peek(entry.key)
+    for report in (b"", b"[]", b'{"components": [[1]], "created_s": "x", "roll": 7}', b'{"components": 3}'):
+        store.put(StoredEntry(entry.key, stored.header, {"cubin": stored.payloads["cubin"], "report": report}))
+
+        assert program.cache().explain(entry.key).outcome == "stored"
+        assert program.kernel(fastmath=True).explain().outcome == "miss"
+
+
+def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is then unknown."""
+    monkeypatch.setattr("numba_kcache.misses._roll", lambda *_: 1 / 0)
+    kernel = program.kernel()
+    kernel.compile()
+
+    monkeypatch.undo()
+    assert [each.kind for each in kernel.explain().compiled_for] == [ReasonKind.UNKNOWN]
+
+
+def test_large_source_is_not_kept(program: Program) -> None:
+    """Up to a limit the text is there to show lines; beyond it the digest says that it changed."""
+    large = SAXPY + "\n//" + "x" * SOURCE_LIMIT_BYTES
+    program.kernel(large).compile()
+    (entry,) = program.cache().entries()
+    found = program.kernel(large + "y").explain()
+
+    assert "source" not in entry.payload_bytes
+    (reason,) = found.reasons
+    assert str(reason.old).startswith("sha256 ")
+    assert reason.where
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_secret_is_nowhere_in_store_event_log_or_text(
+    program: Program, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A variable that the compilers read, text in `depends`: that it changed is told, and not what it is."""
+    heard: list[Event] = []
+    said = ""
+    for number in (1, 2):
+        monkeypatch.setenv("NV_NVVM_VERSION", f"hunter{number}")
+        kernel = program.kernel(depends=[f"hunter{number}", b"hunter", 7 + number])
+        said += str(kernel.explain()) + json.dumps(kernel.explain().to_dict())
+        kernel._cache.subscribe(heard.append)
+        with caplog.at_level(logging.DEBUG, "numba_kcache"):
+            kernel.compile()
+    said += str(program.cache().explain(kernel.key())) + str(program.cache().entry(kernel.key()))
+    texts = [text for entry in program.cache().entries() for text in
+             program.cache().resolver.store.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
+
+    reasons = [each for event in heard if event.kind is EventKind.MISS for each in event.fields["reasons"]]
+    assert {(each.kind, each.name) for each in reasons[1:]} == {
+        (ReasonKind.ENVIRONMENT, "NV_NVVM_VERSION"), (ReasonKind.DEPENDS, "depends[0]"),
+        (ReasonKind.DEPENDS, "depends[2]"),
+    }  # fmt: skip
+    assert ("8", "9") in [(each.old, each.new) for each in reasons]
+    assert "hunter" not in said + caplog.text + repr(heard)
+    assert not any(b"hunter" in data for _, _, data in program.files().values())
+    assert not any(b"hunter" in data for data in texts)
