@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from .errors import EntryError, OptionError
 from .jobs import Job, SourcePlan, lazy_job
 from .kernel import CachedKernel, define, plan_of
+from .keys.components import Component
+from .launchable import Request
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target
-from .resolver import Resolution
+from .resolver import Resolution, Resolver
 
 if TYPE_CHECKING:
     from .observe.explain import Explanation
@@ -75,6 +77,17 @@ class ModuleKernel(CachedKernel):
     def _link_job(self, artifact: Artifact, key: str) -> Job:
         text = self._of._whole._source()
         return lazy_job(self._of._whole._plan, text if isinstance(text, str) else "", artifact, key, self._name)
+
+    def _identity(self) -> tuple[Component, ...]:
+        return self._of._identity()
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        if self._of.lazy and self._resolver().find(self._of._whole._job(target)) is None:
+            return False
+        return super()._is_stored(target, types)
+
+    def _to_send(self) -> Any:
+        return self
 
     def __repr__(self) -> str:
         return f"<kernel {self._name} of {self._of!r}>"
@@ -245,6 +258,30 @@ class CachedModule:
     def _artifact(self) -> Artifact:
         """The module for the current device, or, where there is none, for its first target."""
         return self._whole._at_hand().artifact
+
+    @property
+    def _label(self) -> str:
+        return self._whole._label
+
+    def _resolver(self) -> Resolver:
+        return self._whole._resolver()
+
+    def _requests(self, arch: Any) -> list[Request]:
+        return self._whole._requests(arch)
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        whole = self._resolver().find(self._whole._job(target))
+        if whole is None or not self.lazy:
+            return whole is not None
+        names = self._names or [each.name for each in whole.artifact.entries]
+        jobs = (self[name]._link_job(whole.artifact, whole.key) for name in names)
+        return all(self._resolver().find(job) is not None for job in jobs)
+
+    def _identity(self) -> tuple[Component, ...]:
+        return self._whole._identity()
+
+    def _to_send(self) -> Any:
+        return self
 
     def __repr__(self) -> str:
         return f"<{'lazy ' if self.lazy else ''}CachedModule {self._whole._plan.definition.label}>"

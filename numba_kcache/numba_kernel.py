@@ -25,15 +25,17 @@ from .launch.loader import LoadedKernel, check_interpreter, current_device, curr
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
+    dump_function,
     fix_signatures,
     is_loaded,
+    load_function,
     make_dispatcher,
     read_signatures,
     specialize,
     types_of,
 )
 from .launch.streams import numba_stream
-from .launchable import BOUND_LIMIT, Launchable
+from .launchable import BOUND_LIMIT, Launchable, Request, Sent
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
@@ -284,12 +286,25 @@ class NumbaKernel(Launchable):
         types = self._signatures(signature)[0]
         return self._resolver().key(self._parts()[1].job(types, self._targets(arch)[0]))
 
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for.
+    @property
+    def _label(self) -> str:
+        return f"{self.__module__}.{self.__qualname__}"
 
-        Raises:
-            UncacheableError: The kernel cannot be keyed.
-        """
+    def _requests(self, arch: Any) -> list[Request]:
+        return [(target, types) for types in self._signatures(None) for target in self._targets(arch)]
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._parts()[1].job(types, target)) is not None
+
+    def _to_send(self) -> Any:
+        owner: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            owner = getattr(owner, name, None)
+        if self.__module__ != "__main__" and (owner is self or owner is self._thing):
+            return self
+        return Sent(_rebuild, dump_function(self._thing), self._options)
+
+    def _identity(self) -> tuple[Component, ...]:
         job = self._parts()[1].job((), _ANY)
         if job.uncacheable:
             self._resolver().key(job)  # raises, and says why
@@ -407,6 +422,10 @@ class NumbaKernel(Launchable):
         if owner is self:
             return self.__qualname__
         return NumbaKernel, (self._thing, self._options)
+
+
+def _rebuild(function: bytes, options: dict[str, Any]) -> NumbaKernel:
+    return NumbaKernel(load_function(function), options)
 
 
 class _Configured:
