@@ -1,7 +1,7 @@
 """Which cached kernels a module has.
 
 Promise     Whatever a module, or a class in it, holds under some name is found once. A file is run as it would be by
-            `import`, never as `__main__`.
+            `import`, never as `__main__`, and not again if it was imported already.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def load_module(module_or_file: Any) -> ModuleType:
 def _load_file(path: str) -> ModuleType:
     folder, file = os.path.split(path)
     name = file.removesuffix(".py")
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == path:
-        return known
+    for known in list(sys.modules.values()):
+        if isinstance(known, ModuleType) and vars(known).get("__file__") == path and known.__name__ != "__main__":
+            return known
     if not os.path.isfile(path):
         raise EntryError(f"cannot import {path}", "there is no such file")
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or known is not None:
+    if spec is None or spec.loader is None or name in sys.modules:
         raise EntryError(f"cannot import {path}", f"{name} is the name of another module here")
     if folder not in sys.path:
         sys.path.insert(0, folder)
