@@ -12,8 +12,11 @@ Shows not   Latency until the kernel runs; queues that are full; other processes
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -116,7 +119,8 @@ def cupy_raw(arguments: int) -> Callable[[], Any]:
     return partial(kernel, (1,), (32,), passed)
 
 
-def numba_jit(arguments: int) -> Callable[[], Any]:
+def numba_function(arguments: int) -> Any:
+    """The kernel as Numba takes it."""
     from numba import cuda
 
     half = arguments // 2
@@ -124,27 +128,53 @@ def numba_jit(arguments: int) -> Callable[[], Any]:
     body = "".join(f"\n        p{letter}[0] = s{letter}" for letter in LETTERS[:half]) or "\n        pass"
     scope: dict[str, Any] = {"cuda": cuda}
     exec(f"def k({', '.join(names)}):\n    if cuda.threadIdx.x > 2000:{body}\n", scope)
-    launch, values = cuda.jit(scope["k"])[1, 32], numba_arrays(arguments)
+    return scope["k"]
+
+
+def numba_jit(arguments: int) -> Callable[[], Any]:
+    from numba import cuda
+
+    launch, values = cuda.jit(numba_function(arguments))[1, 32], numba_arrays(arguments)
     scalars = [2.0] * len(values)
     return partial(launch, *values, *scalars)
 
 
+def here_numba(arguments: int) -> Callable[[], Any]:
+    from numba_kcache import cached_kernel
+
+    kernel, values = cached_kernel(numba_function(arguments), kind="numba"), numba_arrays(arguments)
+    scalars = [2.0] * len(values)
+    kernel[1, 32](*values, *scalars)
+    return lambda: kernel[1, 32](*values, *scalars)
+
+
+def here_numba_new_grid(arguments: int) -> Callable[[], Any]:
+    from numba_kcache import cached_kernel
+
+    kernel, values = cached_kernel(numba_function(arguments), kind="numba"), numba_arrays(arguments)
+    scalars, grids = [2.0] * len(values), count(1)
+    return lambda: kernel[next(grids), 32](*values, *scalars)
+
+
 def triton_jit(arguments: int) -> Callable[[], Any]:
-    if arguments != 4:
-        raise NotImplementedError("a Triton kernel is written once, for four arguments")
-    import triton
-    import triton.language as tl
-
-    global tl_  # the kernel's source is read by name
-    tl_ = tl
-    kernel, (x, y) = triton.jit(_triton_body), tensors(arguments)
-    return partial(kernel[(1,)], x, y, 2.0, 3.0)
-
-
-def _triton_body(pa, pb, sa, sb):  # type: ignore[no-untyped-def]
-    if tl_.program_id(0) > 2000:
-        tl_.store(pa, sa)
-        tl_.store(pb, sb)
+    half = arguments // 2
+    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[:half]]
+    body = "".join(f"        tl.store(p{letter}, s{letter})\n" for letter in LETTERS[:half]) or "        pass\n"
+    text = f"def k({', '.join(names)}):\n    if tl.program_id(0) > 2000:\n{body}"
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:  # Triton reads the source from its file
+        file.write(f"import triton\nimport triton.language as tl\n\n\n@triton.jit\n{text}")
+    try:
+        spec: Any = importlib.util.spec_from_file_location(f"triton_{arguments}", file.name)
+        module: Any = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        kernel, values = module.k, tensors(arguments)
+        _kept.append(module)
+        scalars = [2.0 + index for index in range(half)]  # Triton compiles a 1 into the kernel
+        launch = partial(kernel[(1,)], *values, *scalars)
+        launch()
+    finally:
+        os.unlink(file.name)
+    return launch
 
 
 def torch_compile_kernel(arguments: int) -> Callable[[], Any]:
@@ -164,6 +194,8 @@ SYSTEMS: dict[str, System] = {
     "numba_kcache, PyTorch tensors": here(tensors),
     "cuda.core launch, config built before": cuda_core,
     "CuPy RawKernel, CuPy arrays": cupy_raw,
+    "numba_kcache, Numba-typed kernel": here_numba,
+    "numba_kcache, Numba-typed, a new grid": here_numba_new_grid,
     "Numba cuda.jit, Numba arrays": numba_jit,
     "Triton, PyTorch tensors": triton_jit,
     "torch _compile_kernel, tensors": torch_compile_kernel,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,8 @@ from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
-if TYPE_CHECKING:  # who ships and explains nothing goes without
+if TYPE_CHECKING:  # a hit goes without them
+    from .doctor import Diagnosis
     from .observe.explain import Explanation
     from .store.tree import Found
     from .tiers.bundle import BundleReport
@@ -106,6 +108,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
+            tiers=resolver.tier_reports(),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -195,6 +198,24 @@ class KernelCache:
             raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
         return found[0]
 
+    def report(self) -> str:
+        """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
+        from .observe.page import Kernel, page
+
+        def kernels(by: Order) -> list[Kernel]:
+            return [
+                Kernel(each.key, ", ".join(each.kernels), each.target, each.size_bytes, each.compile_time_s, each.hits)
+                for each in self.listing(by, 12)
+            ]
+
+        return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
+
+    def doctor(self) -> Diagnosis:
+        """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
+        from .doctor import examine
+
+        return examine(self.resolver, self.info())
+
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
         self.resolver.save_counts()
@@ -234,6 +255,32 @@ class KernelCache:
         from .warming import warm_up
 
         return warm_up(kernels, arch, workers=workers, progress=progress)
+
+    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
+        """Whether a kernel is in the cache and where, and if not, every difference from what is.
+
+        Never compiles, and never changes the store.
+
+        Args:
+            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
+                first digits as no other has, which tells what it is and how others of its kernel differ from it.
+            arch: As in `cached_kernel`; None for the kernel's own, or the device.
+            signature: Of a Numba kernel; None for its own, or the first that was used.
+
+        Raises:
+            OptionError: It is neither a kernel nor text, or has no signature.
+            EntryError: There is no entry of such a key, or several.
+            NoDeviceError: No target is named and there is no device.
+        """
+        if isinstance(kernel, str):
+            return self.resolver.explain_key(self._find(kernel).key)
+        from .module import CachedModule
+
+        if isinstance(kernel, CachedModule):
+            return kernel.explain(arch)
+        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
+            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
+        return kernel.explain(arch, signature)
 
     def export_bundle(
         self, path: Any, kernels: Any = None, arch: Any = None, *, sign: bool | None = None
@@ -289,32 +336,6 @@ class KernelCache:
         self.resolver.mount(bundle)
         return bundle.report
 
-    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
-        """Whether a kernel is in the cache and where, and if not, every difference from what is.
-
-        Never compiles, and never changes the store.
-
-        Args:
-            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
-                first digits as no other has, which tells what it is and how others of its kernel differ from it.
-            arch: As in `cached_kernel`; None for the kernel's own, or the device.
-            signature: Of a Numba kernel; None for its own, or the first that was used.
-
-        Raises:
-            OptionError: It is neither a kernel nor text, or has no signature.
-            EntryError: There is no entry of such a key, or several.
-            NoDeviceError: No target is named and there is no device.
-        """
-        if isinstance(kernel, str):
-            return self.resolver.explain_key(self._find(kernel).key)
-        from .module import CachedModule
-
-        if isinstance(kernel, CachedModule):
-            return kernel.explain(arch)
-        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
-            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
-        return kernel.explain(arch, signature)
-
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
         return self.resolver.events.subscribe(callback)
@@ -360,6 +381,8 @@ entries = _PROCESS_CACHE.entries
 listing = _PROCESS_CACHE.listing
 entry = _PROCESS_CACHE.entry
 history = _PROCESS_CACHE.history
+report = _PROCESS_CACHE.report
+doctor = _PROCESS_CACHE.doctor
 verify = _PROCESS_CACHE.verify
 explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import KCacheError, SettingsError
+from .errors import EntryError, KCacheError, SettingsError
 
 _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
 
@@ -94,11 +94,25 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("key", metavar="KEY", help="a key of `list`, or its first digits")
     own.add_argument("--cubin", metavar="FILE", help="write the machine code to FILE")
     own.add_argument("--ptx", metavar="FILE", help="write the PTX to FILE, if it was kept")
+    own = add("explain", _explain, "why a kernel is, or is not, served from the cache", _EXPLAIN_MORE)
+    own.add_argument("what", metavar="KEY|MODULE:KERNEL", help="a key of `list`, or a kernel of a module or .py file")
+    own.add_argument("--arch", metavar="ARCH", help="the target: sm_90; default: the kernel's own, or the device")
+    own.add_argument("--signature", metavar="TYPES", help="of a Numba kernel: 'void(float32[:])'")
     add("verify", _verify, "read every file in full and set aside what is damaged", _VERIFY_MORE)
     own = add("prune", _prune, "remove the entries that were used longest ago", _PRUNE_MORE)
     own.add_argument("--max-size", metavar="SIZE", help="get down to this size: 512MB, 2GiB")
     own.add_argument("--older-than", type=_seconds, metavar="AGE", help="remove what was not used for: 30d, 12h")
     add("clear", _clear, "remove every entry", "The counts that `info` shows stay. Kernels compile again when used.")
+    own = add("export", _export, "write entries into one file, to be shipped", _EXPORT_MORE)
+    own.add_argument("file", metavar="FILE", help="the bundle to write: kernels.kcache")
+    own.add_argument("--kernels", metavar="MODULE|FILE", action="append", help="only the kernels of these")
+    own.add_argument("--arch", metavar="ARCH", action="append", help="only code for these targets")
+    own.add_argument("--sign", action="store_true", help="refuse to write it without a signature")
+    own = add("import", _import, "verify a bundle and add its entries, all or none", _IMPORT_MORE)
+    own.add_argument("file", metavar="FILE", help="the bundle, or package:resource.kcache")
+    own = add("report", _report, "write a page about the cache, with drawings", _REPORT_MORE)
+    own.add_argument("file", metavar="FILE.html", help="where to write it; - for standard output")
+    add("doctor", _doctor, "look for what is wrong with driver, compilers, versions and directory", _DOCTOR_MORE)
     return parser
 
 
@@ -110,10 +124,28 @@ _LIST_MORE = """Key, kernels, target, size, time since it was last used (to the 
 _SHOW_MORE = """Kernels with their parameters, registers and memory; what is in its key; where and when it was
 compiled; what the compilers said."""
 
+_EXPLAIN_MORE = """Of a kernel: a hit, or every difference from the nearest entry that is stored, with what to do. The
+module is imported, and nothing is compiled. Of a key: what it is and how other entries of its kernel
+differ from it. Exits with 1 if the kernel is not in the cache."""
+
+_EXPORT_MORE = """The same entries give the same bytes. Signed if a signing key is set. With --kernels the modules are
+imported; without, neither CUDA nor Numba is needed."""
+
+_IMPORT_MORE = """What was there under the same key stays."""
+
 _VERIFY_MORE = """Each file is held against its digest, its key and the digests of its parts. Damaged files go
 to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any."""
 
 _PRUNE_MORE = """Without options: down to the cache's own limits."""
+
+
+_REPORT_MORE = """Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
+of HTML that needs nothing else, no network either."""
+
+
+_DOCTOR_MORE = """Driver and devices, compilers and headers, versions that do not fit together; rights, space and
+clock of the directory; tiers. Ends with what to do. Exits with 1 if something is wrong; what is merely
+absent is a note."""
 
 
 def _info(arguments: Any) -> int:
@@ -174,6 +206,53 @@ def _show(arguments: Any) -> int:
     return 0
 
 
+def _explain(arguments: Any) -> int:
+    from .cache import explain
+    from .observe.detail import plain
+
+    found = explain(_kernel(arguments.what), arguments.arch, arguments.signature)
+    _print(arguments, found.to_dict(), "\n".join(map(plain, str(found).splitlines())))
+    return 0 if found.is_hit else 1
+
+
+def _kernel(text: str) -> Any:
+    """The kernel that `module:name` or `file.py:name` names; a key as it is."""
+    module, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    from .finding import load_module
+
+    found = load_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise EntryError(f"cannot explain {text!r}", f"{module} has no {name}")
+        found = getattr(found, part)
+    return found
+
+
+def _export(arguments: Any) -> int:
+    from .cache import export_bundle
+
+    report = export_bundle(arguments.file, arguments.kernels, arguments.arch, sign=arguments.sign or None)
+    return _shipped(arguments, report, "wrote")
+
+
+def _import(arguments: Any) -> int:
+    from .cache import import_bundle
+
+    return _shipped(arguments, import_bundle(arguments.file), "imported")
+
+
+def _shipped(arguments: Any, report: Any, what: str) -> int:
+    from .observe.info import bytes_text
+
+    signed = f", signed by {report.signed_by}" if report.signed_by else ", not signed"
+    targets = ", ".join(report.targets)
+    text = f"{what} {report.path}: {report.entries} entries for {targets}, {bytes_text(report.size_bytes)}{signed}"
+    _print(arguments, report._asdict(), text)
+    return 0
+
+
 def _verify(arguments: Any) -> int:
     from .cache import info, verify
 
@@ -199,6 +278,27 @@ def _clear(arguments: Any) -> int:
     from .cache import clear
 
     return _removed(arguments, clear())
+
+
+def _report(arguments: Any) -> int:
+    from .cache import report
+
+    text = report()
+    if arguments.file == "-":
+        print(text)
+        return 0
+    with open(arguments.file, "w", encoding="utf-8") as file:
+        file.write(text)
+    _print(arguments, {"file": arguments.file, "size_bytes": len(text.encode())}, f"wrote {arguments.file}")
+    return 0
+
+
+def _doctor(arguments: Any) -> int:
+    from .cache import doctor
+
+    found = doctor()
+    _print(arguments, found.to_dict(), str(found))
+    return 0 if found.is_well else 1
 
 
 def _removed(arguments: Any, entries: int) -> int:

@@ -85,6 +85,7 @@ class CachedKernel(Launchable):
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
+        self._label = plan.definition.label
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
@@ -165,7 +166,7 @@ class CachedKernel(Launchable):
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
-            key = resolution.key or f"uncached {next(_UNCACHED)}"
+            key = resolution.key or self._unkeyed()
             entry = self._pick(resolution.artifact)
             loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
@@ -183,6 +184,9 @@ class CachedKernel(Launchable):
             found = launcher, loaded
             self._launchers[device.ordinal] = found
             return found
+
+    def _unkeyed(self) -> str:
+        return f"uncached {next(_UNCACHED)}"
 
     # -- resolving ----------------------------------------------------------------------------------
 
@@ -275,10 +279,6 @@ class CachedKernel(Launchable):
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
-
-    @property
-    def _label(self) -> str:
-        return self._plan.definition.label
 
     def _is_stored(self, target: Target, types: Any) -> bool:
         return self._resolver().find(self._job(target)) is not None
@@ -501,13 +501,16 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
 
     Args:
-        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters); a `str` of CUDA C++ or
-            PTX; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu` or `.ptx` file.
+        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters; with parameters, all with
+            defaults, it is a template: see `instantiate`); a `str` of CUDA C++ or PTX; `bytes` of these, or a cubin,
+            fatbin or LTO-IR; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu`, `.ptx`, `.cubin`,
+            `.fatbin` or `.ltoir` file.
         name: The entry in the source, a template instance included (`"axpy<float>"`). Default: the function's name
             if the source defines it, else the only `__global__`.
         arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
             device), or a list.
-        kind: `"cuda"` or `"ptx"`, where it cannot be told from the thing.
+        kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"` or `"numba"`, where it cannot be told from the thing.
+        fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
         fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for

@@ -125,10 +125,8 @@ class Launchable:
 
     # -- for those that warm up and ship many
 
-    @property
-    def _label(self) -> str:
-        """What people call it."""
-        raise NotImplementedError
+    _label: str
+    """What people call it."""
 
     def _resolver(self) -> Resolver:
         """The machinery behind the cache that is in force."""

@@ -20,7 +20,7 @@ from .keys.components import Component
 from .launchable import Request
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
-from .model.target import Target
+from .model.target import Target, parse_target
 from .resolver import Resolution, Resolver
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ class ModuleKernel(CachedKernel):
         self._of, self._name = module, name
         if not module.lazy:
             self._resolved = whole._resolved
+
+    def _read_ahead(self) -> None:
+        """Nothing: the module as a whole was read ahead."""
+
+    def _unkeyed(self) -> str:
+        """One name for what all kernels of an eager module share, and with it the module's variables."""
+        return super()._unkeyed() if self._of.lazy else self._of._whole.unkeyed
 
     def _pick(self, artifact: Artifact) -> Entry:
         if self._of.lazy:
@@ -89,6 +96,16 @@ class ModuleKernel(CachedKernel):
     def _to_send(self) -> Any:
         return self
 
+    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+        """As of a `CachedKernel`; where the LTO-IR of a lazy module is not in the cache, why that is not."""
+        if not self._of.lazy or signature is not None:
+            return super().explain(arch, signature)
+        module = self._of.explain(arch)
+        if not module.is_hit:
+            return module
+        linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
+        return self._resolver().explain(self._link_job(linked_from, module.key))
+
     def __repr__(self) -> str:
         return f"<kernel {self._name} of {self._of!r}>"
 
@@ -98,6 +115,15 @@ class ModuleKernel(CachedKernel):
 
 class _Whole(CachedKernel):
     """All of a module as one thing to resolve."""
+
+    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
+        super().__init__(thing, plan, options)
+        self.unkeyed = self._unkeyed()
+
+    def forget(self) -> None:
+        """Resolve anew at the next use."""
+        super().forget()
+        self.unkeyed = self._unkeyed()
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
         if target.virtual and self._plan.module and self._plan.module.lazy:
@@ -124,6 +150,7 @@ class CachedModule:
         self.lazy = entries.lazy
         self._names = entries.names
         self._whole = _Whole(thing, plan, options)
+        self._label = self._whole._label
         self._kernels: dict[str, ModuleKernel] = {}
         self._unproven: dict[str, ModuleKernel] = {}
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
@@ -258,10 +285,6 @@ class CachedModule:
     def _artifact(self) -> Artifact:
         """The module for the current device, or, where there is none, for its first target."""
         return self._whole._at_hand().artifact
-
-    @property
-    def _label(self) -> str:
-        return self._whole._label
 
     def _resolver(self) -> Resolver:
         return self._whole._resolver()

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from .store.manifest import Variant
     from .store.memory import MemoryStore
     from .tiers.chain import Chain, CheckedTier
-    from .tiers.tier import Tier
+    from .tiers.tier import Tier, TierReport
 
 MEMORY_LIMIT_BYTES = 64 * 2**20
 """Artifacts kept in memory for other kernel objects of the same key."""
@@ -556,6 +556,10 @@ class Resolver:
         for kernel in list(self.users):
             kernel.forget()
         self.loader.forget()
+
+    def tier_reports(self) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one."""
+        return () if self.store is self.local else self.store.reports()  # type: ignore[union-attr]
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""

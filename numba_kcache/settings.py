@@ -283,6 +283,12 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
+def environment() -> dict[Any, Any]:
+    """All environment variables as they are now, to be compared with those of a later moment."""
+    table = getattr(os.environ, "_data", None)
+    return dict(table if type(table) is dict else os.environ)
+
+
 def site_directories() -> tuple[str, ...]:
     """The folders of `sys.path` in which packages get installed, in order."""
     return tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))

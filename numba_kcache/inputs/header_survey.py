@@ -125,6 +125,14 @@ class Survey:
                             self._add(target, self._read(target))
         return reached
 
+    def surveyed(self) -> set[Place]:
+        """The user's headers that were read before the compiler ran."""
+        return {
+            place
+            for place, header in self.headers.items()
+            if place.base > SOURCE and not header.is_late and not self.in_tree(place)
+        }
+
     def suppose(self, includer: Place, include: Include) -> bool:
         """Add an include that a header may carry out; whether it is a new one."""
         lookup = self._look(include, includer)

@@ -149,7 +149,7 @@ def _closure(survey: Survey, places: set[Place]) -> Closure:
     touched = set(places)
     for place in places:
         for lookup in survey.includes[place]:
-            if lookup.found:  # one that leads nowhere was not carried out: the compile succeeded
+            if not places.isdisjoint(lookup.leads_to):  # otherwise it was not carried out: it would have been read
                 missing.update(dict.fromkeys(lookup.absent))
         questions.update(dict.fromkeys(survey.questions[place]))
     touched.update(missing, *(place for lookup in questions for place in (lookup.found, lookup.absent)))

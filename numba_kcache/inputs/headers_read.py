@@ -40,14 +40,15 @@ def scanned_headers(survey: Survey, unread: frozenset[Place] = frozenset()) -> s
 
     Args:
         survey: Taken before it ran.
-        unread: Headers that nobody opened meanwhile. Disbelieved, if the source must have included one of them.
+        unread: Headers that nobody opened meanwhile. Disbelieved, if the source must have included one of them, or if
+            another was opened that they alone lead to.
     """
 
     def may_be_read(place: Place) -> bool:
         return place not in unread
 
     read = survey.walk(may_be_read)
-    if unread and _lacks_any(survey, read):
+    if unread and (_lacks_any(survey, read) or not survey.surveyed() <= read | unread):
         return scanned_headers(survey)
     is_new, unlisted = survey.run_macros()
     while is_new:

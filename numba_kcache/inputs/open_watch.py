@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from .file_identity import stat_of
 from .header_survey import Survey
-from .include_search import SOURCE, Place
+from .include_search import Place
 
 _IN_OPEN = 0x20
 _HEADER = struct.Struct("iIII")
@@ -43,9 +43,8 @@ class OpenWatch:
         self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             return
-        for place, header in self._survey.headers.items():
-            if place.base <= SOURCE or self._survey.in_tree(place) or header.stat is None:
-                continue
+        for place in sorted(self._survey.surveyed()):
+            header = self._survey.headers[place]
             number = libc.inotify_add_watch(self._fd, os.fsencode(header.path), _IN_OPEN)
             if number >= 0:
                 self._watched[place] = number

@@ -47,7 +47,7 @@ def launch_with(
     """
     configured = dispatcher[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
     told = options or LaunchOptions()
-    configured.pre_launch_callbacks.append(lambda kernel, _configuration: _tell(kernel, told))
+    configured.pre_launch_callbacks.append(lambda kernel, _configuration: tell(kernel, told))
     if not is_watched:
         configured(*arguments)
         return
@@ -66,8 +66,8 @@ def launch_with(
     )  # fmt: skip
 
 
-def _tell(kernel: Any, options: LaunchOptions) -> None:
-    """Make Numba's kernel launch with the options from now on."""
+def tell(kernel: Any, options: LaunchOptions) -> None:
+    """Make one of Numba's compiled kernels launch with the options from now on."""
     kernel.cooperative = kernel.cooperative or options.cooperative
     kernel.launch = functools.partial(_launch, kernel, options._replace(cooperative=kernel.cooperative))
 
@@ -78,8 +78,8 @@ def _launch(
     loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
     check_launch(shape, loaded.limits(sharedmem), kernel=name)
-    loaded.allow_shared(sharedmem)
     options.apply(loaded, name)
+    loaded.allow_shared(sharedmem)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
     if options.cluster:

@@ -27,7 +27,7 @@ class CacheInfo(NamedTuple):
         compile_time_s: Seconds spent compiling.
         load_time_s: Seconds spent reading, verifying and loading what came from a store.
         time_saved_s: Compile time of what came from a store, less the time to load it.
-        tiers: Stores behind the local directory.
+        tiers: What was seen in this process of each store behind the local directory (`tiers.tier.TierReport`).
     """
 
     scope: str
@@ -68,8 +68,8 @@ class CacheInfo(NamedTuple):
         found = []
         if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
             found.append(
-                f"only {self.hit_rate:.0%} were served from the cache: `numba-kcache report FILE.html` shows why the "
-                "others missed"
+                f"only {self.hit_rate:.0%} were served from the cache: the reasons of the misses, in "
+                "`numba-kcache report FILE.html`, say what to keep as it is between runs"
             )
         if self.evictions:
             found.append(
@@ -84,7 +84,7 @@ class CacheInfo(NamedTuple):
         """Every figure under its name, and the advice."""
         names = ("hit_rate", "avg_compile_time_s", "avg_load_time_s", "advice")
         derived = {name: getattr(self, name) for name in names}
-        return {**self._asdict(), **derived}
+        return {**self._asdict(), "tiers": tuple(each._asdict() for each in self.tiers), **derived}
 
     def __str__(self) -> str:
         rows = self._rows()
@@ -120,7 +120,7 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *((("tiers", ", ".join(map(str, self.tiers))),) if self.tiers else ()),
+            *(("tier", f"{each.name}: {each.hits} hits, {each.errors} errors in this process") for each in self.tiers),
         )
 
 
@@ -131,7 +131,9 @@ _FEW = 20
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
 
 
-def cache_info(scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int) -> CacheInfo:
+def cache_info(
+    scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int, tiers: tuple[Any, ...]
+) -> CacheInfo:
     """The info of these counts."""
     return CacheInfo(
         scope=scope,
@@ -149,6 +151,7 @@ def cache_info(scope: str, counts: Counts, *, directory: str, entries: int, size
         compile_time_s=counts.compile_time_s,
         load_time_s=counts.load_time_s,
         time_saved_s=counts.time_saved_s,
+        tiers=tiers,
     )
 
 

@@ -1,54 +1,241 @@
-"""Point a compiler's message at the line of the user's own file.
+"""Point a compiler's message at the line of the user's own file, and say how a header got there.
 
 Promise     A position is rewritten only where the file really shows the source there; otherwise the log
             stays as the compiler wrote it.
-Method      The source's lines are laid over the file at each offset from the definition on; the offset at
-            which most lines agree wins, if at least half of them do. That serves plain, raw, indented,
-            dedented and formatted strings alike, and needs no parsing of Python.
+Method      Each line of the source is looked for in the file, which votes for the offset between the two. A line
+            belongs to the offset with most votes among those at which it was found; one that was not found, to that
+            of its neighbours. That serves plain, raw, indented, dedented, concatenated and formatted strings alike (a
+            placeholder stands for any text, of several lines too), and needs no parsing of Python.
 """
 
 from __future__ import annotations
 
 import linecache
+import os
 import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from ..model.request import Origin
+
+_SHORT = 3
+"""Characters up to which a line (`}`, `);`) stands in too many places to say anything."""
+
+_LONG = 12
+"""Characters from which a line that is found in one place alone needs no other to agree with it."""
+
+_PLACEHOLDER = r"(\{\{|\}\}|\{[^{}]*\})"
+_QUOTES = r"^.*?(?:'''|\"\"\")|(?:'''|\"\"\").*$"
+_INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
+_MOST_HEADERS = 2000
+_MOST_COLUMNS = 200
+
+
+class _Overlay:
+    """A source laid over the file of its definition. Lines count from 0.
+
+    Attributes:
+        place_of: The line of the file for each line of the source of which it is known.
+    """
+
+    def __init__(self, source: str, origin: Origin) -> None:
+        self._shown = [line.strip() for line in linecache.getlines(origin.path)] if origin.path else []
+        self._first = max(origin.line - 1, 0)
+        lines = [line.strip() for line in source.splitlines()]
+        self._wanted = [index for index, line in enumerate(lines) if line]
+        places = self._places({lines[index] for index in self._wanted})
+        offsets = {index: [place - index for place in places[lines[index]]] for index in self._wanted}
+        self._votes = Counter(each for found in offsets.values() for each in found)
+        telling = [index for index in self._wanted if len(lines[index]) > _SHORT]
+        self._telling = Counter(each for index in telling for each in offsets[index])
+        enough = min(2, len(telling))
+        self.place_of: dict[int, int] = {}
+        for index in self._wanted:
+            likely = [each for each in offsets[index] if self._telling[each] >= enough]
+            if not likely and len(lines[index]) >= _LONG and len(offsets[index]) == 1:
+                likely = offsets[index]  # nobody agrees with it, but it stands nowhere else
+            if likely:
+                self.place_of[index] = index + max(likely, key=self._likelihood)
+        self._fill()
+
+    def _likelihood(self, offset: int) -> tuple[bool, int, bool, int]:
+        is_below = offset >= self._first
+        votes = self._telling[offset]
+        return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
+
+    def _places(self, texts: set[str]) -> dict[str, list[int]]:
+        """Where the file shows each text: on a line of its own, beside quotes, or through placeholders."""
+        alone: dict[str, set[int]] = {}
+        quoted: list[tuple[int, str]] = []
+        formatted: list[tuple[int, re.Pattern[str]]] = []
+        for index, line in enumerate(self._shown):
+            alone.setdefault(line, set()).add(index)
+            if "'" in line or '"' in line:
+                quoted.append((index, re.sub(r"\\(['\"])", r"\1", line)))
+            template = _template(line)
+            if isinstance(template, str):
+                alone.setdefault(template, set()).add(index)
+            elif template is not None:
+                formatted.append((index, template))
+
+        def places(text: str) -> set[int]:
+            found = alone.get(text, set())
+            if len(text) <= _SHORT:
+                return found
+            beside = {index for index, line in quoted if text in line}
+            return found | beside | {index for index, template in formatted if template.fullmatch(text)}
+
+        return {text: sorted(places(text)) for text in texts}
+
+    def _fill(self) -> None:
+        """A line that the file does not show, between lines that it shows together, stands between them."""
+        known = sorted(self.place_of)
+        for before, after in pairwise(known):
+            if self.place_of[after] - self.place_of[before] == after - before:
+                for index in range(before + 1, after):
+                    self.place_of[index] = self.place_of[before] + index - before
+
+    def first_line(self) -> int | None:
+        """The line for the first line of the source at the one offset that most lines share, if at least half do."""
+        likely = [each for each in self._votes if each >= self._first and self._fits(each)]
+        best = max(likely, key=lambda each: (self._votes[each], -each), default=None)
+        return None if best is None or self._votes[best] * 2 < len(self._wanted) else best
+
+    def _fits(self, offset: int) -> bool:
+        return offset + self._wanted[0] < len(self._shown)
+
+
+def _template(line: str) -> str | re.Pattern[str] | None:
+    """What a line of a string literal stands for: `{{` for `{`, two backslashes for one, `{n}` for anything.
+
+    Returns:
+        The text itself where there is no placeholder, a pattern where there is one, None where it says too little.
+    """
+    if "{" not in line and "}" not in line and "\\" not in line:
+        return None
+    parts = re.split(_PLACEHOLDER, re.sub(_QUOTES, "", line).strip().replace("\\\\", "\\"))
+    texts = [
+        part[0] if part in ("{{", "}}") else part if number % 2 == 0 else None for number, part in enumerate(parts)
+    ]
+    if None not in texts:
+        return "".join(filter(None, texts))
+    if sum(len(text or "") for text in texts) <= _SHORT:
+        return None
+    return re.compile("".join(".*" if text is None else re.escape(text) for text in texts))
 
 
 def first_line(source: str, origin: Origin) -> int | None:
     """The line of `origin.path` that holds the first line of `source`; None where the file does not show it."""
     if origin.is_whole_file:
         return 1
-    if not origin.path:
-        return None
-    shown = [line.strip() for line in linecache.getlines(origin.path)]
-    wanted = [(index, line.strip()) for index, line in enumerate(source.splitlines()) if line.strip()]
-    best, best_score = None, 0
-    for start in range(max(origin.line - 1, 0), len(shown)):
-        if wanted and start + wanted[0][0] >= len(shown):
-            break
-        score = sum(_agrees(text, shown, start + index) for index, text in wanted)
-        if score > best_score:
-            best, best_score = start + 1, score
-    return best if best_score * 2 >= len(wanted) else None
-
-
-def _agrees(text: str, shown: list[str], index: int) -> bool:
-    """Whether the file shows `text` on that line, perhaps after an opening or before a closing quote."""
-    return index < len(shown) and (shown[index] == text or (len(text) > 3 and text in shown[index]))
+    found = _Overlay(source, origin).first_line()
+    return None if found is None else found + 1
 
 
 def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
     """The log with each `program_name(line)` turned into `file(line)` of the user's file, where it is known."""
-    start = first_line(source, origin)
-    if start is None:
+    lines = _user_lines(source, origin)
+    if not lines:
         return log
+    name = re.escape(program_name)
 
     def place(match: re.Match[str]) -> str:
-        return f"{origin.path}({int(match[1]) + start - 1})"
+        line = lines.get(int(match[1]))
+        return match[0] if line is None else f"{origin.path}({line})"
 
-    log = re.sub(rf"(?m)(?:^|(?<=[\s\"])){re.escape(program_name)}\((\d+)\)", place, log)
-    return log.replace(f'"{program_name}"', f'"{origin.path}"')
+    def place_in_words(match: re.Match[str]) -> str:
+        line = lines.get(int(match[1]))
+        return match[0] if line is None else f'at line {line} of "{origin.path}"'
+
+    told, is_ours = [], False
+    for text in log.splitlines():
+        if re.match(r"\S.*\(\d+\): ", text):
+            is_ours = text.startswith(f"{program_name}(")
+        text = re.sub(rf"(?:^|(?<=[\s\"])){name}\((\d+)\)", place, text)
+        text = re.sub(rf'\bat line (\d+) of "{name}"', place_in_words, text)
+        told.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
+    return "\n".join(told).replace(f'"{program_name}"', f'"{origin.path}"')
+
+
+def remap_ptx(log: str, source: str, origin: Origin) -> str:
+    """The log of an assembler with the lines of the user's PTX turned into lines of the file that shows it."""
+    lines, text = _user_lines(source, origin), source.splitlines()
+
+    def place(match: re.Match[str]) -> str:
+        number = int(match[1])
+        where = f"{origin.path}({lines[number]})" if number in lines else f"line {number}"
+        shown = f"\n  {text[number - 1].strip()}" if 0 < number <= len(text) else ""
+        return f"{where}: {match[2]}: {match[3]}{shown}"
+
+    return re.sub(r"(?m)^ptxas [^,\n]*, line (\d+); (\w+)\s*: (.*)$", place, log)
+
+
+def _user_lines(source: str, origin: Origin) -> dict[int, int]:
+    """The line of the user's file for each line of the source of which it is known, both from 1."""
+    if origin.is_whole_file:
+        return {number: number for number in range(1, source.count("\n") + 3)}
+    return {index + 1: place + 1 for index, place in _Overlay(source, origin).place_of.items()}
+
+
+def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:
+    """The log with, after each error in a header, the includes that led there.
+
+    Args:
+        log: Remapped.
+        source: What was compiled.
+        origin: Where it stands.
+        program_name: What the compiler calls it.
+        folders: Searched for headers in order, the source's own first.
+    """
+    heads = dict.fromkeys(re.findall(r"(?m)^(\S.*?)\(\d+\): (?:catastrophic )?error\b", log))
+    wanted = {os.path.realpath(each): each for each in heads if each not in (origin.path, program_name)}
+    if not wanted:
+        return log
+    chains = _chains(set(wanted), source, folders)
+    lines = _user_lines(source, origin)
+
+    def told(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
+        for path, line in chain:
+            known = lines.get(line) if not path else line
+            yield f"          included from {path or (origin.path if known else program_name)}({known or line})"
+
+    blocks = log.split("\n\n")
+    for index, block in enumerate(blocks):
+        head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
+        chain = chains.get(os.path.realpath(head[1])) if head else None
+        if chain:
+            blocks[index] = "\n".join((block.rstrip("\n"), *told(chain)))
+    return "\n\n".join(blocks)
+
+
+def _chains(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """For each header (by real path) the includes that lead to it, nearest first: file, "" for the source, and line."""
+    found: dict[str, tuple[tuple[str, int], ...]] = {}
+    waiting: list[tuple[str, str, tuple[tuple[str, int], ...]]] = [("", source, ())]
+    for path, text, chain in waiting:
+        for match in re.finditer(_INCLUDE, text):
+            own = os.path.dirname(path) if path else None
+            header = _resolved(match[2], own if match[1] == '"' else None, folders)
+            if header is None or header in found or len(found) > _MOST_HEADERS:
+                continue
+            found[header] = ((path, text.count("\n", 0, match.start()) + 1), *chain)
+            try:
+                with open(header, encoding="utf-8", errors="replace") as file:
+                    waiting.append((header, file.read(), found[header]))
+            except OSError:
+                continue
+        if wanted <= found.keys():
+            break
+    return found
+
+
+def _resolved(name: str, own: str | None, folders: Sequence[str]) -> str | None:
+    for folder in (*([own] if own else []), *folders):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path):
+            return os.path.realpath(path)
+    return None
 
 
 def summary(log: str) -> str:
@@ -59,8 +246,12 @@ def summary(log: str) -> str:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """At most a screenful of a log."""
+    """At most a screenful of a log: the errors first, where there is not room for all of it."""
     lines = log.splitlines()
-    if len(lines) <= limit:
-        return log
-    return "\n".join([*lines[:limit], f"... {len(lines) - limit} more lines in .log"])
+    if len(lines) > limit:
+        blocks = re.split(r"\n[ \t]*\n", log)
+        blocks.sort(key=lambda block: re.search(r"\b(?:error|fatal)\b", block.partition("\n")[0]) is None)
+        lines = "\n\n".join(blocks).splitlines()
+    shown = [line if len(line) <= _MOST_COLUMNS else f"{line[:_MOST_COLUMNS]} ..." for line in lines[:limit]]
+    more = [f"... {len(lines) - limit} more lines in .log"] if len(lines) > limit else []
+    return "\n".join([*shown, *more])

@@ -41,7 +41,10 @@ _USED = "-,{},-", "{}"
 """nvJitLink 13 puts a * before and after the list and takes what is between its commas for patterns: a name in the
 middle is that name. Alone, `axpy` would keep `axpy_arg` and `my_axpy` too. An nvJitLink that differs leaves all out."""
 
-_COMPILERS_OWN = ("$", ".", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::", PROBE)
+_COMPILERS_OWN = (
+    "$", ".", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
+    "cooperative_groups::", PROBE,
+)  # fmt: skip
 """How names of variables start that are the toolkit's: tables, texts, constants. None is written to."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
@@ -91,7 +94,7 @@ def _compile(
             return result
     plain = run_once(request, toolkit_dirs, trace)
     if not plain.ok:
-        raise refused(request, plain.log)
+        raise refused(request, plain.log, toolkit_dirs)
     if result is not None and instances:
         raise EntryError(
             f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
@@ -201,9 +204,9 @@ def _with_types(
     kernels = [probe_expression(name) for name, each in chosen.items() if not each.symbol.startswith("_Z")]
     others = [probe_expression(name) for name in map(variable_name, variables) if not name.startswith("_Z")]
     quick = request._replace(options=request.options._replace(lto=True, lineinfo=False, debug=False))
-    wanted = [each for each in (*kernels, *others) if each not in known]
-    for asked in (wanted, kernels, others):  # where one of them cannot be told, the rest may
-        if asked and not set(asked) <= known.keys():
+    attempts = (*kernels, *others), tuple(kernels), tuple(others)
+    for asked in dict.fromkeys(attempts):  # where one of them cannot be told, the rest may
+        if not set(asked) <= known.keys():
             result = run_once(quick, toolkit_dirs, None, asked)
             if result.ok:
                 known.update(result.lowered)

@@ -43,6 +43,8 @@ _COMPLEX = re.compile(r"(?:thrust|cuda::std(?:::__\d+)?)::complex<(float|double)
 
 
 _LITERAL = re.compile(r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)")
+_UNIT = re.compile(r"\b_(?:INTERNAL|GLOBAL__N)_\w*::")
+"""The namespace in which NVRTC puts what only this translation unit sees; the source does not name it."""
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b")
 
 
@@ -82,7 +84,7 @@ def variable_name(symbol: str) -> str:
     if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):
         return symbol
     tree = _parse(symbol)
-    return symbol if tree is None else _spelling(tree)
+    return symbol if tree is None else _UNIT.sub("", _spelling(tree))
 
 
 def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], bool]:

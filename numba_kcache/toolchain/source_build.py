@@ -15,14 +15,14 @@ import re
 import time
 from collections.abc import Sequence
 
-from ..errors import CompileError, EntryError, OptionError
+from ..errors import CompileError, EntryError, LinkError, OptionError
 from ..model.artifact import Artifact
 from ..model.cubin import read_cubin
 from ..model.fatbin import cubin_in_fatbin
 from ..model.options import CompileOptions
-from ..model.request import LinkInput, SourceRequest
+from ..model.request import LinkInput, Origin, SourceRequest
 from ..model.target import Target, UnknownTargetError
-from .diagnostics import excerpt, first_line, remap, summary
+from .diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from .entries import choose_kernel, describe_kernel, kernels_in
 from .nvjitlink import link
 from .nvrtc import NvrtcResult, run_nvrtc, supported_targets
@@ -139,7 +139,7 @@ def _compile(
             return wanted, result
     plain = run_once(request, toolkit_dirs, trace)
     if not plain.ok:
-        raise refused(request, plain.log)
+        raise refused(request, plain.log, toolkit_dirs)
     if wanted is not None and "<" in wanted:
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
@@ -176,13 +176,18 @@ def _only_kernel(result: NvrtcResult) -> str | None:
     return kernels[0].symbol if len(kernels) == 1 else None
 
 
-def refused(request: SourceRequest, log: str) -> CompileError:
+def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
     """The error for a source that NVRTC refused with this log; raised at once where an option is at fault."""
-    log = remap(log, _program_name(request), request.source, request.origin)
+    program = _program_name(request)
+    folders = [each for each in (request.options.base_dir, *request.options.include_dirs, *toolkit_dirs) if each]
+    log = remap(log, program, request.source, request.origin)
+    log = with_includes(log, request.source, request.origin, program, folders)
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
     hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
+    if re.search(r"(?m)^\s*\.version\s+\d", request.source):
+        hint = "this is PTX: say kind='ptx'"
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
 
@@ -240,7 +245,13 @@ def linked(
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
     inputs += [_linkable(each, request, toolkit_dirs, trace) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
-    return link(inputs, arch.name, link_flags(request.options, lto))
+    try:
+        return link(inputs, arch.name, link_flags(request.options, lto))
+    except LinkError as error:
+        if request.kind != "ptx":
+            raise
+        log = remap_ptx(error.log, request.source, request.origin)
+        raise LinkError(error.what, excerpt(log), error.hint, log) from None
 
 
 def _linkable(
@@ -256,7 +267,8 @@ def _linkable(
     program = os.path.join(item.folder, item.name) if request.asks_files else item.name
     result = run_traced(trace, item, item.data.decode(), program, flags, (kind,))
     if not result.ok:
-        raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
+        log = remap(result.log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
+        raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
     return LinkInput(kind, item.name, result.code[kind])
 
 

@@ -22,7 +22,7 @@ RANKS = {
     "jobs": 5, "numba_jobs": 5, "closures": 5, "misses": 5, "ahead": 5, "resolver": 5,
     "launchable": 6, "kernel": 6, "rehearsal": 6, "module": 6,
     "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
-    "finding": 6, "shipping": 6, "warming": 6, "worker": 6,
+    "finding": 6, "shipping": 6, "warming": 6, "worker": 6, "doctor": 6,
     "cache": 7,
     "cli": 8, "__init__": 8, "__main__": 8,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Hundreds of changes to real header trees: how often would a cache have been stale, how often needlessly cold?
 
     python -m tests.corpus.header_mutations [--maze 240] [--real 30] [--seed 1] [--nvrtc PATH] [--only NAME]
-                                              [--json FILE]
+                                               [--json FILE]
 
 `--maze` steps run in mazes of our own, `--real` in a copy of the toolkit's and CCCL's headers for each of the
 kernels below, which for this purpose are the user's own: nothing in them is known by identity. Truth is a
@@ -146,7 +146,7 @@ def main() -> int:
     options.add_argument("--only", default="")
     options.add_argument("--json", default="")
     chosen = options.parse_args()
-    stale, figures = 0, {}
+    stale, figures = 0, dict[str, object]()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(chosen.maze // 40):
             seed = chosen.seed * 1000 + number

@@ -377,18 +377,30 @@ os._exit(0)
     assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said
 
 
-def test_a_million_launches_leave_nothing(tmp_path: Path) -> None:
+MANY = {
+    "source": ("cached_kernel(SAXPY)", "(0.0, y, y, 64)", "(0.5, y, y, 0)", "(1, y, None, 0)"),
+    "numba": ("cached_kernel(body)", "(0.0, y, y, 64)", "(np.float64(0.5), y, y, 0)", "(0.0, y, y, np.int64(0))"),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_a_million_launches_leave_nothing(tmp_path: Path, kind: str) -> None:
     """Resident memory of the host, over the same grid and over ever new ones."""
-    script = """
+    kernel, *arguments = MANY[kind]
+    script = f"""
 import resource
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
-kernel, y = cached_kernel(SAXPY), cuda.to_device(np.ones(64, np.float32))
+def body(a, x, y, n):
+    i = cuda.grid(1)
+    if i < n:
+        y[i] = a * x[i] + y[i]
+kernel, y = {kernel}, cuda.to_device(np.ones(64, np.float32))
 def launch(count):
     same = kernel[1, 64]
     for k in range(count // 5):
-        same(0.0, y, y, 64); same(0.5, y, y, 0); same(1, y, None, 0); kernel[1, 64](0.0, y, y, 64)
-        kernel[1 + k % 5000, 64](0.0, None, None, 0)
+        same{arguments[0]}; same{arguments[1]}; same{arguments[2]}; kernel[1, 64]{arguments[0]}
+        kernel[1 + k % 5000, 64]{arguments[1]}
     cuda.synchronize()
 launch(50_000)
 before = resident()

@@ -108,6 +108,20 @@ m.axpy[1, 1](1.0, m.symbol("ns::vector"), None)
         ]  # fmt: skip
 
 
+def test_module_that_cannot_be_keyed_is_loaded_once_too(tmp_path: Path) -> None:
+    """Its kernels share its variables, as they do in a module that is cached."""
+    script = """
+m = cached_module(SOURCE + "__device__ int size = sizeof(__TIME__);", NAMES, cache=cache)
+import warnings; warnings.simplefilter("ignore")
+m.axpy[1, 32](2.0, None, None)
+m.count[1, 32]()
+m.symbol("counter")
+"""
+    _, events = seen(tmp_path, script, "load", "launch")
+
+    assert [each["event"] for each in events] == ["load", "launch", "launch"]
+
+
 def test_symbol_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
     """And a dtype that does not fit says how many bytes there are."""
     script = """

@@ -283,7 +283,9 @@ def test_planted_file_runs_no_code(project: Project) -> None:
 _EXTERNAL = 'external = cuda.declare_device("external", "float64(float64)")'
 _LINK = ', link=[os.path.join(os.path.dirname(__file__), "external.cu")]'
 _BF16 = "from numba.cuda.types import bfloat16\nfrom numba import float32"
+_DECLARED = 'external = cuda.declare_device("external", "float64(float64)", link=' + _LINK.split("link=[")[1][:-1] + ")"
 KERNELS = {
+    "declared": ("x[0] = external(x[0])", _DECLARED, "", "f8"),
     "link": ("x[0] = external(x[0])", _EXTERNAL, _LINK, "f8"),
     "reshape": ("y = x.reshape(2, 2)\nx[0] = y[1, 1]", "", "", "f8"),
     "fp16": ("x[0] = x[0] * x[1]", "", "", "f2"),
@@ -307,6 +309,34 @@ def test_kernel_that_links_is_cached(project: Project, what: str) -> None:
 
 
 NO_FILE = {"exec": "<string>", "stdin": "<stdin>", "notebook": "/tmp/ipykernel_{pid}/2170931437.py"}
+
+
+OPTIONS = {
+    "cooperative": ("cuda.cg.this_grid().sync()\nx[0] *= 3.0", ""),
+    "debug": ("if x[0] > 7:\n    raise ValueError('too much')\nx[0] *= 3.0", ", debug=True, opt=False"),
+    "lineinfo": ("x[0] *= 3.0", ", lineinfo=True"),
+    "bounds": ("x[0] *= 3.0", ", launch_bounds=(64, 2)"),
+    "registers": ("x[0] *= 3.0", ", max_registers=32"),
+    "without lto": ("x[0] *= 3.0", ", lto=False"),
+    "inlined": ("x[0] *= 3.0", ", forceinline=True"),
+}
+
+
+@pytest.mark.parametrize("whose", [HERE])
+@pytest.mark.parametrize("what", OPTIONS)
+def test_kernel_of_any_option_is_cached(project: Project, what: str) -> None:
+    """Grid synchronisation, exceptions, bounds and the rest: from disk in the second process, launched the same way."""
+    body, options = OPTIONS[what]
+    project.program(body, options=options)
+    seen = []
+    for _ in range(2):
+        project.log.unlink(missing_ok=True)
+        said = project.run()
+        launches = read_log(project.log, "launch")
+        seen.append([(each["cooperative"], each["result"], len(each["parameters"])) for each in launches])
+
+    assert said.endswith("hits 1")
+    assert seen[0] == seen[1] == [(what == "cooperative", 0, 7)]
 
 
 @either

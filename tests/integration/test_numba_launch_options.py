@@ -109,23 +109,34 @@ REFUSED = {
 
 
 @ways
-@pytest.mark.parametrize("case", REFUSED)
-def test_shape_that_the_attributes_rule_out_is_refused(tmp_path: Path, way: str, case: str) -> None:
+def test_shape_that_the_attributes_rule_out_is_refused(tmp_path: Path, way: str) -> None:
     """Before anything is queued, with the number that is in the way."""
-    options, config, message = REFUSED[case]
-    script = (
-        start(way, options)
-        + f"""
+    script = ""
+    for options, config, _ in REFUSED.values():
+        script += f"""
+{start(way, options)}
 try:
     kernel[{config}](argument(), 1)
 except KCacheError as error:
-    print(error)
+    print(str(error).splitlines()[0])
 """
-    )
     said, launches = seen(tmp_path, script, "launch")
 
-    assert message in said
+    for line, (_, _, message) in zip(said.splitlines(), REFUSED.values(), strict=True):
+        assert message in line
     assert not launches
+
+
+def test_specialised_kernel_has_the_attributes(tmp_path: Path) -> None:
+    """What `.specialize` gives is Numba's dispatcher, and launches as the kernel does."""
+    script = """
+kernel = made(straight, cooperative=True, cluster=2, max_dynamic_shared=99_000)
+kernel.specialize(array(), 1)[4, 32, 0, 90_000](array(), 1)
+"""
+    _, events = seen(tmp_path, script, "set_attribute", "launch")
+
+    assert [each.get("value") for each in events] == [99_000, None]
+    assert (events[1]["cooperative"], events[1]["cluster"], events[1]["result"]) == (True, [2, 1, 1], 0)
 
 
 def test_forall_launches_whole_clusters(tmp_path: Path) -> None:

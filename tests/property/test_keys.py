@@ -18,7 +18,9 @@ from numba_kcache.errors import UncacheableError
 from numba_kcache.keys import components as key_components
 from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
 from numba_kcache.keys.encoding import encode
-from numba_kcache.model.request import Origin
+from numba_kcache.keys.requests import lazy_components
+from numba_kcache.model.request import ModuleEntries, Origin
+from numba_kcache.resolver import family_of
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, job_of, key_of
 
@@ -218,6 +220,20 @@ def variants(tmp_path: Path) -> dict[str, str]:
         "opt": {"opt": 2},
         "opt other": {"opt": 0},
         "keep_ptx": {"keep_ptx": False},
+        "fast_compile": {"fast_compile": "min"},
+        "fast_compile other": {"fast_compile": "max"},
+        "module": {"module": ModuleEntries()},
+        "module lazy": {"module": ModuleEntries((), True)},
+        "module of names": {"module": ModuleEntries(("a", "b"))},
+        "module of names lazy": {"module": ModuleEntries(("a", "b"), True)},
+        "module of names in another order": {"module": ModuleEntries(("b", "a"))},
+        "module of names joined": {"module": ModuleEntries(("a, b",))},
+        "cubin": {"text": b"A", "kind": "cubin"},
+        "cubin other": {"text": b"B", "kind": "cubin"},
+        "fatbin": {"text": b"A", "kind": "fatbin"},
+        "ltoir": {"text": b"A", "kind": "ltoir"},
+        "ltoir opt": {"text": b"A", "kind": "ltoir", "opt": 1},
+        "ltoir module lazy": {"text": b"A", "kind": "ltoir", "module": ModuleEntries((), True)},
         "flags": {"options": ["-restrict", "-ewp"]},
         "flags in another order": {"options": ["-ewp", "-restrict"]},
         "flags joined": {"options": ["-restrict-ewp"]},
@@ -251,6 +267,29 @@ def test_any_single_change_changes_the_key(tmp_path: Path) -> None:
     same = [(a, b) for a, b in itertools.combinations(keys, 2) if keys[a] == keys[b]]
 
     assert not same
+
+
+def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
+    """Where any compiler's code will do, one must not be served for the other, nor for a kernel alone."""
+    families = {
+        family_of(job_of(SOURCE, module=module).components)
+        for module in (
+            None,
+            ModuleEntries(),
+            ModuleEntries((), True),
+            ModuleEntries(("k",)),
+            ModuleEntries(("k",), True),
+        )
+    }
+    assert len(families) == 5
+
+
+def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:
+    """Nothing else is needed: all that its code is made of is in the module's key."""
+    keys = {derive(lazy_components(module, name)) for module in ("0" * 64, "1" * 64) for name in ("a", "b", "a<b>")}
+
+    assert len(keys) == 6
+    assert keys.isdisjoint({derive(job_of(SOURCE, name="a").components)})
 
 
 def test_environment_of_the_compiler_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +429,9 @@ CASES: dict[str, dict[str, Any]] = {
     "through": {"text": SOURCE, "through": "compute_80"},
     "virtual": {"text": SOURCE, "target": "compute_80"},
     "ptx": {"text": PTX, "kind": "ptx"},
+    "module": {"text": SOURCE, "guess": None, "module": ModuleEntries(("k", "k<float, 2>"))},
+    "lazy module": {"text": SOURCE, "guess": None, "module": ModuleEntries((), True)},
+    "cubin": {"text": b"\x7fELF", "guess": None, "kind": "cubin"},
 }  # fmt: skip
 """Known requests. Their keys stand in tests/data/golden_keys.json."""
 

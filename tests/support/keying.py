@@ -9,7 +9,7 @@ from typing import Any
 from numba_kcache.inputs.source import SourceDefinition
 from numba_kcache.jobs import Job, source_job, source_plan
 from numba_kcache.model.options import compile_options
-from numba_kcache.model.request import Origin
+from numba_kcache.model.request import ModuleEntries, Origin
 from numba_kcache.model.target import parse_target
 from numba_kcache.resolver import Resolver
 from numba_kcache.settings import Settings
@@ -44,7 +44,7 @@ class MadeUpToolchain:
 
 
 def job_of(
-    text: str,
+    text: str | bytes,
     *,
     kind: str = "cuda",
     name: str | None = None,
@@ -57,12 +57,13 @@ def job_of(
     label: str = "somewhere.k",
     origin: Origin | None = None,
     base_dir: str = "/project",
+    module: ModuleEntries | None = None,
     **options: Any,
 ) -> Job:
     """The job of a source with these options."""
     definition = SourceDefinition(kind, label, guess, origin or Origin("/project/k.py", 3), base_dir, lambda: text)
     checked = compile_options(kind, options, base_dir)
-    plan = source_plan(definition, name, checked, link=link, signature=signature, depends=depends)
+    plan = source_plan(definition, name, checked, link=link, signature=signature, depends=depends, module=module)
     return source_job(plan, text, parse_target(target), parse_target(through) if through else None)
 
 

@@ -296,6 +296,21 @@ def test_small_floats_at_their_ends(code: str, argument: float, bits: int, gener
 
 
 @PATHS
+def test_tensor_map_goes_by_value(generated: bool) -> None:
+    """The driver's own object, 128 bytes; a parameter of another size does not take it."""
+    from cuda.bindings import driver
+
+    described = driver.CUtensorMap()
+    described.opaque = [driver.cuuint64_t(3**n) for n in range(16)]
+
+    (read,) = Kernel(one("o", "CUtensorMap", 128)).bytes_of(described, generated=generated)
+
+    assert read == np.array([3**n for n in range(16)], np.uint64).tobytes()
+    with pytest.raises(ArgumentError, match="the parameter 64"):
+        Kernel(one("o", "Other", 64)).bytes_of(described, generated=generated)
+
+
+@PATHS
 def test_strided_kernels_take_strided_views(numba: Numba, generated: bool) -> None:
     """`strided=True` passes the address of the first element, whatever the strides."""
     view = numba.array(ADDRESS, shape=(8,), strides=(-8,))

@@ -11,6 +11,7 @@ import pytest
 from numba_kcache import CachedKernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import KCacheError, LinkError, OptionError
 from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.fatbin import cubin_in_fatbin
 from numba_kcache.model.options import FAST_COMPILE
 from tests.support.compiling import SAXPY, compiled, in_python
 
@@ -107,6 +108,17 @@ def test_fatbin_gives_the_best_code_for_the_target(cache: KernelCache) -> None:
         with pytest.raises(KCacheError, match="cannot") as caught:
             kernel_of(cache, wrong).compile()
         assert isinstance(caught.value, LinkError) or "PTX" in caught.value.hint
+
+
+def test_damaged_fatbin_has_no_cubin() -> None:
+    """Cut anywhere, and with any length in its headers: nothing is read outside of it."""
+    whole = fatbin((80, compiled(SAXPY, "cubin", "sm_80")))
+    assert cubin_in_fatbin(whole, (8, 6)) is not None
+    for size in range(0, len(whole), 7):
+        assert cubin_in_fatbin(whole[:size], (8, 6)) is None
+    for at in range(80):
+        for value in (0, 1, 255):
+            cubin_in_fatbin(whole[:at] + bytes([value]) + whole[at + 1 :], (8, 6))
 
 
 def test_device_functions_that_were_linked_in_are_no_kernels(cache: KernelCache) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_kcache.model.cubin import Cubin, contradiction, is_cubin, read_cubin
+from numba_kcache.model.cubin import Cubin, CubinVariable, contradiction, is_cubin, read_cubin, read_variables
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -47,6 +47,27 @@ def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> 
     assert kernels["second"].local_bytes == 0
     assert 8 <= kernels["first"].registers <= 255
     assert cubin.const_bytes == 40
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_cubin_says_its_variables(target: str) -> None:
+    """Symbol, size and whether it lies in constant memory."""
+    source = """
+__constant__ double coeffs[2][3];
+__device__ int counter;
+__device__ short initial[3] = {1, 2, 3};
+namespace ns { __device__ float2 pair; }
+extern "C" __global__ void k(double *x) {
+    __shared__ int no_variable;
+    no_variable = 1;
+    x[0] = coeffs[1][2] + counter++ + initial[1]++ + (ns::pair.x += no_variable);
+}"""
+    assert set(read_variables(compiled(source, "cubin", target))) == {
+        CubinVariable("coeffs", 48, True),
+        CubinVariable("counter", 4, False),
+        CubinVariable("initial", 6, False),
+        CubinVariable("_ZN2ns4pairE", 8, False),
+    }
 
 
 def test_many_parameters_are_in_order() -> None:
@@ -108,6 +129,7 @@ def test_other_bytes_are_no_cubin(data: bytes) -> None:
 def read_or_refuse(data: bytes) -> Cubin | None:
     """What reading gives; None for a ValueError. Any other exception fails the test."""
     try:
+        read_variables(data)
         return read_cubin(data)
     except ValueError:
         return None

@@ -12,7 +12,7 @@ import pytest
 from numba_kcache.errors import CompileError
 from numba_kcache.kernel import CachedKernel, cached_kernel
 from numba_kcache.model.request import Origin
-from numba_kcache.toolchain.diagnostics import excerpt, first_line, remap, summary
+from numba_kcache.toolchain.diagnostics import excerpt, first_line, remap, summary, with_includes
 
 WRONG = """
 extern "C" __global__ void k(float *x) {
@@ -50,6 +50,20 @@ MODULES = {
     "    *x = undefined_name; }'''\n",
     "concatenated": "def k() -> str:\n    return (\n        'extern \"C\" __global__ void k(float *x) {\\n'\n"
     "        '    *x = undefined_name;\\n'\n        '}\\n'\n    )\n",
+    "formatted, most lines with braces": "N = 3\n\ndef k() -> str:\n    return f'''\n"
+    "template<class T> __device__ T g(T a) {{ return a + {N}; }}\n"
+    'extern "C" __global__ void k(float *x) {{\n    x[{N}] = undefined_name;\n}}\'\'\'\n',
+    "several lines in a placeholder": "BODY = 'int a;\\nint b;\\nint c;\\n'\n\ndef k() -> str:\n    return f'''\n"
+    "template<class T> __device__ T first(T a) {{ return a; }}\n"
+    'extern "C" __global__ void k(float *x) {{\n    {BODY}\n    x[0] = 1;\n    x[1] = undefined_name;\n}}\'\'\'\n',
+    "in two parts": "HEAD = '''\n__device__ float f(float a) { return a; }\n__device__ float g(float a) { return a; }\n"
+    "'''\n\ndef k() -> str:\n    return HEAD + '''extern \"C\" __global__ void k(float *x) {\n"
+    "    x[0] = f(1);\n    x[1] = undefined_name;\n}'''\n",
+    "replaced": "def k() -> str:\n    return '''\nextern \"C\" __global__ void k(TYPE *x) {\n"
+    "    int i = 0;\n    TYPE a = x[i];\n"
+    "    TYPE b = undefined_name;\n    x[i] = a;\n    x[1] = a + b;\n}'''.replace('TYPE', 'float')\n",
+    "escaped quotes": 'def k() -> str:\n'
+    '    return "extern \\"C\\" __global__ void k(float *x) { *x = undefined_name; }"\n',
     "windows lines": f"def k() -> str:\r\n    return r'''{WRONG}'''\r\n".replace("\r\n", "\n").replace("\n", "\r\n"),
 }  # fmt: skip
 
@@ -174,3 +188,104 @@ def test_excerpt_is_a_screenful() -> None:
     assert excerpt("short\nlog") == "short\nlog"
     assert excerpt(log).splitlines()[-1] == "... 30 more lines in .log"
     assert len(excerpt(log).splitlines()) == 21
+
+
+def test_positions_in_words_are_the_user_s_too(tmp_path: Path) -> None:
+    """`at line N`, where a template was instantiated, names the user's line, and the file with it."""
+    text = (
+        "# a comment\n\ndef k() -> str:\n    return f'''\n"
+        "template<class T> __device__ T g(T a) {{ return a.missing; }}\n"
+        "extern \"C\" __global__ void k(float *x) {{\n    *x = g(1.0f);\n}}'''\n"
+    )
+    path = tmp_path / "user.py"
+    log = refused(cached_kernel(loaded(path, text)["k"])).log
+
+    assert f"{path}(5): error: expression must have class type" in log
+    assert f'at line 7 of "{path}"' in log
+
+
+def test_lines_that_a_placeholder_brought_keep_the_compiler_s_positions(tmp_path: Path) -> None:
+    """No line of the file is blamed for a text that it does not show."""
+    text = (
+        "BODY = '\\n'.join(chr(105) + f'nt a{n} = undefined_{n}' + ';' for n in range(3))\n\ndef k() -> str:\n"
+        "    return f'''\ntemplate<class T> __device__ T first(T a) {{ return a; }}\n"
+        "extern \"C\" __global__ void k(float *x) {{\n    {BODY}\n    x[0] = first(1);\n}}'''\n"
+    )
+    log = refused(cached_kernel(loaded(tmp_path / "user.py", text)["k"])).log
+
+    assert [f"k.cu({line}): error" in log for line in (4, 5, 6)] == [True] * 3
+    assert "user.py(" not in log
+
+
+def test_header_s_error_says_who_included_it(tmp_path: Path) -> None:
+    """Each file and line from the header up to the user's own line, in log and message."""
+    (tmp_path / "inner.h").write_text("#pragma once\n__device__ int f() { return nope; }\n")
+    (tmp_path / "outer.h").write_text('// first\n#include "inner.h"\n')
+    text = (
+        "def k() -> str:\n    return '''\n#include <outer.h>\nextern \"C\" __global__ void k(int *x) { *x = 1; }\n'''\n"
+    )
+    path = tmp_path / "user.py"
+    error = refused(cached_kernel(loaded(path, text)["k"], include_dirs=[str(tmp_path)]))
+    stack = f"          included from {tmp_path}/outer.h(2)\n          included from {path}(3)"
+
+    assert f"{tmp_path}/inner.h(2): error" in error.log
+    assert stack in error.log
+    assert stack in str(error)
+
+
+def test_includes_that_go_in_circles_end(tmp_path: Path) -> None:
+    """Headers that include each other and themselves; each is read once."""
+    (tmp_path / "a.h").write_text('#include "b.h"\n#include "a.h"\n')
+    (tmp_path / "b.h").write_text('#include "a.h"\nint f( { }\n')
+    log = f"{tmp_path}/b.h(2): error: x\n  y\n\n{tmp_path}/c.h(1): error: x\n"
+
+    assert with_includes(log, '#include "a.h"\n', Origin(), "k.cu", [str(tmp_path)]) == (
+        f"{tmp_path}/b.h(2): error: x\n  y\n          included from {tmp_path}/a.h(1)\n"
+        f"          included from k.cu(1)\n\n{tmp_path}/c.h(1): error: x\n"
+    )
+
+
+def test_error_in_ptx_names_the_user_s_line_and_shows_it(tmp_path: Path) -> None:
+    """The assembler's `line 6` is a line of the Python file."""
+    text = (
+        "def k() -> str:\n    return '''\n.version 8.0\n.target sm_80\n.address_size 64\n"
+        ".visible .entry k(.param .u64 x) {\n  mov.u32 %missing, 5;\n  ret;\n}\n'''\n"
+    )
+    path = tmp_path / "user.py"
+    error = refused(cached_kernel(loaded(path, text)["k"], kind="ptx"))
+
+    assert f"{path}(7): error: " in str(error)
+    assert "mov.u32 %missing, 5;" in str(error)
+
+
+def test_ptx_taken_for_cuda_is_told(tmp_path: Path) -> None:
+    """A function that returns PTX: the hint says how to say so."""
+    error = refused(cached_kernel(loaded(tmp_path / "u.py", "def k() -> str:\n    return '.version 8.0'\n")["k"]))
+
+    assert error.hint == "this is PTX: say kind='ptx'"
+
+
+def test_link_input_s_error_names_its_path(tmp_path: Path) -> None:
+    """The file that is compiled beside the kernel, with its folder."""
+    (tmp_path / "device.cu").write_text("__device__ int f() {\n  return nowhere; }\n")
+    error = refused(cached_kernel('extern "C" __global__ void k() {}', link=[tmp_path / "device.cu"]))
+
+    assert f"{tmp_path}/device.cu(2): error" in str(error)
+
+
+def test_excerpt_shows_errors_before_warnings_where_room_is_short() -> None:
+    """Thirty warnings before the error do not push it off the screen; long lines are cut."""
+    warnings = "\n\n".join(f"k.cu({n}): warning: w\n  code\n  ^" for n in range(30))
+    log = f"{warnings}\n\nk.cu(99): error: {'e' * 500}\n  code\n  ^\n\n1 error detected"
+    shown = excerpt(log).splitlines()
+
+    assert shown[0].startswith("k.cu(99): error: eee")
+    assert max(map(len, shown)) == 204
+    assert len(shown) == 21
+
+
+def test_message_has_no_colours(tmp_path: Path) -> None:
+    """What a compiler says is text: an exception goes into files and notebooks as well."""
+    error = refused(cached_kernel(loaded(tmp_path / "u.py", MODULES["raw"])["k"]))
+
+    assert "\x1b" not in str(error) + error.log

@@ -330,6 +330,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     """No event, no file, no time of use, no damage set aside, nothing counted."""
     program.kernel().compile()
     program.including().compile()
+    kernels = (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY))
     for path in (program.root / "cache").rglob("*"):
         if path.is_file():
             os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -337,7 +338,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     damaged = file_of(program.cache().resolver.store, entry.key)  # type: ignore[arg-type]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     before, events = program.files(), []
-    for kernel in (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY)):
+    for kernel in kernels:
         kernel._cache.subscribe(events.append)
         kernel.explain()
         kernel.explain("sm_80")

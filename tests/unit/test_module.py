@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,17 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 # -- what is stored and counted -------------------------------------------------------------------------------
 
 
+@each_way
+def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
+    """With arch="auto", once it was compiled for a target that was named."""
+    found = cached_module(SOURCE, lazy=lazy, cache=cache)
+    found._whole.compile("sm_80")
+    found.axpy_float.compile("sm_80")
+
+    assert (len(found), len(found.axpy_float.params)) == (3, 4)
+    assert read_cubin(found.axpy_float.cubin()).sm == 80
+
+
 def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
     """However many of its kernels are asked for; another module object of the same source is a hit."""
     found = module(cache)
@@ -120,6 +133,24 @@ def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: Kerne
     again.axpy_float.compile()
     assert counts(cache) == (2, 2, 2)
     assert again.axpy_float.cubin() == found.axpy_float.cubin()
+
+
+@each_way
+def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy: bool) -> None:
+    """The LTO-IR once, each kernel once, whoever comes first; the kernel objects are the same."""
+    found = module(cache, lazy=lazy)
+    together = threading.Barrier(8)
+
+    def use(name: str) -> tuple[CachedKernel, int]:
+        together.wait()
+        return found[name], len(found[name].params)
+
+    with ThreadPoolExecutor(8) as pool:
+        used = list(pool.map(use, ["axpy_float", "axpy_double"] * 4))
+
+    assert {count for _, count in used} == {4}
+    assert used[0][0] is found.axpy_float
+    assert counts(cache) == ((3, 0, 3) if lazy else (1, 0, 1))
 
 
 def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None:
@@ -214,6 +245,23 @@ def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCac
 
 
 @each_way
+def test_miss_is_explained_by_what_the_kernel_is_made_from(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
+    """A changed header or option of the source is the reason, also for a kernel that is linked by itself."""
+    header = tmp_path / "scale.h"
+    header.write_text("#define SCALE 2\n")
+    source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
+
+    def told(**options: Any) -> Any:
+        return module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)], **options).k.explain()
+
+    module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)]).k.compile()
+    assert told().is_hit
+    assert "fastmath" in str(told(fastmath=True))
+    header.write_text("#define SCALE 30\n")
+    assert (told().is_hit, "scale.h" in str(told())) == (False, True)
+
+
+@each_way
 def test_module_that_cannot_be_keyed_runs_uncached(cache: KernelCache, lazy: bool) -> None:
     """With a warning; compile() and strict=True refuse."""
     source = 'extern "C" __global__ void k(int *x) { x[0] = sizeof(__TIME__); }'
@@ -270,6 +318,23 @@ extern "C" __global__ void k(float *x, int n) {
     x[0] = p->f(x[1]); printf("%f %d\n", sin((double)x[2]), n);
 }"""
     assert module(cache, source, lazy=True).k.regs_per_thread > 0
+
+
+@each_way
+def test_variables_of_the_toolkit_are_not_the_user_s(cache: KernelCache, lazy: bool) -> None:
+    """Its headers define constants by the dozen; the user's own are found among them, with their types."""
+    source = """
+#include <cooperative_groups.h>
+namespace { __device__ const short own[2] = {1, 2}; }
+extern "C" __global__ void k(int *x) { x[0] = cooperative_groups::this_thread_block().size() + own[x[1]]; }"""
+    found = module(cache, source, lazy=lazy)
+    assert found.k.params
+
+    artifact = found._artifact()
+    if lazy:
+        assert [name.endswith("3ownE") for name in artifact.attributes["constants"]] == [True]
+    else:
+        assert [(each.name, each.code, each.shape) for each in artifact.variables] == [("own", "i2", (2,))]
 
 
 def test_symbol_of_a_lazy_module_is_refused(cache: KernelCache) -> None:

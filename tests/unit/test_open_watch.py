@@ -152,3 +152,27 @@ def test_header_beyond_those_read_ahead_counts_as_read(tmp_path: Path, monkeypat
     project = branches(tmp_path)
 
     assert {file.place.rest for file in project.learn(None).files} == {"header.h", "more.h", "unread.h"}
+
+
+def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> None:
+    """Should it have been opened all the same, the watch and the survey contradict each other: the scanner decides."""
+    project = branches(tmp_path)
+    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+
+    closure = learn_closure(survey, None, frozenset({UNREAD}))  # not more.h, which it includes
+
+    assert isinstance(closure, Closure)
+    assert {file.place.rest for file in closure.files} == {"header.h", "more.h", "unread.h"}
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, watched: bool) -> None:
+    """By the trace as by the watch: the include in the branch not taken asks for nothing."""
+    project = branches(tmp_path)
+    project.watched_under = library_path() if watched else ""
+    closure = project.learn(None if watched else project.compile().trace)
+
+    project.write("first/unread.h", "")
+    assert project.check(closure) == Match()
+    project.write("first/header.h", "")
+    assert isinstance(project.check(closure), Mismatch)

@@ -7,7 +7,14 @@ import pytest
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.parameter import Parameter
 from numba_kcache.toolchain.nvrtc import run_nvrtc
-from numba_kcache.toolchain.prototype import PROBE_SOURCE, kernel_name, probe_expression, read_parameters
+from numba_kcache.toolchain.prototype import (
+    PROBE_SOURCE,
+    kernel_name,
+    probe_expression,
+    read_parameters,
+    read_variable,
+    variable_name,
+)
 from tests.support.compiling import toolkit_dirs
 
 
@@ -189,3 +196,56 @@ def test_agreement_with_the_layout_is_typed() -> None:
 def test_symbol_is_named_as_the_source_does(symbol: str, name: str) -> None:
     """For lists of candidates; what cannot be read stays as it is."""
     assert kernel_name(symbol) == name
+
+
+VARIABLES = {
+    "int": (4, "i4", (), False),
+    "const double": (8, "f8", (), True),
+    "unsigned long": (8, "u8", (), False),
+    "float[4]": (16, "f4", (4,), False),
+    "const float[4]": (16, "f4", (4,), True),
+    "short[2][3]": (12, "i2", (2, 3), False),
+    "const bool[2][3][5]": (30, "b1", (2, 3, 5), True),
+    "float2": (8, "v2f4", (), False),
+    "int4[3]": (48, "v4i4", (3,), False),
+    "float *": (8, "u8", (), False),
+    "float *const[2]": (16, "u8", (2,), True),
+    "Box<int>": (24, "o", (), False),
+    "const Box<int>[2]": (48, "o", (), True),
+}
+
+
+@pytest.mark.parametrize("kind", VARIABLES)
+def test_variable_is_read(kind: str) -> None:
+    """Element, extents and const, as the compiler resolved them; structs have no word."""
+    size, code, shape, is_const = VARIABLES[kind]
+    source = f"template <class T> struct Box {{ T value[6]; }};\nusing type = {kind};\n__device__ extern type v;"
+    expression = probe_expression("v")
+    result = run_nvrtc(source + PROBE_SOURCE, "k.cu", ["-arch=sm_90", "-rdc=true"], (), (expression,))
+    assert result.ok, result.log
+
+    assert read_variable(result.lowered[expression], size) == (code, shape, is_const)
+    assert read_variable(result.lowered[expression], size + 1)[:2] == ("o", ())
+
+
+@pytest.mark.parametrize("lowered", ["", "v", "_Z", "_Z1kv", "_Z22numba_kcache_prototypeI", "_Z1xIA_iE", "_Z1xILi3EE"])
+def test_what_tells_no_type_is_no_type(lowered: str) -> None:
+    """Names that the demangler does not know, and names of something else."""
+    assert read_variable(lowered, 4) == ("o", (), False)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("v", "v"),
+        ("_ZN2ns1vE", "ns::v"),
+        ("_ZL1v", "v"),
+        ("_ZZ1kvE1v", "_ZZ1kvE1v"),
+        ("$str", "$str"),
+        ("_Znonsense", "_Znonsense"),
+        ("_ZN25_INTERNAL_00000000_4_k_cu2ns1vE", "ns::v"),
+    ],
+)
+def test_variable_is_named_as_the_source_does(symbol: str, name: str) -> None:
+    """With its namespaces; what cannot be named from outside keeps its symbol."""
+    assert variable_name(symbol) == name

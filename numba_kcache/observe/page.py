@@ -1,0 +1,232 @@
+"""The report: one page that says what a cache saved, what it holds and why it missed, with drawings.
+
+Promise     One self-contained file: no script, no font, no picture and no address of anywhere else. Readable on a
+            phone and in the dark. Whatever stands in a cache is text in it.
+Method      HTML and inline SVG from values; colours are CSS variables that follow the reader's preference.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from .detail import plain
+from .history import Day, History
+from .info import CacheInfo, bytes_text, seconds_text
+from .statistics import Counts
+
+_MOST_DAYS = 60
+"""Days that are drawn: the latest."""
+
+_MOST_REASONS = 12
+
+_STYLE = """
+:root{color-scheme:light dark;--ground:#fff;--ink:#1b1f24;--soft:#667;--line:#d8dde3;--panel:#f5f7f9;
+--good:#2f7d4f;--bad:#c2572b;--mark:#2b62b3}
+@media (prefers-color-scheme:dark){:root{--ground:#14171b;--ink:#e6e9ed;--soft:#99a3ae;--line:#333a42;--panel:#1c2126;
+--good:#5fbf87;--bad:#ee8a5c;--mark:#7fb0f5}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:60rem;padding:1rem;background:var(--ground);color:var(--ink);
+font:16px/1.5 system-ui,sans-serif}
+h1{font-size:1.5rem;margin:.5rem 0 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}
+p{margin:.3rem 0;color:var(--soft);overflow-wrap:anywhere}
+.hint{color:var(--ink);border-left:4px solid var(--bad);padding:.2rem .6rem;background:var(--panel)}
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.6rem;margin:1rem 0;padding:0}
+.figures div{background:var(--panel);border-radius:.5rem;padding:.6rem .8rem}
+.figures dt{color:var(--soft);font-size:.85rem}.figures dd{margin:0;font-size:1.25rem;overflow-wrap:anywhere}
+figure{margin:0}figcaption{color:var(--soft);font-size:.85rem}
+svg{display:block;width:100%;height:9rem}
+.ends{display:flex;justify-content:space-between;color:var(--soft);font-size:.85rem}
+.good{fill:var(--good)}.bad{fill:var(--bad)}.mark{fill:var(--mark)}.axis{stroke:var(--line);stroke-width:1}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+th,td{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
+td:first-child{min-width:9rem;white-space:normal;overflow-wrap:anywhere}
+.number{text-align:right}
+.bar{display:block;height:.35rem;background:var(--mark);border-radius:.2rem;min-width:1px}
+.legend span::before{content:"";display:inline-block;width:.7em;height:.7em;margin:0 .3em 0 .8em;background:var(--own)}
+"""
+
+
+class Kernel(NamedTuple):
+    """An entry as the report lists it: the first digits of its key, its kernels, and figures."""
+
+    key: str
+    kernels: str
+    target: str
+    size_bytes: int
+    compile_time_s: float
+    hits: int
+
+
+def page(info: CacheInfo, history: History, costly: Sequence[Kernel], large: Sequence[Kernel], *, now_s: float) -> str:
+    """The report as HTML.
+
+    Args:
+        info: Of all processes.
+        history: Counts by day and reason.
+        costly: Entries that took longest to compile.
+        large: Entries that take most room.
+        now_s: Time of the report, in seconds since the epoch.
+    """
+    days = _without_gaps(history.days)[-_MOST_DAYS:]
+    made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now_s))
+    parts = [
+        "<h1>numba_kcache</h1>",
+        f"<p>{_text(info.directory or 'in memory')}, all processes since the cache began, as of {made}</p>",
+        *(f"<p class='hint'>{_text(each)}</p>" for each in info.advice),
+        _figures(info),
+        "<h2>Time saved</h2>",
+        _chart(
+            days,
+            "Compile time of what was served from the cache less the time to load it, for each day (UTC)",
+            [("good", lambda day: max(day.counts.time_saved_s, 0.0))],
+            seconds_text,
+        ),
+        "<h2>Hits and misses</h2>",
+        "<p class='legend'><span style='--own:var(--good)'>hits</span><span style='--own:var(--bad)'>misses</span></p>",
+        _chart(
+            days,
+            "Kernels that were served, and kernels that were compiled, for each day",
+            [("good", lambda day: day.counts.hits), ("bad", lambda day: day.counts.misses)],
+            _number,
+        ),
+        "<h2>Why kernels missed</h2>",
+        _reasons(history),
+        "<h2>What costs most</h2>",
+        _kernels(costly, "compiled in", lambda each: each.compile_time_s, seconds_text),
+        "<h2>What takes most room</h2>",
+        _kernels(large, "size", lambda each: float(each.size_bytes), lambda size: bytes_text(int(size))),
+        "<h2>Evictions</h2>",
+        _chart(
+            days,
+            "Entries removed to keep the limits, for each day",
+            [("mark", lambda day: day.counts.evictions)],
+            _number,
+        ),
+    ]
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>numba_kcache report</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body></html>\n"
+    )
+
+
+def _without_gaps(days: Sequence[Day]) -> list[Day]:
+    """The days, and between them those on which nothing was reported."""
+    filled: list[Day] = []
+    for day in days:
+        try:
+            date = datetime.date.fromisoformat(day.date)
+        except ValueError:  # 2026-99-99, forged
+            continue
+        after = datetime.date.fromisoformat(filled[-1].date) if filled else date
+        gaps = range(1, min((date - after).days, _MOST_DAYS + 1))
+        filled += [Day((after + datetime.timedelta(gap)).isoformat(), Counts()) for gap in gaps]
+        filled.append(day)
+    return filled
+
+
+def _text(text: str) -> str:
+    return escape(plain(text))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _figures(info: CacheInfo) -> str:
+    figures = (
+        ("time saved", seconds_text(max(info.time_saved_s, 0.0))),
+        ("hit rate", f"{info.hit_rate:.0%}"),
+        ("hits", _number(info.hits)),
+        ("misses", _number(info.misses)),
+        ("average compile", seconds_text(info.avg_compile_time_s)),
+        ("average load", seconds_text(info.avg_load_time_s)),
+        ("entries", _number(info.entries)),
+        ("size", f"{bytes_text(info.size_bytes)} of {bytes_text(info.max_size_bytes)}"),
+        ("evictions", _number(info.evictions)),
+        ("errors", _number(info.errors)),
+    )
+    cells = "".join(f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in figures)
+    return f"<dl class='figures'>{cells}</dl>"
+
+
+def _chart(
+    days: Sequence[Day],
+    caption: str,
+    series: Sequence[tuple[str, Callable[[Day], float]]],
+    words: Callable[[float], str],
+) -> str:
+    """Bars for each day, side by side for each series, with the largest value and the first and last day in words."""
+    largest = max((value(day) for day in days for _, value in series), default=0)
+    if not largest:
+        return f"<p>{caption}: nothing yet.</p>"
+    width, height = 640.0, 100.0
+    slot = width / max(len(days), 14)
+    bars = []
+    for index, day in enumerate(days):
+        for place, (name, value) in enumerate(series):
+            tall = height * value(day) / largest
+            x, wide = index * slot + slot * (0.1 + 0.8 * place / len(series)), slot * 0.8 / len(series)
+            title = f"<title>{day.date}: {escape(words(value(day)))}</title>"
+            bars.append(
+                f"<rect class='{name}' x='{x:.1f}' y='{height - tall:.1f}' width='{wide:.1f}' height='{tall:.1f}'>"
+                f"{title}</rect>"
+            )
+    return (
+        f"<figure><div class='ends'><span>up to {escape(words(largest))} a day</span></div>"
+        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' preserveAspectRatio='none' role='img' "
+        f"aria-label='{escape(caption, quote=True)}'>"
+        f"<line class='axis' x1='0' x2='{width}' y1='{height}' y2='{height}'/>{''.join(bars)}</svg>"
+        f"<div class='ends'><span>{days[0].date}</span><span>{days[-1].date if len(days) > 1 else ''}</span></div>"
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
+
+
+def _reasons(history: History) -> str:
+    shown = list(history.reasons.items())[:_MOST_REASONS]
+    if not shown:
+        return "<p>No kernel has missed yet.</p>"
+    rows = [(reason, _number(count), count / shown[0][1]) for reason, count in shown]
+    return _table(("reason", "misses"), [(_text(reason) + _bar(share), count) for reason, count, share in rows])
+
+
+def _kernels(
+    kernels: Sequence[Kernel], what: str, value: Callable[[Kernel], float], words: Callable[[float], str]
+) -> str:
+    if not kernels:
+        return "<p>The cache holds nothing yet.</p>"
+    largest = max(map(value, kernels)) or 1.0
+    rows = [
+        (
+            _text(each.kernels or "?") + _bar(value(each) / largest),
+            _text(each.target),
+            f"<code>{escape(each.key[:12])}</code>",
+            _text(words(value(each))),
+            _number(each.hits),
+        )
+        for each in kernels
+    ]
+    return _table(("kernel", "target", "key", what, "hits"), rows, numbers=(what, "hits", "misses"))
+
+
+def _bar(share: float) -> str:
+    return f"<span class='bar' style='width:{100 * share:.1f}%'></span>"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ("misses",)) -> str:
+    """A table of cells that are HTML already."""
+    kinds = [" class='number'" if name in numbers else "" for name in columns]
+    head = "".join(f"<th{kind}>{name}</th>" for kind, name in zip(kinds, columns, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -1,0 +1,225 @@
+"""docs/keys.md is what the code does: each component a row, each option where its row says, each named test there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
+from numba_kcache.inputs import python_function
+from numba_kcache.kernel import _OWN_OPTIONS
+from numba_kcache.keys.components import derive, diff
+from numba_kcache.launch.numba_dispatcher import DECORATOR_OPTIONS
+from numba_kcache.model.options import CompileOptions
+from numba_kcache.numba_kernel import _OWN_OPTIONS as NUMBA_OPTIONS
+from numba_kcache.observe.reasons import KINDS, PART_KINDS, kind_of
+from tests.contract.test_architecture import MODULES, name_of, tree_of
+from tests.support.compiling import ROOT
+from tests.support.fake_driver import build, environment, needs_fake_driver, run
+
+PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
+NAMES_OF_MANIFESTS = {"misses.py", "ahead.py", "rehearsal.py"}
+"""Modules that derive other names than keys."""
+
+SOURCE = 'extern "C" __global__ void k(int *o) { *o = 1; }'
+
+
+def table(header: str) -> list[list[str]]:
+    """The cells of the table that starts with this header."""
+    _, found, rest = PAGE.partition(f"| {header} |")
+    assert found, header
+    rows = rest.split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def first_cells(header: str) -> list[str]:
+    return [row[0].strip("| `") for row in table(header)]
+
+
+@cache
+def constants() -> frozenset[str]:
+    """The name in each `component("name", ...)` of the package."""
+    found = set()
+    for path in MODULES:
+        if name_of(path) not in NAMES_OF_MANIFESTS:
+            for node in ast.walk(tree_of(path)):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
+                    name = node.args[0]
+                    assert isinstance(name, ast.Constant), f"{name_of(path)}:{node.lineno} makes up a name"
+                    found.add(name.value)
+    return frozenset(found)
+
+
+def branches(node: ast.expr) -> list[ast.expr]:
+    """What a conditional expression may give, and the members of a tuple; any other as it is."""
+    if isinstance(node, ast.Tuple):
+        return [part for each in node.elts for part in branches(each)]
+    return [*branches(node.body), *branches(node.orelse)] if isinstance(node, ast.IfExp) else [node]
+
+
+def starts_of_labels() -> Iterator[str]:
+    """How the name of each part of a Numba kernel may start, from the code that makes them."""
+    tree = ast.parse(Path(python_function.__file__).read_text(encoding="utf-8"))
+    labels: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            labels += {"_add": node.args[:1], "_add_value": node.args[1:2]}.get(node.func.attr, [])
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            if names & {"label", "word"}:
+                labels += branches(node.value)
+    for each in labels:
+        first = each.values[0] if isinstance(each, ast.JoinedStr) else each
+        if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value.strip():
+            yield first.value
+
+
+def test_docs_and_code_name_the_same_components() -> None:
+    """Every name that the code gives to a component is a row, and every row is such a name; reasons know each."""
+    rows = first_cells("component | what it holds | why | test")
+
+    assert sorted(rows) == sorted(constants()) == sorted(KINDS)
+    assert len(rows) == len(set(rows))
+
+
+def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
+    """As people know them: `global N of module`."""
+    rows = first_cells("part of `function` | what it holds | test")
+
+    assert {kind_of(row) for row in rows} == set(PART_KINDS.values())
+    assert len(rows) == len(PART_KINDS)
+    assert all(sum(row.startswith(start) for row in rows) >= 1 for start in PART_KINDS)
+    starts = list(starts_of_labels())
+    assert {"global ", "closure ", "kernel", "depends["} <= set(starts)
+    for start in starts:
+        assert any(start.startswith(known) for known in PART_KINDS), f"{start!r} is no row"
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[^`]*::[^`]*)`", PAGE))))
+def test_named_test_exists(name: str) -> None:
+    """A reader finds what holds a row."""
+    path, _, function = name.partition("::")
+
+    assert re.search(rf"^def {function}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_each_row_names_a_test() -> None:
+    """What nothing holds is not promised."""
+    for header in (
+        "component | what it holds | why | test",
+        "part of `function` | what it holds | test",
+        "what | why | test",
+    ):
+        assert all(re.fullmatch(r"`tests/\S+::test_\w+`", row[-1].strip("| ")) for row in table(header)), header
+
+
+# -- options -----------------------------------------------------------------------------------------------------
+
+OPTIONS = {row[0].strip("| `"): row for row in table("option | CUDA C++ | Numba | why")}
+
+
+def test_each_option_of_the_contract_is_a_row() -> None:
+    """Those of `cached_kernel`, for both kinds, and of `cached_module`."""
+    compiling = {"options" if name == "flags" else name for name in CompileOptions._fields} - {"base_dir"}
+
+    assert OPTIONS.keys() == {*compiling, *_OWN_OPTIONS, *NUMBA_OPTIONS, *DECORATOR_OPTIONS, "names", "lazy"}
+
+
+def body(o):  # type: ignore[no-untyped-def]
+    o[0] = 1
+
+
+def values(folder: Path) -> dict[str, tuple[Any, Any]]:
+    """A value of each option that is not its default, for a CUDA C++ and a Numba kernel."""
+    (folder / "a.cu").write_text("__device__ int one() { return 1; }")
+    same = {
+        "arch": "sm_80", "fastmath": True, "std": "c++17", "defines": {"A": 1}, "include_dirs": [folder],
+        "max_registers": 32, "lineinfo": True, "debug": True, "fast_compile": "min", "options": ["-ewp"],
+        "link": [str(folder / "a.cu")], "cooperative": True, "cluster": 2, "max_dynamic_shared": 1024, "carveout": 50,
+        "launch_bounds": 64, "inline": "always", "forceinline": True, "shared_memory_carveout": 50, "extensions": [],
+        "keep_ptx": False, "strict": True, "strided": True, "depends": [3], "cache": KernelCache(folder / "other"),
+        "name": "k",
+    }  # fmt: skip
+    return {
+        **{name: (value, value) for name, value in same.items()},
+        "kind": ("ptx", "numba"),
+        "lto": (True, False),
+        "opt": (1, 0),
+        "signature": ("int*", "void(int64[::1])"),
+    }
+
+
+def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, Any]]:
+    """The components of a kernel with these options, as records."""
+    options = {"arch": "sm_90", "cache": KernelCache(folder / "cache"), **options}
+    if way == "Numba":
+        kernel: Any = cached_kernel(body, **{"signature": "void(int32[::1])", **options})
+        job = kernel._entries().job(kernel._signatures(None)[0], kernel._targets(None)[0])
+    else:
+        kernel = cached_kernel(SOURCE, **options)
+        job = kernel._job(kernel._targets(None)[0])
+    assert not job.uncacheable
+    found = kernel._resolver().components(job)
+    assert kernel.key() == derive(found)
+    return [each.record() for each in found]
+
+
+@pytest.mark.parametrize("way", ["CUDA C++", "Numba"])
+@pytest.mark.parametrize("option", sorted(OPTIONS.keys() - {"names", "lazy"}))
+def test_option_is_where_its_row_says(tmp_path: Path, option: str, way: str) -> None:
+    """Set alone it changes that component; where the row says no, the key stays; where it says –, it is refused."""
+    cell = OPTIONS[option][1 if way == "CUDA C++" else 2].strip("`")
+    value = values(tmp_path)[option][way == "Numba"]
+    before = components(way, tmp_path)
+    if cell == "–":
+        with pytest.raises(OptionError, match=option):
+            components(way, tmp_path, **{option: value})
+        return
+    changed = [each.name for each in diff(before, components(way, tmp_path, **{option: value}))]
+
+    assert changed == [] if cell == "no" else cell in changed
+
+
+@pytest.mark.parametrize(("option", "value"), [("names", ["k"]), ("lazy", True)])
+def test_option_of_a_module_is_where_its_row_says(tmp_path: Path, option: str, value: Any) -> None:
+    """Two modules of one source."""
+    cache = KernelCache(tmp_path / "cache")
+    jobs = [
+        cached_module(SOURCE, arch="sm_90", cache=cache, **given)._whole for given in ({}, {option: value})
+    ]  # fmt: skip
+    before, after = ([each.record() for each in whole._job(whole._targets(None)[0]).components] for whole in jobs)
+
+    assert OPTIONS[option][1:3] == ["`entry`", "–"]
+    assert [each.name for each in diff(before, after)] == ["entry"]
+
+
+KEY = f"""
+import sys
+from numba import cuda
+from numba_kcache import KernelCache, cached_kernel
+def body(o):
+    o[0] = 1
+cuda.select_device(int(sys.argv[2]))
+cache = KernelCache(sys.argv[1])
+print(cached_kernel({SOURCE!r}, cache=cache).key())
+print(cached_kernel(body, cache=cache, signature="void(int32[::1])").key())
+"""
+
+
+@needs_fake_driver
+def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
+    """The same code for every device of an architecture, and under every driver."""
+    keys = set()
+    for device, version in (("0", 13000), ("1", 13000), ("0", 13020)):
+        surroundings = environment(build(), devices=(90, 90), driver_version=version)
+        keys.add(run(["-c", KEY, str(tmp_path / "cache"), device], env=surroundings).stdout)
+
+    assert len(keys) == 1
+    assert len(keys.pop().split()) == 2

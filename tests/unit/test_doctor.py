@@ -1,0 +1,199 @@
+"""What is wrong is found, said, and comes with what to do about it; what is fine is not complained about."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, doctor
+from numba_kcache.doctor import FINE, NOTE, WRONG, Compilers, Device, Diagnosis, Finding
+from tests.support.fake_driver import build, environment, needs_fake_driver
+
+PATHS = {"nvrtc": "/l/libnvrtc.so.13", "nvvm": "/l/libnvvm.so.4", "nvJitLink": "/l/libnvJitLink.so.13"}
+WHOLE = Compilers(PATHS, (13, 0), (75, 80, 90, 100), ("/include",))
+GOOD = {"numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2", "cuda-bindings": "13.0.0", "numpy": "2.4.6"}
+
+
+def states(findings: Any) -> dict[str, str]:
+    return {each.subject: each.state for each in findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "state"),
+    [
+        ("numpy", "2.5.0", WRONG),
+        ("numpy", "2.4.99", FINE),
+        ("numpy", "3.0.0rc1", WRONG),
+        ("numba-cuda", "0.29.9", WRONG),
+        ("numba-cuda", "0.31.0", WRONG),
+        ("numba-cuda", "0.30.0", FINE),
+        ("cuda-core", "2.0", WRONG),
+        ("cuda-bindings", "12.8.0", WRONG),
+        ("cuda-bindings", "12.9.1", FINE),
+        ("numba", None, WRONG),
+    ],
+)
+def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
+    """And the advice is the command that mends it."""
+    findings = list(doctor._versions(GOOD | {name: found}))
+    (one,) = [each for each in findings if each.subject == name]
+
+    assert one.state == state
+    assert ("pip install" in one.advice) == (state == WRONG)
+    assert [each.subject for each in findings if each.state == WRONG] == [name] * (state == WRONG)
+
+
+@pytest.mark.parametrize(
+    ("driver", "why", "nvrtc", "state"),
+    [
+        ((13, 0), "", (13, 0), FINE),
+        ((13, 0), "", (12, 9), FINE),
+        ((13, 0), "", (13, 5), FINE),
+        ((12, 8), "", (13, 0), WRONG),
+        ((12, 8), "", None, FINE),
+        ((13, 0), "cuInit says 100", (13, 0), WRONG),
+        (None, "no libcuda", (13, 0), NOTE),
+    ],
+)
+def test_driver_is_held_against_the_toolkit(driver: Any, why: str, nvrtc: Any, state: str) -> None:
+    """A toolkit of a newer major version than the driver's makes code that does not load."""
+    (finding,) = doctor._judged_driver(driver, why, nvrtc)
+
+    assert finding.state == state
+    assert bool(finding.advice) == (state != FINE)
+
+
+def test_absent_compilers_are_notes() -> None:
+    """A machine that only serves what is cached needs none."""
+    bare = Compilers(dict.fromkeys(PATHS), None, (), ())
+
+    assert set(states(doctor._judged_compilers(bare)).values()) == {NOTE}
+    assert set(states(doctor._judged_compilers(WHOLE)).values()) == {FINE}
+    assert states(doctor._judged_compilers(WHOLE._replace(headers=())))["headers"] == NOTE
+
+
+def test_devices_are_held_against_the_compiler() -> None:
+    """A newer device goes through PTX; an older one gets no code at all."""
+    devices = [Device("new", 12, 0), Device("known", 9, 0), Device("old", 6, 0)]
+
+    assert [each.state for each in doctor._judged_devices(devices, WHOLE)] == [NOTE, FINE, WRONG]
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "state"), [(0.5, FINE), (-59.0, FINE), (61.0, WRONG), (-3600.0, WRONG)]
+)  # fmt: skip
+def test_clock_of_the_filesystem_is_held_against_ours(skew_s: float, state: str) -> None:
+    """Ages of locks and recency go by it."""
+    assert doctor._judged_clock(skew_s).state == state
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_files", "state"),
+    [
+        (10 << 30, 10**6, FINE),
+        (10 << 30, None, FINE),
+        (1 << 20, 10**6, WRONG),
+        (10 << 30, 5, WRONG),
+        (1 << 29, 10**6, NOTE),
+    ],
+)
+def test_space_is_bytes_and_files(tmp_path: Path, free_bytes: int, free_files: int | None, state: str) -> None:
+    """A full disk, no inodes left, and a limit that the disk cannot hold."""
+    info = KernelCache(tmp_path).info()
+
+    assert doctor._judged_space(free_bytes, free_files, info).state == state
+
+
+def directory_findings(directory: Path, **settings: Any) -> dict[str, Finding]:
+    cache = KernelCache(directory, **settings)
+    return {each.subject: each for each in doctor._directory(cache.resolver, cache.info())}
+
+
+def test_directory_of_ours_is_fine_and_left_as_it_is(tmp_path: Path) -> None:
+    """The file that shows the clock is gone again; one that is not there yet is not made."""
+    (tmp_path / "cache").mkdir(mode=0o700)
+    found = directory_findings(tmp_path / "cache")
+
+    assert {name: each.state for name, each in found.items()} == {"directory": FINE, "space": FINE, "clock": FINE}
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert directory_findings(tmp_path / "other")["directory"].state == FINE
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
+def test_directory_that_others_can_write_is_wrong(tmp_path: Path) -> None:
+    """Unless it is shared on purpose."""
+    (tmp_path / "cache").mkdir()
+    os.chmod(tmp_path / "cache", 0o777)
+    found = directory_findings(tmp_path / "cache")["directory"]
+
+    assert found.state == WRONG
+    assert "can be written by others" in found.says
+    assert "chmod 700" in found.advice
+    assert directory_findings(tmp_path / "cache", shared=True)["directory"].state == FINE
+
+
+def test_cache_in_memory_is_wrong(tmp_path: Path) -> None:
+    """`mode="off"`, or nowhere to put files."""
+    assert directory_findings(tmp_path, mode="off")["directory"].state == WRONG
+
+
+def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
+    """Launches go on without it; the doctor says so."""
+    (tmp_path / "tier").mkdir(mode=0o700)
+    cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
+    found = list(doctor._judged_tiers(cache.resolver))
+
+    assert [each.state for each in found] == [FINE]
+
+
+def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
+    """What the counters know of earlier processes."""
+    info = KernelCache(tmp_path).info()
+
+    assert list(doctor._judged_past(info)) == []
+    assert [each.state for each in doctor._judged_past(info._replace(errors=3))] == [NOTE]
+
+
+def test_diagnosis_ends_with_what_to_do() -> None:
+    """What is wrong first, then what else could be done; both numbered."""
+    text = str(
+        Diagnosis(
+            (Finding("a", FINE, "good"), Finding("b", NOTE, "absent", "get b"), Finding("c", WRONG, "bad", "mend c"))
+        )
+    )
+
+    assert text.endswith("what to do\n  1. mend c\n\nwhat else could be done\n  1. get b")
+    assert str(Diagnosis((Finding("a", FINE, "good"),))).endswith("nothing is wrong")
+
+
+@needs_fake_driver
+@pytest.mark.parametrize(
+    ("devices", "version", "code", "words"),
+    [
+        ((90, 80), 13000, 0, ["CUDA 13.0", "compute capability 9.0", "device 1", "compute capability 8.0"]),
+        ((90,), 12080, 1, ["which does not run what NVRTC", "update the driver"]),
+        ((), 13000, 1, ["cuInit says 100", "run nvidia-smi"]),
+    ],
+    ids=["two devices", "old driver", "no device"],
+)
+def test_doctor_asks_the_driver(
+    tmp_path: Path, devices: tuple[int, ...], version: int, code: int, words: list[str]
+) -> None:
+    """Its version and its devices, without any CUDA package; what is wrong is exit code 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "numba_kcache", "doctor", "--directory", str(tmp_path / "cache")],
+        env=environment(build(), devices=devices, driver_version=version),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == code, done.stdout + done.stderr
+    assert all(each in done.stdout for each in words), done.stdout
