@@ -126,9 +126,11 @@ def _template(line: str) -> str | re.Pattern[str] | None:
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None where the file does not show it."""
+    """The line of `origin.path` that holds the first line of `source`; None where there is no file that shows it."""
     if origin.is_whole_file:
         return 1
+    if origin.is_cell:
+        return None
     found = _Overlay(source, origin).first_line()
     return None if found is None else found + 1
 
