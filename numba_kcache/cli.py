@@ -158,7 +158,7 @@ def _info(arguments: Any) -> int:
 
 def _list(arguments: Any) -> int:
     from .cache import info, listing
-    from .observe.info import bytes_text, seconds_text
+    from .observe.info import bytes_text, entries_text, seconds_text
     from .observe.tables import age_text, print_table
 
     limit = arguments.limit if arguments.limit is not None else 0 if arguments.json else 50
@@ -182,9 +182,10 @@ def _list(arguments: Any) -> int:
     columns = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
     print_table(columns, rows, right=("size", "used", "compiled in", "hits"))
     held = info()
-    of_all = f"{len(entries)} of {held.entries} entries" if held.entries > len(entries) else f"{len(entries)} entries"
-    more = "; --limit 0 shows all" if held.entries > len(entries) else ""
-    print(f"\n{of_all} in {held.directory or 'memory'}, {bytes_text(held.size_bytes)}{more}")
+    of_all = f"{len(entries)} of " if held.entries > len(entries) else ""
+    more = "; --limit 0 shows all" if of_all else ""
+    total = entries_text(max(held.entries, len(entries)))
+    print(f"\n{of_all}{total} in {held.directory or 'memory'}, {bytes_text(held.size_bytes)}{more}")
     return 0
 
 
@@ -244,11 +245,13 @@ def _import(arguments: Any) -> int:
 
 
 def _shipped(arguments: Any, report: Any, what: str) -> int:
-    from .observe.info import bytes_text
+    from .observe.info import bytes_text, entries_text
 
     signed = f", signed by {report.signed_by}" if report.signed_by else ", not signed"
     targets = ", ".join(report.targets)
-    text = f"{what} {report.path}: {report.entries} entries for {targets}, {bytes_text(report.size_bytes)}{signed}"
+    text = (
+        f"{what} {report.path}: {entries_text(report.entries)} for {targets}, {bytes_text(report.size_bytes)}{signed}"
+    )
     _print(arguments, report._asdict(), text)
     return 0
 
@@ -303,9 +306,10 @@ def _doctor(arguments: Any) -> int:
 
 def _removed(arguments: Any, entries: int) -> int:
     from .cache import info
+    from .observe.info import entries_text
 
     left = info()
-    text = f"removed {entries} entries, {left.entries} are left in {left.directory or 'memory'}"
+    text = f"removed {entries_text(entries)}, {left.entries} left in {left.directory or 'memory'}"
     _print(arguments, {"removed": entries, "entries": left.entries, "size_bytes": left.size_bytes}, text)
     return 0
 

@@ -31,7 +31,7 @@ from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
-from .launchable import Launchable
+from .launchable import Launchable, Sent
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import SOURCE_KINDS, compile_options
@@ -85,6 +85,7 @@ class CachedKernel(Launchable):
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
+        self._label = plan.definition.label
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
@@ -279,8 +280,13 @@ class CachedKernel(Launchable):
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
 
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for."""
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._job(target)) is not None
+
+    def _to_send(self) -> Any:
+        return Sent(_rebuild, *self._portable())
+
+    def _identity(self) -> tuple[Component, ...]:
         return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
