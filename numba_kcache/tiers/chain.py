@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from ..store.manifest import Variant, merge, variants_of
 from ..store.memory import MemoryStore
 from .behind import WriteBehind
 from .breaker import Breaker
+from .lease import NO_ELECTION, Election, Electoral, elected
 from .tier import Tier, TierReport
 
 Result = TypeVar("Result")
@@ -110,6 +112,11 @@ class CheckedTier:
         if after != before:
             data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
             self._given(len(data), lambda: self.tier.put_manifest(family, data))
+
+    def elected(self, key: str) -> AbstractContextManager[Election]:
+        """Take or await a key's turn among all nodes; for a tier that holds leases."""
+        assert isinstance(self.tier, Electoral)
+        return elected(self.tier, key, self._asked, self._behind.add, lambda: self._errors)
 
     def report(self) -> TierReport:
         """What was seen of it in this process."""
@@ -221,6 +228,12 @@ class Chain:
         for tier in self._writable():
             tier.add_variant(family, *variants)
         return stored
+
+    def elected(self, key: str) -> AbstractContextManager[Election]:
+        """Take or await a key's turn among all nodes, in the first tier that holds leases; else it is everybody's."""
+        electoral = (tier for tier in self._writable() if isinstance(tier.tier, Electoral))
+        first = next(electoral, None)
+        return nullcontext(NO_ELECTION) if first is None else first.elected(key)
 
     def reports(self) -> tuple[TierReport, ...]:
         """What was seen of each tier in this process."""

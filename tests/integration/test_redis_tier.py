@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,26 @@ print(found.compiles, found.hits, found.errors)
     ]
 
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
+
+
+def test_four_cold_processes_of_four_nodes_compile_once(server: RedisServer, tmp_path: Path) -> None:
+    """The resolver's own turn, with NVRTC: one compiles, three are hits."""
+    code = """
+import sys
+from numba_kcache import cached_kernel, info
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+found = info("process")
+print(found.compiles, found.hits, found.misses, found.errors)
+"""
+
+    def node(number: int) -> str:
+        directory = str(tmp_path / str(number))
+        return in_python(code, EMPTY, NUMBA_KCACHE_DIR=directory, NUMBA_KCACHE_TIERS=server.url).strip()
+
+    with ThreadPoolExecutor(4) as pool:
+        said = sorted(pool.map(node, range(4)))
+
+    assert said == ["0 1 0 0"] * 3 + ["1 0 1 0"]
 
 
 def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
