@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from header import machine_header  # noqa: E402
 
-BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py", "numba_first_launch.py", "lookup.py")
+BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py", "numba_first_launch.py", "lookup.py", "modules.py")
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
-from .launchable import Launchable
+from .launchable import Launchable, Sent
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import SOURCE_KINDS, compile_options
@@ -85,6 +85,7 @@ class CachedKernel(Launchable):
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
+        self._label = plan.definition.label
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
@@ -279,8 +280,13 @@ class CachedKernel(Launchable):
     def _job(self, target: Target, through: Target | None = None) -> Job:
         return source_job(self._plan, self._source(), target, through)
 
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for."""
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._job(target)) is not None
+
+    def _to_send(self) -> Any:
+        return Sent(_rebuild, *self._portable())
+
+    def _identity(self) -> tuple[Component, ...]:
         return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:
@@ -495,13 +501,16 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     Use it as `@cached_kernel`, `@cached_kernel(arch="auto", ...)`, or call it: `cached_kernel(thing, ...)`.
 
     Args:
-        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters); a `str` of CUDA C++ or
-            PTX; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu` or `.ptx` file.
+        thing: A function that returns CUDA C++ (annotated `-> str`, or without parameters; with parameters, all with
+            defaults, it is a template: see `instantiate`); a `str` of CUDA C++ or PTX; `bytes` of these, or a cubin,
+            fatbin or LTO-IR; the tuple of `numba.cuda.compile_ptx`; a `pathlib.Path` to a `.cu`, `.ptx`, `.cubin`,
+            `.fatbin` or `.ltoir` file.
         name: The entry in the source, a template instance included (`"axpy<float>"`). Default: the function's name
             if the source defines it, else the only `__global__`.
         arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
             device), or a list.
-        kind: `"cuda"` or `"ptx"`, where it cannot be told from the thing.
+        kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"` or `"numba"`, where it cannot be told from the thing.
+        fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
         fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for

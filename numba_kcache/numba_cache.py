@@ -20,6 +20,7 @@ from .jobs import Job
 from .launch.loader import LoadedKernel, current_device
 from .launch.numba_dispatcher import compiler_lock, read_signatures
 from .launch.numba_overload import make_overload
+from .model.artifact import Artifact
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
 from .resolver import Resolution, Resolver
@@ -59,6 +60,11 @@ class DispatcherCache:
         choose: From the device's target to what to build.
         is_numbas: Whether errors in linked code are left to Numba to raise, as they are where Numba's own decorator
             is all that the program says.
+
+    Attributes:
+        plan: As given.
+        dispatcher: Numba's, which asks this; None while there is none.
+        forgotten: Called when everything resolved was forgotten.
     """
 
     def __init__(
@@ -69,10 +75,11 @@ class DispatcherCache:
         *,
         is_numbas: bool = False,
     ) -> None:
-        self._plan, self._resolver, self._choose, self._is_numbas = plan, resolver, choose, is_numbas
+        self.plan, self._resolver, self._choose, self._is_numbas = plan, resolver, choose, is_numbas
         self._resolved: dict[tuple[Types, Target], Resolution] = {}
         self._uncached: dict[Types, str] = {}
         self.forgotten: Callable[[], None] | None = None
+        self.dispatcher: Any = None
 
     # -- resolving ----------------------------------------------------------------------------------
 
@@ -102,21 +109,21 @@ class DispatcherCache:
         with compiler_lock():
             found = self._resolved.get((types, choice.target))
             if found is None:
-                if types in self._uncached:
-                    raise Uncached(f"cannot cache {self._plan.label}", self._uncached[types])
+                if self._uncached and types in self._uncached:
+                    raise Uncached(f"cannot cache {self.plan.label}", self._uncached[types])
                 found = self._resolved[types, choice.target] = self._resolve_anew(types, choice)
             return found
 
     def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
-        read = read_function(self._plan)
-        job = numba_job(self._plan, read, types, choice.target, choice.through)
+        read = read_function(self.plan)
+        job = numba_job(self.plan, read, types, choice.target, choice.through)
         if job.uncacheable:
             resolver.refuse(job)
             raise self._refused(types, job.uncacheable)
-        as_well = (functools.partial(numba_job, self._plan, read, types, each, None) for each in choice.others)
-        stand_ins = (functools.partial(numba_job, self._plan, read, types, each, None) for each in choice.stand_ins)
+        as_well = (functools.partial(numba_job, self.plan, read, types, each, None) for each in choice.others)
+        stand_ins = (functools.partial(numba_job, self.plan, read, types, each, None) for each in choice.stand_ins)
         try:
             return resolver.resolve(job, as_well, stand_ins)
         except UncacheableError as error:
@@ -125,15 +132,15 @@ class DispatcherCache:
 
     def _refused(self, types: Types, why: str) -> Uncached:
         self._uncached[types] = why
-        return Uncached(f"cannot cache {self._plan.label}", why)
+        return Uncached(f"cannot cache {self.plan.label}", why)
 
     def job(self, types: Types, target: Target) -> Job:
         """The request of one signature for a target, as the function is now."""
-        return numba_job(self._plan, read_function(self._plan), types, target, None)
+        return numba_job(self.plan, read_function(self.plan), types, target, None)
 
     def explain(self, types: Types, choice: Choice) -> Explanation:
         """Whether one signature is in the cache, and if not, why not. Nothing changes."""
-        job = functools.partial(numba_job, self._plan, read_function(self._plan), types)
+        job = functools.partial(numba_job, self.plan, read_function(self.plan), types)
         others, stand_ins = (
             (functools.partial(job, each, None) for each in targets) for targets in (choice.others, choice.stand_ins)
         )
@@ -147,8 +154,8 @@ class DispatcherCache:
         """The signatures that have been resolved, each once."""
         return list(dict.fromkeys(types for types, _target in self._resolved))
 
-    def load(self, types: Types) -> LoadedKernel:
-        """The kernel on the current device.
+    def load(self, types: Types) -> tuple[LoadedKernel, Artifact]:
+        """The kernel on the current device, and what it is from.
 
         Raises:
             Uncached, UncacheableError: It cannot be cached.
@@ -161,19 +168,19 @@ class DispatcherCache:
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
             loaded.prefer_shared(int(carveout))
-        return loaded
+        return loaded, artifact
 
     def shared_with(self, dispatcher: Any) -> DispatcherCache:
         """The same resolutions for another dispatcher of the same function and options."""
         other = copy.copy(self)
-        other._plan, other.forgotten = self._plan._replace(dispatcher=dispatcher), None
+        other.dispatcher, other.forgotten = dispatcher, None
         return other
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
         self.flush()
-        if self._plan.dispatcher._can_compile:
-            self._plan.dispatcher._reset_overloads()
+        if self.dispatcher is not None and self.dispatcher._can_compile:
+            self.dispatcher._reset_overloads()
         if self.forgotten is not None:
             self.forgotten()
 
@@ -182,7 +189,7 @@ class DispatcherCache:
     def load_overload(self, sig: Any, _context: Any) -> Any:
         """The kernel of a signature, complete; None where Numba has to compile it."""
         types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
-        dispatcher, known = self._plan.dispatcher, self.resolved_types()
+        dispatcher, known = self.dispatcher, self.resolved_types()
         try:
             resolution = self.resolve_for_device(types, current_device().target)
         except (NoDeviceError, Uncached):
@@ -194,7 +201,7 @@ class DispatcherCache:
         if resolution.source == "compiled" and types not in known:  # Numba counts what it gets here as a hit
             dispatcher._cache_hits[sig] -= 1
             dispatcher._cache_misses[sig] += 1
-        return make_overload(dispatcher, types, resolution.artifact, functools.partial(self.load, types))
+        return make_overload(dispatcher, types, resolution.artifact, lambda: self.load(types)[0])
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Nothing: what Numba compiled by itself must not be stored."""

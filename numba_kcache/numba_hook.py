@@ -143,7 +143,8 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
 def _attach(dispatcher: Any) -> None:
     function = dispatcher.py_func
     plan = NumbaPlan(dispatcher, f"{function.__module__}.{function.__qualname__}")
-    dispatcher._cache = DispatcherCache(plan, process_resolver, _as_numba_has_it, is_numbas=True)
+    entries = DispatcherCache(plan, process_resolver, _as_numba_has_it, is_numbas=True)
+    entries.dispatcher, dispatcher._cache = dispatcher, entries
 
 
 def _as_numba_has_it(target: Target) -> Choice:

@@ -37,11 +37,12 @@ class NumbaPlan(NamedTuple):
     """A Numba kernel, and what its user said of it.
 
     Args:
-        dispatcher: Of `cuda.jit`, with its options.
+        dispatcher: Of `cuda.jit`, with its options; or what would be one (`Declared`).
         label: What people call it.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         keep_ptx: Keep the PTX beside the cubin.
+        file: The file that defines it; "" for none.
     """
 
     dispatcher: Any
@@ -49,6 +50,7 @@ class NumbaPlan(NamedTuple):
     depends: Sequence[Any] = ()
     strict: bool = False
     keep_ptx: bool = True
+    file: str = ""
 
 
 def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
@@ -81,8 +83,9 @@ def numba_job(
         headers = () if uncacheable else questions
         texts = dict if isinstance(found, Uncapturable) else found.sources
         return Job(
-            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts
-        )
+            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
+            plan.file,
+        )  # fmt: skip
 
     if isinstance(found, Uncapturable):
         return job((), f"{found.name}: {found.reason}")

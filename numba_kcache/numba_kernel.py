@@ -2,7 +2,8 @@
 
 Promise     Launches mean what they mean to Numba, whatever the arguments. Arrays and numbers of the exact types that a
             signature was compiled for go straight to the driver; all else goes through a dispatcher of Numba's own,
-            which asks the same cache. A warm start refreshes no registry and loads no compiler.
+            which asks the same cache. A warm start refreshes no registry, builds no target context and loads no
+            compiler.
 Method      Each configuration has a front: the launch function of the signature that it saw last. What that does not
             take comes back here, is typed by Numba, and becomes the front or is Numba's.
 Not here    Resolving (numba_cache), packing (launch.numba_arguments), Numba's own objects (launch.numba_*).
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .errors import LaunchError, OptionError
+from .errors import KCacheError, LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
@@ -25,15 +28,19 @@ from .launch.loader import LoadedKernel, check_interpreter, current_device, curr
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
+    declare,
+    dump_function,
     fix_signatures,
+    has_fixed_signatures,
     is_loaded,
+    load_function,
     make_dispatcher,
     read_signatures,
     specialize,
     types_of,
 )
 from .launch.streams import numba_stream
-from .launchable import BOUND_LIMIT, Launchable
+from .launchable import BOUND_LIMIT, Launchable, Request, Sent
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
@@ -63,6 +70,9 @@ _NUMBAS_NAMES = frozenset((
 ))  # fmt: skip
 """What a kernel has of Numba's dispatcher, with the same meaning."""
 
+_READ_AHEAD = 4
+"""Artifacts that are read ahead of a kernel: the signatures that it was used with last."""
+
 _On = tuple[NumbaLauncher | None, LoadedKernel, "LaunchOptions | None"]
 
 
@@ -84,38 +94,56 @@ class NumbaKernel(Launchable):
         self._cache_given = options.get("cache")
         self.__wrapped__, self.__doc__, self.__name__ = function, function.__doc__, function.__name__
         self.__qualname__, self.__module__ = function.__qualname__, function.__module__
-        self._made: tuple[Any, DispatcherCache] | None = None
+        self._made: DispatcherCache | None = None
+        self._lock = threading.Lock()
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._behind: dict[Any, _Configured] = {}
+        self._label, path = f"{self.__module__}.{self.__qualname__}", function.__code__.co_filename
+        self._file = os.path.abspath(path) if os.path.isfile(path) else ""
         if is_loaded():
             rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
-            self._parts()
+            self._entries()
+        with suppress(KCacheError):  # met again at the first use, and told there
+            self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
 
-    def _parts(self) -> tuple[Any, DispatcherCache]:
-        """The dispatcher and its cache; made when Numba is there anyway, or when they are needed."""
+    def _entries(self) -> DispatcherCache:
+        """What is resolved of the kernel; no dispatcher of Numba's is made, nor a target context for it."""
         if self._made is None:
-            dispatcher = make_dispatcher(self._thing, self._given)
             plan = NumbaPlan(
-                dispatcher,
-                f"{self.__module__}.{self.__qualname__}",
+                declare(self._thing, self._given),
+                self._label,
                 tuple(self._options.get("depends") or ()),
                 bool(self._options.get("strict", False)),
                 bool(self._options.get("keep_ptx", True)),
+                self._file,
             )
-            cache = DispatcherCache(plan, self._resolver, self._choose)
-            cache.forgotten = self._forget
-            dispatcher._cache = cache
-            self._made = dispatcher, cache
+            self._made = DispatcherCache(plan, self._resolver, self._choose)
+            self._made.forgotten = self._forget
         return self._made
+
+    def _numbas(self) -> Any:
+        """Numba's dispatcher, made when something is to be launched, compiled or looked at by Numba itself."""
+        entries = self._entries()
+        with self._lock:
+            if entries.dispatcher is None:
+                dispatcher = make_dispatcher(entries.plan.dispatcher, self._thing)
+                dispatcher._cache = entries
+                entries.dispatcher = dispatcher
+        return entries.dispatcher
+
+    def _is_fixed(self) -> bool:
+        """Whether arguments are cast to the signatures that were given, which is for Numba to do."""
+        made = None if self._made is None else self._made.dispatcher
+        return has_fixed_signatures(self._thing) or has_fixed_signatures(made)
 
     def _dispatcher(self) -> Any:
         """The dispatcher, which then has every signature that was launched or compiled here."""
-        dispatcher, cache = self._parts()
+        dispatcher = self._numbas()
         fix_signatures(dispatcher)
         if dispatcher._can_compile:
-            for types, _target in cache.resolved():
+            for types, _target in self._entries().resolved():
                 if types not in dispatcher.overloads:
                     dispatcher.compile(types)
         return dispatcher
@@ -127,7 +155,7 @@ class NumbaKernel(Launchable):
 
     def specialize(self, *args: Any) -> Any:
         """A dispatcher of Numba's for exactly the types of these arguments."""
-        made = specialize(self._parts()[0], args, self._attach)
+        made = specialize(self._numbas(), args, self._attach)
         if self._launch_options:
             from .launch.numba_launch import tell
 
@@ -136,7 +164,7 @@ class NumbaKernel(Launchable):
         return made
 
     def _attach(self, dispatcher: Any) -> None:
-        dispatcher._cache = self._parts()[1].shared_with(dispatcher)
+        dispatcher._cache = self._entries().shared_with(dispatcher)
 
     def _resolver(self) -> Resolver:
         return process_resolver() if self._cache_given is None else self._cache_given.resolver
@@ -190,10 +218,10 @@ class NumbaKernel(Launchable):
         found = self._launchers.get((current_ordinal(), types))
         if found is not None and found[1].live[0]:
             return found
-        dispatcher, cache = self._parts()
-        loaded = cache.load(types)
-        artifact = cache.resolve_for_device(types, loaded.device.target).artifact
-        is_straight = not (artifact.attributes.get("debug") or dispatcher.targetoptions.get("extensions"))
+        entries = self._entries()
+        loaded, artifact = entries.load(types)
+        extensions = entries.plan.dispatcher.targetoptions.get("extensions")
+        is_straight = not (artifact.attributes.get("debug") or extensions)
 
         def otherwise(config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
             self._configured(config).otherwise(types, args)
@@ -273,7 +301,7 @@ class NumbaKernel(Launchable):
             UncacheableError: The kernel cannot be keyed.
             NoDeviceError: No target is named and there is no device.
         """
-        cache = self._parts()[1]
+        cache = self._entries()
         for types in self._signatures(signature):
             for target in self._targets(arch):
                 job = cache.job(types, target)
@@ -288,7 +316,27 @@ class NumbaKernel(Launchable):
             UncacheableError: The kernel cannot be keyed.
         """
         types = self._signatures(signature)[0]
-        return self._resolver().key(self._parts()[1].job(types, self._targets(arch)[0]))
+        return self._resolver().key(self._entries().job(types, self._targets(arch)[0]))
+
+    def _requests(self, arch: Any) -> list[Request]:
+        return [(target, types) for types in self._signatures(None) for target in self._targets(arch)]
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._entries().job(types, target)) is not None
+
+    def _to_send(self) -> Any:
+        owner: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            owner = getattr(owner, name, None)
+        if self.__module__ != "__main__" and (owner is self or owner is self._thing):
+            return self
+        return Sent(_rebuild, dump_function(self._thing), self._options)
+
+    def _identity(self) -> tuple[Component, ...]:
+        job = self._entries().job((), _ANY)
+        if job.uncacheable:
+            self._resolver().key(job)  # raises, and says why
+        return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
 
     def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
         """Whether the kernel is in the cache for one target and signature, and if not, why not. Never compiles.
@@ -303,18 +351,7 @@ class NumbaKernel(Launchable):
         """
         is_auto = arch is None and not self._arch
         choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
-        return self._parts()[1].explain(self._signatures(signature)[0], choice)
-
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for.
-
-        Raises:
-            UncacheableError: The kernel cannot be keyed.
-        """
-        job = self._parts()[1].job((), _ANY)
-        if job.uncacheable:
-            self._resolver().key(job)  # raises, and says why
-        return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
+        return self._entries().explain(self._signatures(signature)[0], choice)
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""
@@ -383,10 +420,10 @@ class NumbaKernel(Launchable):
 
     def _known_types(self) -> list[Types]:
         """The signatures that have been launched or compiled."""
-        return self._parts()[1].resolved_types()
+        return self._entries().resolved_types()
 
     def _by_signature(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
-        cache = self._parts()[1]
+        cache = self._entries()
         if signature is not None:
             return read(cache.resolve(self._signatures(signature)[0], self._targets(arch)[0]).artifact)
         wanted = None if arch is None else self._targets(arch)[0]
@@ -395,7 +432,7 @@ class NumbaKernel(Launchable):
 
     def _signatures(self, signature: Any) -> tuple[Types, ...]:
         given = self._options.get("signature") if signature is None else signature
-        self._parts()
+        self._entries()
         found = read_signatures(given) if given is not None else tuple(self._known_types())
         if not found:
             raise OptionError(
@@ -413,6 +450,10 @@ class NumbaKernel(Launchable):
         if owner is self:
             return self.__qualname__
         return NumbaKernel, (self._thing, self._options)
+
+
+def _rebuild(function: bytes, options: dict[str, Any]) -> NumbaKernel:
+    return NumbaKernel(load_function(function), options)
 
 
 class _Configured:
@@ -444,7 +485,6 @@ class _Configured:
 
     def _prepare(self, types: Types) -> Launch:
         kernel, shape = self._kernel, self._shape
-        dispatcher = kernel._parts()[0]
         try:
             launcher, loaded, options = kernel._on_device(types)
         except Uncached:
@@ -454,7 +494,7 @@ class _Configured:
         loaded.allow_shared(shape.shared_bytes)
         if options:
             options.check(shape, loaded, kernel.__name__)
-        if launcher is None or not dispatcher._can_compile or getattr(dispatcher, "_fixed_signatures", None):
+        if launcher is None or kernel._is_fixed():
             return self._numba
         over_grids = launcher.over_grids(shape.block, shape.shared_bytes, self._stream)
         if over_grids is not None:
@@ -478,7 +518,7 @@ class _Configured:
         """Launch through Numba's own dispatcher."""
         check_interpreter()
         kernel, shape = self._kernel, self._shape
-        dispatcher = kernel._parts()[0]
+        dispatcher = kernel._numbas()
         fix_signatures(dispatcher)
         options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
         try:

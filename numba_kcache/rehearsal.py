@@ -22,7 +22,7 @@ from .launch.arguments import Launcher
 from .launch.config import DeviceLimits, check_launch, launch_shape
 from .launch.numba_abi import flatten
 from .launch.numba_arguments import NumbaLauncher, slots_of
-from .launch.numba_dispatcher import make_dispatcher, rehearsal_types, types_of
+from .launch.numba_dispatcher import declare, rehearsal_types, types_of
 from .launch.pointers import Surroundings
 from .model.artifact import Artifact, Entry, artifact_from_header, artifact_header
 from .model.options import CompileOptions
@@ -81,12 +81,14 @@ def _type_key_and_launch() -> None:
     """What a Numba kernel does otherwise than a source."""
     arguments = (2.0, 1)
     types = types_of(arguments)
-    plan = NumbaPlan(make_dispatcher(_kernel, {}), "rehearsal")
+    plan = NumbaPlan(declare(_kernel, {}), "rehearsal")
     derive(numba_job(plan, read_function(plan), rehearsal_types(), _TARGET, None).components)
-    slots_of(rehearsal_types())
-    words = "".join(each.letters for each in flatten(types))
+    flat = flatten(types)
+    slots_of(rehearsal_types(), flatten(rehearsal_types()))
+    words = "".join(each.letters for each in flat)
     parameters = [Parameter(8 * index, 8, {"q": "i8", "d": "f8"}[word]) for index, word in enumerate(words)]
-    _launch(parameters, arguments, NumbaLauncher, slots=slots_of(types), otherwise=lambda _config, _arguments: None)
+    slots = slots_of(types, flat)
+    _launch(parameters, arguments, NumbaLauncher, slots=slots, otherwise=lambda _config, _arguments: None)
 
 
 def _kernel(x: Any, out: Any) -> None:

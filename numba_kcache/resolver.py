@@ -249,6 +249,18 @@ class Resolver:
                 self._emit(EventKind.WAITED, job, found.key, waited_s=election.waited_s)
             return found
 
+    def find(self, job: Job) -> Resolution | None:
+        """The stored artifact of exactly this job; None where it has to be built.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        if job.uncacheable:
+            raise _uncacheable(job, job.uncacheable)
+        found = self._find(job, self.components(job), (), ()) if self.settings.mode in _LOOKING else None
+        evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
+        return None if evicted else found
+
     def store_artifact(
         self, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
     ) -> None:
@@ -640,6 +652,11 @@ def process_resolver() -> Resolver:
                     _process.mount(make(settings))
                 _process.events.subscribe(process_listeners.tell)
     return _process
+
+
+def configured() -> dict[str, Any]:
+    """What was configured of the process's cache, for a process that works for this one."""
+    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 
 _registered: dict[str, Callable[[Settings], Tier]] = {}

@@ -279,6 +279,17 @@ def variables(names: tuple[str, ...]) -> dict[str, str]:
 _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
 
 
+def worker_environment() -> dict[str, str]:
+    """The environment of a process that works for this one, and leaves saying so to it."""
+    return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
+
+
+def environment() -> dict[Any, Any]:
+    """All environment variables as they are now, to be compared with those of a later moment."""
+    table = getattr(os.environ, "_data", None)
+    return dict(table if type(table) is dict else os.environ)
+
+
 def site_directories() -> tuple[str, ...]:
     """The folders of `sys.path` in which packages get installed, in order."""
     return tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))

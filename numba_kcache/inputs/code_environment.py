@@ -7,10 +7,14 @@ Not here    Decorator options (python_function has them) and settings that only 
 
 from __future__ import annotations
 
+import operator
+import os
 import sys
+from typing import Any
 
 from ..keys.components import Component, component
 from ..keys.encoding import Plain
+from ..settings import environment
 
 CODE_SETTINGS = (
     "OPT", "FORCE_CUDA_CC", "CUDA_DEBUGINFO_DEFAULT", "CUDA_DEBUG_POLY", "CUDA_DEBUG_POLY_USE_TYPED_CONST",
@@ -29,11 +33,27 @@ def code_environment() -> Component | None:
     config = sys.modules.get("numba.cuda.core.config")
     if config is None or "numba.cuda" not in sys.modules:
         return None
-    try:
-        config.reload_config()
-    except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
-        pass
-    return component("numba settings", {name: _plain(getattr(config, name, None)) for name in CODE_SETTINGS})
+    global _seen, _last
+    now = environment(), os.path.exists(str(getattr(config, "_config_fname", "")))
+    if now != _seen or now[1]:
+        try:
+            config.reload_config()
+        except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
+            pass
+        _seen = now
+    values = [getattr(config, name, None) for name in CODE_SETTINGS]
+    if _last is None or list in map(type, values) or not all(map(operator.is_, _last[0], values)):
+        plain = [_plain(each) for each in values]
+        _last = values, component("numba settings", dict(zip(CODE_SETTINGS, plain, strict=True)))
+    return _last[1]
+
+
+_seen: tuple[dict[Any, Any], bool] | None = None
+"""The environment, and whether there was a configuration file, when Numba was last told to read them: as long as
+nothing has changed, it need not be told again."""
+
+_last: tuple[list[Any], Component] | None = None
+"""The values that were met last, and their component."""
 
 
 def extra_search_paths() -> str:

@@ -23,6 +23,13 @@ class ExternalFunction(NamedTuple):
     links: tuple[Any, ...]
 
 
+class Declared(NamedTuple):
+    """A kernel and its options of `cuda.jit`, under the names of a dispatcher, while none has to be made of them."""
+
+    py_func: Any
+    targetoptions: dict[str, Any]
+
+
 def loaded(module: str, name: str) -> Any:
     """An attribute of a module if that is loaded; None otherwise."""
     return getattr(sys.modules.get(module), name, None)
@@ -34,7 +41,9 @@ def _is_a(value: Any, *places: tuple[str, str]) -> bool:
 
 def is_dispatcher(value: Any) -> bool:
     """Whether it is a function under `cuda.jit`, or under `njit`, which device code may call as well."""
-    return _is_a(value, ("numba.cuda.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
+    return type(value) is Declared or _is_a(
+        value, ("numba.cuda.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher")
+    )
 
 
 def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:

@@ -111,9 +111,9 @@ def make_numba_launcher(
     """
     import cuda.bindings.driver as driver
 
-    slots = slots_of(types)
-    if slots is None:
+    if not are_straight(types):
         return None
+    arguments = flatten(types)
     make: Callable[..., NumbaLauncher] = NumbaLauncher
     if labels is not None:
         from .debugging import DebugNumbaLauncher
@@ -121,7 +121,7 @@ def make_numba_launcher(
         make = functools.partial(DebugNumbaLauncher, labels=labels)
     return make(
         name,
-        lay_out(name, flatten(types), kernel.entry.parameters),
+        lay_out(name, arguments, kernel.entry.parameters),
         typed=True,
         function=kernel.function,
         driver=driver,
@@ -129,19 +129,22 @@ def make_numba_launcher(
         live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
-        slots=slots,
+        slots=slots_of(types, arguments),
         otherwise=otherwise,
     )
 
 
-def slots_of(types: Sequence[Any]) -> list[Slot] | None:
-    """A slot per argument; None if one is of a type that is not for this path."""
+def are_straight(types: Sequence[Any]) -> bool:
+    """Whether arguments of all these types can be packed here."""
     from numba.cuda import types as numba_types
 
     simple = (numba_types.Array, numba_types.Integer, numba_types.Float, numba_types.Complex, numba_types.Boolean)
-    if not all(type(each) in simple for each in types):
-        return None
-    pairs = zip(types, flatten(types), strict=True)
+    return all(type(each) in simple for each in types)
+
+
+def slots_of(types: Sequence[Any], arguments: Sequence[Argument]) -> list[Slot]:
+    """A slot for each argument of types that are straight; `arguments` is what `flatten` makes of them."""
+    pairs = zip(types, arguments, strict=True)
     return [_array_slot(kind) if argument.kind == "array" else _number_slot(kind, argument) for kind, argument in pairs]
 
 

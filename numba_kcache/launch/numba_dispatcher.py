@@ -7,11 +7,13 @@ Ground      numba-cuda 0.30.4: decorators.py `jit` (the options it fills in), di
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import OptionError, ToolchainMissingError
+from ..inputs.numba_objects import Declared
 
 DECORATOR_OPTIONS = (
     "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
@@ -20,13 +22,27 @@ DECORATOR_OPTIONS = (
 """Options of `cuda.jit` for a kernel."""
 
 
+def dump_function(function: Any) -> bytes:
+    """A function or dispatcher by value, for a process that works for this one and cannot import it."""
+    from numba.cuda.serialize import dumps
+
+    return bytes(dumps(function))
+
+
+def load_function(data: bytes) -> Any:
+    """What `dump_function` of the process that this one works for was given."""
+    from numba.cuda.serialize import loads
+
+    return loads(data)
+
+
 def is_loaded() -> bool:
     """Whether the program has imported `numba.cuda`: before that, there is nothing of Numba's to look at."""
     return "numba.cuda" in sys.modules
 
 
-def make_dispatcher(function: Any, given: Mapping[str, Any]) -> Any:
-    """A dispatcher for a kernel.
+def declare(function: Any, given: Mapping[str, Any]) -> Declared:
+    """A kernel with all its options, as `cuda.jit` fills them in. No target context is built.
 
     Args:
         function: A Python function, or a dispatcher, whose options hold where `given` has none.
@@ -59,10 +75,27 @@ def make_dispatcher(function: Any, given: Mapping[str, Any]) -> Any:
     options |= {name: value for name, value in given.items() if value is not None}
     if options["shared_memory_carveout"] is not None:
         _validate_shared_memory_carveout(options["shared_memory_carveout"])
-    made = CUDADispatcher(function.py_func if is_dispatcher else function, targetoptions=options)
-    if is_dispatcher and not function._can_compile:
+    return Declared(function.py_func if is_dispatcher else function, options)
+
+
+def make_dispatcher(declared: Declared, function: Any) -> Any:
+    """A dispatcher for a kernel.
+
+    Args:
+        declared: With its options.
+        function: What it was made of; a dispatcher hands its signatures on, if it takes no others.
+    """
+    from numba.cuda.dispatcher import CUDADispatcher
+
+    made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
+    if has_fixed_signatures(function):
         made._fixed_signatures = tuple(function.overloads)
     return made
+
+
+def has_fixed_signatures(dispatcher: Any) -> bool:
+    """Whether it takes the signatures that it was given, and no others; a mere function never does."""
+    return not getattr(dispatcher, "_can_compile", True)
 
 
 def fix_signatures(dispatcher: Any) -> None:
@@ -99,14 +132,24 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def types_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """What Numba types the arguments of a launch as.
+    """What Numba types the arguments of a launch as; those that know their type, or have but one, without asking it.
 
     Raises:
         ValueError: Numba has no type for one; its own message.
     """
+    typeof, array, plain = _typing()
+    return tuple([
+        each._numba_type_ if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
+    ])  # fmt: skip
+
+
+@functools.cache
+def _typing() -> tuple[Callable[[Any], Any], Any, dict[type, Any]]:
+    from numba.cuda import types
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
     from numba.cuda.typing.typeof import typeof
 
-    return tuple(map(typeof, arguments))
+    return typeof, DeviceNDArray, {float: types.float64, bool: types.boolean, complex: types.complex128}
 
 
 def rehearsal_types() -> tuple[Any, ...]:

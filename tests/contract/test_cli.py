@@ -13,6 +13,7 @@ import pytest
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.cli import main
+from numba_kcache.finding import find_kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.stores import file_of, open_store, small_entry
 
@@ -63,7 +64,10 @@ VERBS: dict[str, tuple[str, ...]] = {
     "info": ("info",),
     "list": ("list",),
     "show": ("show", "KEY"),
+    "explain": ("explain", "KEY"),
     "verify": ("verify",),
+    "export": ("export", "FILE"),
+    "import": ("import", "BUNDLE"),
     "prune": ("prune",),
     "clear": ("clear",),
     "report": ("report", "-"),
@@ -78,7 +82,11 @@ def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: s
     if verb == "clear":
         directory = tmp_path / "own"
         open_store(directory).put(small_entry(1))
-    words = [key_of_saxpy(filled) if word == "KEY" else word for word in VERBS[verb]]
+    bundle = tmp_path / "bundle.kcache"
+    if verb == "import":
+        KernelCache(filled).export_bundle(bundle)
+    own = {"KEY": key_of_saxpy(filled), "BUNDLE": str(bundle), "FILE": str(tmp_path / "new.kcache")}
+    words = [own.get(word, word) for word in VERBS[verb]]
     if verb == "report":
         words[1] = str(tmp_path / "report.html")
     done = run(directory, *words, *form)
@@ -138,7 +146,7 @@ def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.Captu
     assert [each["c_type"] for each in kernel["parameters"]] == ["float", "float const*", "float*", "int"]
     assert kernel["registers"] > 0
     assert {"source", "target", "compilers"} <= {each["name"] for each in shown["components"]}
-    assert shown["built"]["on"]
+    assert shown["built"]["host"]
     assert shown["created_s"] > 0
 
 
@@ -150,6 +158,83 @@ def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.
     assert main(words) == 0
     assert cubin.read_bytes().startswith(b"\x7fELF")
     assert ".entry saxpy" in ptx.read_text()
+
+
+MODULE = """
+from numba_kcache import cached_kernel
+class Kernels:
+    @cached_kernel(arch="sm_90")
+    def saxpy() -> str:
+        return SOURCE
+other = cached_kernel(SOURCE + "// other", arch="sm_90")
+"""
+
+
+def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`file.py:Class.kernel`: a hit exits with 0; a miss with 1 and says what differs."""
+    path = tmp_path / "users_module.py"
+    path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
+    cached = f"{path}:Kernels.saxpy"
+    code, told = said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))
+
+    assert (code, told["outcome"]) == (1, "miss")
+    for kernel in find_kernels(path):
+        kernel.compile()
+    assert said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))[0] == 0
+
+
+def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
+    path = tmp_path / "warm_module.py"
+    path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
+    words = (
+        "warm",
+        str(path),
+        "--arch",
+        "sm_80",
+        "--arch",
+        "sm_90",
+        "--workers",
+        "1",
+        "--directory",
+        str(tmp_path / "c"),
+    )
+    first, second = said(capsys, *words), said(capsys, *words)
+
+    assert (first[0], [each["status"] for each in first[1]["results"]]) == (0, ["built"] * 4)
+    assert (second[0], [each["status"] for each in second[1]["results"]]) == (0, ["hit"] * 4)
+    broken = tmp_path / "broken_module.py"
+    broken.write_text(
+        f"SOURCE = {SAXPY!r}\n{MODULE}wrong = cached_kernel('extern \"C\" __global__ void w() {{ no; }}')\n"
+    )
+    code = main(["warm", str(broken), *words[2:]])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "2 failed" in printed
+    assert 'identifier "no" is undefined' in printed
+
+
+@pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
+def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what is missing."""
+    code, printed = said(capsys, "explain", what)
+
+    assert code == 1
+    assert printed["error"]["what"].startswith(("cannot explain", "cannot import"))
+
+
+def test_bundle_goes_from_one_cache_to_another(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`export` what is for a target, `import` it elsewhere; both say what it holds."""
+    bundle = str(tmp_path / "sm_80.kcache")
+    exported = said(capsys, "export", bundle, "--arch", "sm_80", "--directory", str(filled))[1]
+    imported = said(capsys, "import", bundle, "--directory", str(tmp_path / "other"))[1]
+
+    assert exported == imported
+    assert (exported["entries"], exported["targets"]) == (1, ["sm_80"])
+    assert len(said(capsys, "list", "--directory", str(tmp_path / "other"))[1]) == 1
+    assert main(["import", str(filled / "nowhere.kcache")]) == 1
 
 
 @pytest.mark.parametrize("key", ["", "f00dface", "../../etc", "Z", "KEY"])
@@ -271,7 +356,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in (*VERBS, "doctor"):
+    for verb in (*VERBS, "doctor", "warm"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out

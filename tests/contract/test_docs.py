@@ -21,7 +21,9 @@ def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     """The script in a fresh process with a cache of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(directory / "cache"), "PYTHONPATH": path}
-    return subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, str(script)], env=environment, cwd=directory, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("page", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))

@@ -161,7 +161,7 @@ def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, A
     options = {"arch": "sm_90", "cache": KernelCache(folder / "cache"), **options}
     if way == "Numba":
         kernel: Any = cached_kernel(body, **{"signature": "void(int32[::1])", **options})
-        job = kernel._parts()[1].job(kernel._signatures(None)[0], kernel._targets(None)[0])
+        job = kernel._entries().job(kernel._signatures(None)[0], kernel._targets(None)[0])
     else:
         kernel = cached_kernel(SOURCE, **options)
         job = kernel._job(kernel._targets(None)[0])

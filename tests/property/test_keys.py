@@ -20,6 +20,7 @@ from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, 
 from numba_kcache.keys.encoding import encode
 from numba_kcache.keys.requests import lazy_components
 from numba_kcache.model.request import ModuleEntries, Origin
+from numba_kcache.resolver import family_of
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, job_of, key_of
 
@@ -266,6 +267,21 @@ def test_any_single_change_changes_the_key(tmp_path: Path) -> None:
     same = [(a, b) for a, b in itertools.combinations(keys, 2) if keys[a] == keys[b]]
 
     assert not same
+
+
+def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
+    """Where any compiler's code will do, one must not be served for the other, nor for a kernel alone."""
+    families = {
+        family_of(job_of(SOURCE, module=module).components)
+        for module in (
+            None,
+            ModuleEntries(),
+            ModuleEntries((), True),
+            ModuleEntries(("k",)),
+            ModuleEntries(("k",), True),
+        )
+    }
+    assert len(families) == 5
 
 
 def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:

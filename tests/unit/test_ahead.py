@@ -303,7 +303,7 @@ def test_kernel_without_a_file_leaves_no_hint(tmp_path: Path) -> None:
     cached_kernel(names["k"], arch="sm_90", cache=cache).compile()
     cache.resolver.save_counts()
 
-    assert not any(b'"entry"' in path.read_bytes() for path in tmp_path.glob("v1/manifests/*/*"))
+    assert not any(b'"cubin_bytes"' in path.read_bytes() for path in tmp_path.glob("v1/manifests/*/*"))
 
 
 ARTIFACT = Artifact("cuda", (9, 0, ""), (), b"cubin")  # type: ignore[arg-type]

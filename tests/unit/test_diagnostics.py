@@ -59,7 +59,8 @@ MODULES = {
     "in two parts": "HEAD = '''\n__device__ float f(float a) { return a; }\n__device__ float g(float a) { return a; }\n"
     "'''\n\ndef k() -> str:\n    return HEAD + '''extern \"C\" __global__ void k(float *x) {\n"
     "    x[0] = f(1);\n    x[1] = undefined_name;\n}'''\n",
-    "replaced": "def k() -> str:\n    return '''\nextern \"C\" __global__ void k(TYPE *x) {\n    int i = 0;\n    TYPE a = x[i];\n"
+    "replaced": "def k() -> str:\n    return '''\nextern \"C\" __global__ void k(TYPE *x) {\n"
+    "    int i = 0;\n    TYPE a = x[i];\n"
     "    TYPE b = undefined_name;\n    x[i] = a;\n    x[1] = a + b;\n}'''.replace('TYPE', 'float')\n",
     "escaped quotes": 'def k() -> str:\n'
     '    return "extern \\"C\\" __global__ void k(float *x) { *x = undefined_name; }"\n',

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,25 @@ def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy
         found["gemm"]
 
 
+@each_way
+def test_overloads_and_namespaces_are_told_apart(cache: KernelCache, lazy: bool) -> None:
+    """Kernels of one name go by the types of their parameters too; a bare name that means several is none."""
+    source = """
+__global__ void f(int x) {}
+__global__ void f(float *x) {}
+namespace q { __global__ void f(double x) {} __global__ void g(short x) {} }"""
+    found = module(cache, source, lazy=lazy)
+
+    assert {name: found[name].params[0].c_type for name in found} == {
+        "f(int)": "int", "f(float*)": "float*", "q::f": "double", "q::g": "short",
+    }  # fmt: skip
+    assert found.g is found["q::g"]
+    assert found["f(float *)"] is found["f(float*)"] is found["f(float*)"]
+    with pytest.raises(EntryError, match=r"there are f\(int\), f\(float\*\), q::f"):
+        found["f"]
+    assert module(cache, source, names=["q::f"], lazy=lazy).f.params[0].c_type == "double"
+
+
 def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
     """With all that these have; the same object each time it is asked for."""
     kernel = module(cache).axpy_float
@@ -95,6 +116,17 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
 
 
 # -- what is stored and counted -------------------------------------------------------------------------------
+
+
+@each_way
+def test_what_is_compiled_ahead_can_be_asked_about_without_a_device(cache: KernelCache, lazy: bool) -> None:
+    """With arch="auto", once it was compiled for a target that was named."""
+    found = cached_module(SOURCE, lazy=lazy, cache=cache)
+    found._whole.compile("sm_80")
+    found.axpy_float.compile("sm_80")
+
+    assert (len(found), len(found.axpy_float.params)) == (3, 4)
+    assert read_cubin(found.axpy_float.cubin()).sm == 80
 
 
 def test_eager_module_is_one_artifact_and_one_resolution(cache: KernelCache) -> None:
@@ -120,6 +152,24 @@ def test_lazy_module_is_ltoir_and_one_artifact_for_each_kernel_used(cache: Kerne
     again.axpy_float.compile()
     assert counts(cache) == (2, 2, 2)
     assert again.axpy_float.cubin() == found.axpy_float.cubin()
+
+
+@each_way
+def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy: bool) -> None:
+    """The LTO-IR once, each kernel once, whoever comes first; the kernel objects are the same."""
+    found = module(cache, lazy=lazy)
+    together = threading.Barrier(8)
+
+    def use(name: str) -> tuple[CachedKernel, int]:
+        together.wait()
+        return found[name], len(found[name].params)
+
+    with ThreadPoolExecutor(8) as pool:
+        used = list(pool.map(use, ["axpy_float", "axpy_double"] * 4))
+
+    assert {count for _, count in used} == {4}
+    assert used[0][0] is found.axpy_float
+    assert counts(cache) == ((3, 0, 3) if lazy else (1, 0, 1))
 
 
 def test_compile_of_a_lazy_module_links_every_kernel(cache: KernelCache) -> None:
@@ -211,6 +261,23 @@ def test_frozen_cache_serves_a_lazy_module_and_compiles_nothing(cache: KernelCac
         module(frozen, lazy=True).axpy_double.compile()
     with pytest.raises(FrozenCacheError):
         module(frozen, SAXPY).compile()
+
+
+@each_way
+def test_miss_is_explained_by_what_the_kernel_is_made_from(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
+    """A changed header or option of the source is the reason, also for a kernel that is linked by itself."""
+    header = tmp_path / "scale.h"
+    header.write_text("#define SCALE 2\n")
+    source = '#include "scale.h"\nextern "C" __global__ void k(float *x) { x[0] *= SCALE; }'
+
+    def told(**options: Any) -> Any:
+        return module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)], **options).k.explain()
+
+    module(cache, source, lazy=lazy, include_dirs=[str(tmp_path)]).k.compile()
+    assert told().is_hit
+    assert "fastmath" in str(told(fastmath=True))
+    header.write_text("#define SCALE 30\n")
+    assert (told().is_hit, "scale.h" in str(told())) == (False, True)
 
 
 @each_way

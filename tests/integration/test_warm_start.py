@@ -1,0 +1,108 @@
+"""What a warm first launch does not do, counted in fresh processes on the fake driver."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+PROGRAM = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+{first}
+import numba_kcache
+from numba_kcache import cached_kernel
+
+{kernel}
+
+from numba import cuda
+from numba.cuda.descriptor import cuda_target
+x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(64, np.float32))
+cuda.synchronize()
+opened, folder = [], os.environ["NUMBA_KCACHE_DIR"]
+sys.addaudithook(lambda name, args: name == "open" and str(args[0]).startswith(folder) and opened.append(args[0]))
+kernel[2, 32](2.0, x, y)
+cuda.synchronize()
+counted, mapped = len(opened), open("/proc/self/maps").read()
+info = numba_kcache.info("process")
+print(json.dumps(dict(
+    opened=counted, compiles=info.compiles, hits=info.hits, misses=info.misses,
+    contexts=(cuda_target._typingctx, cuda_target._targetctx) != (None, None),
+    compilers=[each for each in ("libnvrtc", "libnvvm", "libnvJitLink") if each in mapped],
+)))
+"""
+
+KERNELS = {
+    "CUDA C++": (
+        "",
+        '''
+SOURCE = r"""extern "C" __global__ void kernel(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
+@cached_kernel
+def kernel():
+    return SOURCE
+''',
+    ),
+    "Numba": (
+        "from numba import cuda",
+        """
+FACTOR = 2.0
+@cached_kernel
+def kernel(a, x, y):
+    y[0] = a * x[0] * FACTOR
+""",
+    ),
+    "Numba, its dispatcher": (
+        "from numba import cuda",
+        """
+@cached_kernel
+@cuda.jit(fastmath=True)
+def kernel(a, x, y):
+    y[0] = a * x[0]
+""",
+    ),
+}
+
+
+def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:
+    """What a process with this kernel counted; the driver's events are in `folder/log`."""
+    program = folder / "program.py"
+    first, kernel = KERNELS[kind]
+    program.write_text(PROGRAM.format(first=first, kernel=kernel))
+    (folder / "log").unlink(missing_ok=True)
+    environ = environment(build(), log=folder / "log") | {"NUMBA_KCACHE_DIR": str(folder / "cache"), **settings}
+    counted: dict[str, Any] = json.loads(run(program, env=environ).stdout)
+    return counted
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_warm_first_launch_reads_nothing_and_builds_nothing(tmp_path: Path, kind: str) -> None:
+    """No file of the cache is opened, no compiler library is there, Numba has built no typing or target context: the
+    types come from the arguments, the key from what the kernel is, the code from what the decoration read."""
+    cold = start(tmp_path, kind)
+    assert (cold["compiles"], cold["misses"], cold["hits"]) == (1, 1, 0)
+    own = kind == "Numba, its dispatcher"  # what `cuda.jit` itself builds and loads is not ours
+
+    warm = start(tmp_path, kind)
+
+    by_numba = {"contexts": own, "compilers": ["libnvJitLink"] * own}
+    assert warm == {"opened": 0, "compiles": 0, "hits": 1, "misses": 0, **by_numba}
+    calls = [each["event"] for each in read_log(tmp_path / "log", "load", "get_kernel", "launch", "set_attribute")]
+    assert calls == ["load", "get_kernel", "launch"], "nor is the driver asked for more than a launch needs"
+
+
+@pytest.mark.parametrize("kind", ["CUDA C++", "Numba"])
+def test_first_use_without_hints_opens_one_file(tmp_path: Path, kind: str) -> None:
+    """Where nothing led there, the key does: the entry is the one file that is opened."""
+    start(tmp_path, kind)
+    for manifest in (tmp_path / "cache").glob("v1/manifests/*/*"):
+        if b'"cubin_bytes"' in manifest.read_bytes():
+            manifest.unlink()
+
+    assert start(tmp_path, kind, NUMBA_KCACHE_MODE="readonly")["opened"] == 1
