@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba import cuda
@@ -21,7 +21,10 @@ def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
         kernels: What is compiled for sm_90 instead where there is no device.
     """
     if sys.argv[-1] in ("first", "second"):
-        one_process(sys.argv[-1], launch_and_check, kernels)
+        info = one_process(f"{sys.argv[-1]} process", launch_and_check, kernels)
+        if sys.argv[-1] == "second":
+            assert info.compiles == 0, "the second process must be served from disk"
+            print(numba_kcache.info())
         return
     with tempfile.TemporaryDirectory() as directory:
         for which in ("first", "second"):
@@ -29,8 +32,8 @@ def run(launch_and_check: Callable[[], None], *kernels: Any) -> None:
             subprocess.run([sys.executable, *sys.argv, which], env=environment, check=True)
 
 
-def one_process(which: str, launch_and_check: Callable[[], None], kernels: tuple[Any, ...]) -> None:
-    """Compile or load the kernels; launch them where there is a device."""
+def one_process(who: str, launch_and_check: Callable[[], None], kernels: Sequence[Any]) -> numba_kcache.CacheInfo:
+    """Compile or load the kernels; launch them where there is a device. Returns what this process did."""
     start = time.perf_counter()
     if cuda.is_available():
         launch_and_check()
@@ -41,7 +44,5 @@ def one_process(which: str, launch_and_check: Callable[[], None], kernels: tuple
         what = "no CUDA device: compiled for sm_90, launches skipped"
     seconds = time.perf_counter() - start
     info = numba_kcache.info("process")
-    print(f"{which} process: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})")
-    if which == "second":
-        assert info.compiles == 0, "the second process must be served from disk"
-        numba_kcache.print_info()
+    print(f"{who}: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})", flush=True)
+    return info

@@ -183,6 +183,37 @@ def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys
     assert said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))[0] == 0
 
 
+def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
+    path = tmp_path / "warm_module.py"
+    path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
+    words = (
+        "warm",
+        str(path),
+        "--arch",
+        "sm_80",
+        "--arch",
+        "sm_90",
+        "--workers",
+        "1",
+        "--directory",
+        str(tmp_path / "c"),
+    )
+    first, second = said(capsys, *words), said(capsys, *words)
+
+    assert (first[0], [each["status"] for each in first[1]["results"]]) == (0, ["built"] * 4)
+    assert (second[0], [each["status"] for each in second[1]["results"]]) == (0, ["hit"] * 4)
+    broken = tmp_path / "broken_module.py"
+    broken.write_text(
+        f"SOURCE = {SAXPY!r}\n{MODULE}wrong = cached_kernel('extern \"C\" __global__ void w() {{ no; }}')\n"
+    )
+    code = main(["warm", str(broken), *words[2:]])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "2 failed" in printed
+    assert 'identifier "no" is undefined' in printed
+
+
 @pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
 def test_explain_of_what_is_no_kernel_is_an_error(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It says what is missing."""
@@ -325,7 +356,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in (*VERBS, "doctor"):
+    for verb in (*VERBS, "doctor", "warm"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out
