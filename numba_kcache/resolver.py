@@ -234,7 +234,19 @@ class Resolver:
                 if found is not None:
                     self._emit(EventKind.WAITED, job, found.key, waited_s=turn.waited_s)
                     return found
+            if looks and self.store is not self.local:
+                return self._compile_for_all(job, components)
             return self._compile(job, components)
+
+    def _compile_for_all(self, job: Job, components: Sequence[Component]) -> Resolution:
+        """Compile, unless another node is at it; for whoever has this node's turn."""
+        with self.store.elected(derive(components)) as election:  # type: ignore[union-attr]
+            found = self._look_further([(job, components)], ()) if election.looks else None
+            if found is None:
+                return self._compile(job, components)
+            if election.waited_s > 0:
+                self._emit(EventKind.WAITED, job, found.key, waited_s=election.waited_s)
+            return found
 
     def find(self, job: Job) -> Resolution | None:
         """The stored artifact of exactly this job; None where it has to be built.

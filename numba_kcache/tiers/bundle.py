@@ -77,6 +77,7 @@ class Bundle:
     """
 
     readonly = True
+    is_remote = False
 
     def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: TrustedKeys) -> None:
         self.name, self._read = name, read
@@ -111,6 +112,9 @@ class Bundle:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
+    def ready(self) -> None:
+        """Nothing is needed."""
+
     def close(self) -> None:
         """The file is closed with the last reference to it."""
 
@@ -140,6 +144,7 @@ class BundleTier:
     """A bundle as a tier that is opened when it is first asked. What is wrong with it is said each time it is asked."""
 
     readonly = True
+    is_remote = False
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle
@@ -160,6 +165,9 @@ class BundleTier:
     def put_manifest(self, family: str, data: bytes) -> None:
         """Never."""
         self._opened().put_manifest(family, data)
+
+    def ready(self) -> None:
+        """Nothing is needed."""
 
     def close(self) -> None:
         """Let go of the file."""

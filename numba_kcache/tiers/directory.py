@@ -27,6 +27,8 @@ class DirectoryTier:
         durability: What a put forces to the disk.
     """
 
+    is_remote = False
+
     def __init__(
         self, path: str, *, readonly: bool = True, shared: bool = False, durability: Durability = "data"
     ) -> None:
@@ -50,6 +52,9 @@ class DirectoryTier:
     def put_manifest(self, family: str, data: bytes) -> None:
         """Publish the file of a manifest."""
         self._write(MANIFEST, family, data)
+
+    def ready(self) -> None:
+        """Nothing is needed."""
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -26,6 +26,10 @@ class Tier(Protocol):
     def readonly(self) -> bool:
         """Whether nothing is put there. From such a tier any compiler's code will do, and a lesser target's."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it may be slow or away: what is put there is handed on behind the launch, and it has a breaker."""
+
     def get_entry(self, key: str) -> bytes | None:
         """The file of the entry `key`."""
 
@@ -37,6 +41,9 @@ class Tier(Protocol):
 
     def put_manifest(self, family: str, data: bytes) -> None:
         """Keep the file of a manifest, in place of what is there."""
+
+    def ready(self) -> None:
+        """Do what writing needs and what cannot be done when the process ends: import."""
 
     def close(self) -> None:
         """Let go of connections and files."""

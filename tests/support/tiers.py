@@ -14,8 +14,8 @@ class MemoryTier:
         error: Raised by every operation, where it is set.
     """
 
-    def __init__(self, name: str = "memory", *, readonly: bool = False) -> None:
-        self.name, self.readonly = name, readonly
+    def __init__(self, name: str = "memory", *, readonly: bool = False, is_remote: bool = False) -> None:
+        self.name, self.readonly, self.is_remote = name, readonly, is_remote
         self.entries: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self.asked: list[tuple[str, str]] = []
@@ -44,6 +44,9 @@ class MemoryTier:
     def put_manifest(self, family: str, data: bytes) -> None:
         self._operation("put_manifest", family)
         self.manifests[family] = data
+
+    def ready(self) -> None:
+        """Nothing is needed."""
 
     def close(self) -> None:
         self._operation("close", "")
