@@ -59,7 +59,8 @@ def demo() -> None:
 
 
 def test() -> None:
-    run("-m", "pytest", "-q", *([] if has_gpu() else ["-m", "not gpu"]), *sys.argv[2:])
+    where = [] if has_gpu() else ["-m", "not gpu", "-n", "auto"]  # one process at a time has the device
+    run("-m", "pytest", "-q", *where, *sys.argv[2:])
 
 
 def check() -> None:

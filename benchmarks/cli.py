@@ -32,6 +32,7 @@ VERBS = {
     "list, by cost": ("list", "--sort", "cost"),
     "list, all as JSON": ("list", "--json"),
     "verify": ("verify",),
+    "report": ("report", os.devnull),
 }
 HEADER = {"kind": "cuda", "target": "sm_90a", "compile_time_s": 0.123, "attributes": {}, "entries": [
     ["saxpy", "saxpy", True, [10, 0, 0, 0], [[0, 4, "f4", "float", "a"], [8, 8, "*kf4", "float const*", "x"]]],

@@ -67,7 +67,7 @@ def loaded_here(count: int) -> None:
         kernel[N // 256, 256](2.0, x, y, N)
         return kernel
 
-    per_kernel(load, sources(Case(count, False)), synchronize)
+    per_kernel(load, sources(Case(count - 1, False)), synchronize)
 
 
 def loaded_cupy(count: int) -> None:
@@ -82,7 +82,7 @@ def loaded_cupy(count: int) -> None:
         kernel((N // 256,), (256,), (np.float32(2.0), x, y, np.int32(N)))
         return kernel
 
-    per_kernel(load, sources(Case(count, False)), cupy.cuda.Device().synchronize)
+    per_kernel(load, sources(Case(count - 1, False)), cupy.cuda.Device().synchronize)
 
 
 def loaded_bare(count: int) -> None:
@@ -95,7 +95,7 @@ def loaded_bare(count: int) -> None:
     x, y, synchronize = numba_arrays()
     values = 2.0, x.device_ctypes_pointer.value, y.device_ctypes_pointer.value, N
     passed = values, (c_float, c_void_p, c_void_p, c_int)
-    cubins = {source: cached_kernel(source).cubin() for source in sources(Case(count, False))}
+    cubins = {source: cached_kernel(source).cubin() for source in sources(Case(count - 1, False))}
     names = iter(range(count))
 
     def load(source: str) -> object:
@@ -147,7 +147,7 @@ def distinct(count: int) -> None:
     def run(source: str) -> None:
         cached_kernel(source)[N // 256, 256](2.0, x, y, N)
 
-    texts = sources(Case(count, False))
+    texts = sources(Case(count - 1, False))
     before = resident_bytes()
     rows = list(tenths((lambda text=text: run(text) for text in texts), count, synchronize))
     info = numba_kcache.info("process")
@@ -160,7 +160,7 @@ def compile_slice(count: int, first: int, step: int) -> None:
     from numba_kcache import cached_kernel
 
     numba_kcache.configure(durability="none")
-    for source in sources(Case(count, False))[first::step]:
+    for source in sources(Case(count - 1, False))[first::step]:
         cached_kernel(source).compile()
     say()
 

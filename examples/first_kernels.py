@@ -4,16 +4,10 @@ With a GPU the kernels run and are checked against NumPy. Without one they are c
 launches are skipped, and the script says so. Run it: `python examples/first_kernels.py`.
 """
 
-import os
-import subprocess
-import sys
-import tempfile
-import time
-
 import numpy as np
+import two_processes
 from numba import cuda
 
-import numba_kcache
 from numba_kcache import cached_kernel
 
 
@@ -74,29 +68,5 @@ def launch_and_check() -> None:
     np.testing.assert_allclose(d_out.copy_to_host()[1:-1, 1:-1], 0.2 * wanted, rtol=1e-5)
 
 
-def one_process() -> None:
-    """Compile or load the three kernels; launch them where there is a device."""
-    start = time.perf_counter()
-    if cuda.is_available():
-        launch_and_check()
-        what = "launched and checked against NumPy"
-    else:
-        for kernel in (saxpy, block_sum, blur):
-            kernel.compile(arch="sm_90")
-        what = "no CUDA device: compiled for sm_90, launches skipped"
-    seconds = time.perf_counter() - start
-    info = numba_kcache.info("process")
-    print(f"{sys.argv[-1]} process: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})")
-    if sys.argv[-1] == "second":
-        assert info.compiles == 0, "the second process must be served from disk"
-        numba_kcache.print_info()
-
-
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        one_process()
-    else:
-        with tempfile.TemporaryDirectory() as directory:
-            for name in ("first", "second"):
-                environment = {**os.environ, "NUMBA_KCACHE_DIR": directory}
-                subprocess.run([sys.executable, __file__, name], env=environment, check=True)
+    two_processes.run(launch_and_check, saxpy, block_sum, blur)

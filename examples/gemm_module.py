@@ -5,17 +5,12 @@ what is zero in the semiring). Without one they are compiled for sm_90 and store
 script says so. With --lazy each kernel is linked when it is first used. Run: `python examples/gemm_module.py [--lazy]`.
 """
 
-import os
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 from numba import cuda
 
-import numba_kcache
 from numba_kcache import cached_module
 
 LAZY = "--lazy" in sys.argv
@@ -99,28 +94,13 @@ def check_backward(name):
         np.testing.assert_array_equal(result.copy_to_host(), gradient)
 
 
-def one_process(which):
-    """Compile or load the 31 kernels; launch them where there is a device."""
-    start = time.perf_counter()
-    if cuda.is_available():
-        for name in gemm:
-            check(name)
-        what = "launched and checked against NumPy"
-    else:
-        gemm.compile(arch="sm_90")
-        what = "no CUDA device: compiled for sm_90, launches skipped"
-    seconds = time.perf_counter() - start
-    info = numba_kcache.info("process")
-    print(f"{which} process: {seconds * 1e3:.1f} ms, {info.compiles} compiles, {info.hits} hits ({what})")
-    if which == "second":
-        assert info.compiles == 0, "the second process must be served from disk"
+def launch_and_check():
+    """Run the 31 kernels."""
+    for name in gemm:
+        check(name)
 
 
 if __name__ == "__main__":
-    if sys.argv[-1] in ("first", "second"):
-        one_process(sys.argv[-1])
-    else:
-        with tempfile.TemporaryDirectory() as directory:
-            for which in ("first", "second"):
-                environment = {**os.environ, "NUMBA_KCACHE_DIR": directory}
-                subprocess.run([sys.executable, *sys.argv, which], env=environment, check=True)
+    import two_processes
+
+    two_processes.run(launch_and_check, gemm)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         register_bundle,
         subscribe,
         verify,
+        warm_up,
     )
     from .errors import (
         ArgumentError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         ToolchainMissingError,
         UncacheableError,
     )
+    from .finding import find_kernels
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
     from .model.reason import Reason, ReasonKind
@@ -51,11 +53,12 @@ if TYPE_CHECKING:
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
     from .tiers.bundle import BundleReport
+    from .warming import WarmUpReport
 
 _HOMES = {
     "cache": (
         "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
-        "print_info", "prune", "register_bundle", "subscribe", "verify",
+        "print_info", "prune", "register_bundle", "subscribe", "verify", "warm_up",
     ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
@@ -71,7 +74,9 @@ _HOMES = {
     "observe.explain": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
+    "finding": ("find_kernels",),
     "tiers.bundle": ("BundleReport",),
+    "warming": ("WarmUpReport",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -105,6 +110,7 @@ __all__ = [
     "SettingsError",
     "ToolchainMissingError",
     "UncacheableError",
+    "WarmUpReport",
     "__version__",
     "cached_kernel",
     "cached_module",
@@ -113,6 +119,7 @@ __all__ = [
     "entries",
     "explain",
     "export_bundle",
+    "find_kernels",
     "import_bundle",
     "info",
     "install",
@@ -122,6 +129,7 @@ __all__ = [
     "subscribe",
     "uninstall",
     "verify",
+    "warm_up",
 ]
 
 

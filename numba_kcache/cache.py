@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a hit goes without them
     from .store.tree import Found
     from .tiers.bundle import BundleReport
     from .tiers.tier import Tier
+    from .warming import WarmUpReport
 
 
 class KernelCache:
@@ -228,6 +229,33 @@ class KernelCache:
         """
         return self.resolver.store.verify()
 
+    def warm_up(
+        self, kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True
+    ) -> WarmUpReport:
+        """Compile kernels ahead, each for each target and signature, in parallel, and store them in their caches.
+
+        With explicit targets no GPU, driver or context is needed. Kernels that are stored are not compiled again.
+
+        Args:
+            kernels: A kernel, a module of `cached_module`, a Python module, its dotted name, a file, or a list of
+                these. They go to the caches that they were decorated with, which need not be this one.
+            arch: Targets, as in `cached_kernel`; None for each kernel's own, or the device.
+            workers: Processes that compile; None for as many as there are cores to run on.
+            progress: Say on standard error how far it is: a bar on a terminal, lines elsewhere.
+
+        Returns:
+            What was built, what was there, and how long it took.
+
+        Raises:
+            CompileError: Some kernels could not be compiled; the others were. `.log` has all that was said, `.report`
+                what would have been returned.
+            EntryError, OptionError: There are no such kernels, or targets.
+            SettingsError: The mode of a kernel's cache stores nothing, or `workers` is no number.
+        """
+        from .warming import warm_up
+
+        return warm_up(kernels, arch, workers=workers, progress=progress)
+
     def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
         """Whether a kernel is in the cache and where, and if not, every difference from what is.
 
@@ -277,7 +305,7 @@ class KernelCache:
         if kernels is not None:
             from .finding import kernels_of
 
-            identities = [kernel.identity() for kernel in kernels_of(kernels)]
+            identities = [kernel._identity() for kernel in kernels_of(kernels)]
         return export_bundle(self.resolver, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
 
     def import_bundle(self, path: Any) -> BundleReport:
@@ -358,6 +386,7 @@ doctor = _PROCESS_CACHE.doctor
 verify = _PROCESS_CACHE.verify
 explain = _PROCESS_CACHE.explain
 subscribe = _PROCESS_CACHE.subscribe
+warm_up = _PROCESS_CACHE.warm_up
 export_bundle = _PROCESS_CACHE.export_bundle
 import_bundle = _PROCESS_CACHE.import_bundle
 register_bundle = _PROCESS_CACHE.register_bundle

@@ -1,7 +1,7 @@
 """Which cached kernels a module has.
 
 Promise     Whatever a module, or a class in it, holds under some name is found once. A file is run as it would be by
-            `import`, never as `__main__`.
+            `import`, never as `__main__`, and not again if it was imported already.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from typing import Any
 
 from .errors import EntryError, OptionError
 from .launchable import Launchable
+from .module import CachedModule
+
+Cached = Launchable | CachedModule
+"""What can be compiled ahead."""
 
 
-def find_kernels(module_or_file: Any) -> list[Launchable]:
+def find_kernels(module_or_file: Any) -> list[Cached]:
     """Every cached kernel of a module.
 
     Args:
@@ -29,11 +33,11 @@ def find_kernels(module_or_file: Any) -> list[Launchable]:
         EntryError: There is no such module or file.
     """
     module = load_module(module_or_file)
-    found = {id(kernel): kernel for kernel in _kernels_of(vars(module).values(), module.__name__)}
+    found: dict[int, Cached] = {id(kernel): kernel for kernel in _kernels_of(vars(module).values(), module.__name__)}
     return list(found.values())
 
 
-def kernels_of(given: Any) -> list[Launchable]:
+def kernels_of(given: Any) -> list[Cached]:
     """The kernels that a user means.
 
     Args:
@@ -42,7 +46,7 @@ def kernels_of(given: Any) -> list[Launchable]:
     Raises:
         OptionError, EntryError: It is none of these, or holds no kernel.
     """
-    if isinstance(given, Launchable):
+    if isinstance(given, (Launchable, CachedModule)):
         return [given]
     if isinstance(given, (str, os.PathLike, ModuleType)):
         found = find_kernels(given)
@@ -82,13 +86,13 @@ def load_module(module_or_file: Any) -> ModuleType:
 def _load_file(path: str) -> ModuleType:
     folder, file = os.path.split(path)
     name = file.removesuffix(".py")
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == path:
-        return known
+    for known in list(sys.modules.values()):
+        if isinstance(known, ModuleType) and vars(known).get("__file__") == path and known.__name__ != "__main__":
+            return known
     if not os.path.isfile(path):
         raise EntryError(f"cannot import {path}", "there is no such file")
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or known is not None:
+    if spec is None or spec.loader is None or name in sys.modules:
         raise EntryError(f"cannot import {path}", f"{name} is the name of another module here")
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -101,9 +105,9 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _kernels_of(values: Iterable[Any], module: str) -> Iterator[Launchable]:
+def _kernels_of(values: Iterable[Any], module: str) -> Iterator[Cached]:
     for value in list(values):
-        if isinstance(value, Launchable):
+        if isinstance(value, (Launchable, CachedModule)):
             yield value
         elif isinstance(value, type) and value.__module__ == module:
             yield from _kernels_of(vars(value).values(), module)

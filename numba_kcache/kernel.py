@@ -31,12 +31,12 @@ from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
-from .launchable import Launchable
+from .launchable import Launchable, Sent
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import SOURCE_KINDS, compile_options
 from .model.parameter import Parameter
-from .model.request import ModuleEntries
+from .model.request import ModuleEntries, SourceRequest
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
@@ -46,6 +46,8 @@ from .settings import NVRTC_VARIABLES, variables
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
     from .observe.explain import Explanation
+    from .toolchain.libraries import Toolchain
+    from .toolchain.time_trace import TimeTrace
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
@@ -85,6 +87,7 @@ class CachedKernel(Launchable):
         self._strided = bool(_checked(options, "strided", bool))
         self._cache = _cache_of(options)
         self._launch_options = _launch_options(options, plan.definition.kind)
+        self._label = plan.definition.label
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
         self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
@@ -277,10 +280,30 @@ class CachedKernel(Launchable):
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
-        return source_job(self._plan, self._source(), target, through)
+        job = source_job(self._plan, self._source(), target, through)
+        plan, lazy = self._plan, self._plan.module is not None and self._plan.module.lazy
+        if through is None or job.headers or plan.link or plan.options.lto or lazy:
+            return job
+        return job._replace(build=functools.partial(self._build_through, job, through))
 
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for."""
+    def _build_through(self, job: Job, through: Target, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+        """Build by way of PTX: from that alone, where `compile` has stored it."""
+        stored = None if job.uncacheable else self._resolver().find(self._job(through))
+        if stored is None or not stored.artifact.ptx:
+            return job.build(toolchain, trace)
+        from .toolchain.source_build import link_stored
+
+        definition, options = self._plan.definition, self._plan.options
+        request = SourceRequest(definition.kind, definition.label, "", None, None, job.target, options)
+        return link_stored(request, stored.artifact)
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._job(target)) is not None
+
+    def _to_send(self) -> Any:
+        return Sent(_rebuild, *self._portable())
+
+    def _identity(self) -> tuple[Component, ...]:
         return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
 
     def _at_hand(self) -> Resolution:

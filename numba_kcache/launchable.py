@@ -9,6 +9,7 @@ Not here    What a launch does (kernel, numba_kernel), and how grids and blocks 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .errors import LaunchConfigError
@@ -17,6 +18,7 @@ from .launch.arguments import BindGrid, Launch
 from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
 from .launch.loader import current_device
 from .model.target import Target, read_arch
+from .resolver import Resolver
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
@@ -25,6 +27,20 @@ _Row = tuple[list[bool], Dim3, BindGrid]
 """What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
 
 _NO_ROW: _Row = [False], (0, 0, 0), lambda x, y, z: lambda: None
+
+
+Request = tuple[Target, Any]
+"""A target, and the argument types of a Numba kernel; None for others."""
+
+
+class Sent:
+    """What arrives in another process as `make(*args)`."""
+
+    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
+        self._made = make, args
+
+    def __reduce__(self) -> Any:
+        return self._made
 
 
 class Launchable:
@@ -107,9 +123,34 @@ class Launchable:
         if ntasks < 0:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
 
-    def identity(self) -> tuple[Component, ...]:
+    # -- for those that warm up and ship many
+
+    _label: str
+    """What people call it."""
+
+    def _resolver(self) -> Resolver:
+        """The machinery behind the cache that is in force."""
+        raise NotImplementedError
+
+    def _requests(self, arch: Any) -> list[Request]:
+        """What there is to compile: each target, and each signature where the code depends on it."""
+        return [(target, None) for target in self._targets(arch)]
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        """Whether a request is a hit, which it then counts as.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        raise NotImplementedError
+
+    def _identity(self) -> tuple[Component, ...]:
         """The components that all requests of this kernel share, whatever they are for."""
         raise NotImplementedError
+
+    def _to_send(self) -> Any:
+        """What pickles, and is this kernel in another process, which need not import what defines it."""
+        return self
 
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""

@@ -106,7 +106,7 @@ def built_here() -> dict[str, str]:
     import platform
 
     python = platform.python_implementation() + " " + platform.python_version()
-    return {"on": platform.node(), "system": f"{platform.system()} {platform.release()}", "Python": python}
+    return {"host": platform.node(), "system": f"{platform.system()} {platform.release()}", "python": python}
 
 
 def note(store: DiskStore | MemoryStore, job: Job, components: Sequence[Component], key: str, family: str) -> None:

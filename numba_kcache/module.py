@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from .errors import EntryError, OptionError
 from .jobs import Job, SourcePlan, lazy_job
 from .kernel import CachedKernel, define, plan_of
+from .keys.components import Component
+from .launchable import Request
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target, parse_target
-from .resolver import Resolution
+from .resolver import Resolution, Resolver
 
 if TYPE_CHECKING:
     from .observe.explain import Explanation
@@ -83,6 +85,17 @@ class ModuleKernel(CachedKernel):
         text = self._of._whole._source()
         return lazy_job(self._of._whole._plan, text if isinstance(text, str) else "", artifact, key, self._name)
 
+    def _identity(self) -> tuple[Component, ...]:
+        return self._of._identity()
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        if self._of.lazy and self._resolver().find(self._of._whole._job(target)) is None:
+            return False
+        return super()._is_stored(target, types)
+
+    def _to_send(self) -> Any:
+        return self
+
     def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
         """As of a `CachedKernel`; where the LTO-IR of a lazy module is not in the cache, why that is not."""
         if not self._of.lazy or signature is not None:
@@ -137,6 +150,7 @@ class CachedModule:
         self.lazy = entries.lazy
         self._names = entries.names
         self._whole = _Whole(thing, plan, options)
+        self._label = self._whole._label
         self._kernels: dict[str, ModuleKernel] = {}
         self._unproven: dict[str, ModuleKernel] = {}
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
@@ -271,6 +285,26 @@ class CachedModule:
     def _artifact(self) -> Artifact:
         """The module for the current device, or, where there is none, for its first target."""
         return self._whole._at_hand().artifact
+
+    def _resolver(self) -> Resolver:
+        return self._whole._resolver()
+
+    def _requests(self, arch: Any) -> list[Request]:
+        return self._whole._requests(arch)
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        whole = self._resolver().find(self._whole._job(target))
+        if whole is None or not self.lazy:
+            return whole is not None
+        names = self._names or [each.name for each in whole.artifact.entries]
+        jobs = (self[name]._link_job(whole.artifact, whole.key) for name in names)
+        return all(self._resolver().find(job) is not None for job in jobs)
+
+    def _identity(self) -> tuple[Component, ...]:
+        return self._whole._identity()
+
+    def _to_send(self) -> Any:
+        return self
 
     def __repr__(self) -> str:
         return f"<{'lazy ' if self.lazy else ''}CachedModule {self._whole._plan.definition.label}>"

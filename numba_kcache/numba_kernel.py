@@ -29,16 +29,18 @@ from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
     declare,
+    dump_function,
     fix_signatures,
     has_fixed_signatures,
     is_loaded,
+    load_function,
     make_dispatcher,
     read_signatures,
     specialize,
     types_of,
 )
 from .launch.streams import numba_stream
-from .launchable import BOUND_LIMIT, Launchable
+from .launchable import BOUND_LIMIT, Launchable, Request, Sent
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
@@ -302,6 +304,12 @@ class NumbaKernel(Launchable):
         cache = self._entries()
         for types in self._signatures(signature):
             for target in self._targets(arch):
+                if target.virtual:
+                    raise OptionError(
+                        f"cannot compile {self.__name__} for {target} alone",
+                        "a Numba kernel is linked for a device",
+                        f"name the device: {target.name.replace('compute', 'sm')!r}",
+                    )
                 job = cache.job(types, target)
                 if job.uncacheable:
                     self._resolver().key(job)  # raises, and says why
@@ -315,6 +323,26 @@ class NumbaKernel(Launchable):
         """
         types = self._signatures(signature)[0]
         return self._resolver().key(self._entries().job(types, self._targets(arch)[0]))
+
+    def _requests(self, arch: Any) -> list[Request]:
+        return [(target, types) for types in self._signatures(None) for target in self._targets(arch)]
+
+    def _is_stored(self, target: Target, types: Any) -> bool:
+        return self._resolver().find(self._entries().job(types, target)) is not None
+
+    def _to_send(self) -> Any:
+        owner: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            owner = getattr(owner, name, None)
+        if self.__module__ != "__main__" and (owner is self or owner is self._thing):
+            return self
+        return Sent(_rebuild, dump_function(self._thing), self._options)
+
+    def _identity(self) -> tuple[Component, ...]:
+        job = self._entries().job((), _ANY)
+        if job.uncacheable:
+            self._resolver().key(job)  # raises, and says why
+        return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
 
     def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
         """Whether the kernel is in the cache for one target and signature, and if not, why not. Never compiles.
@@ -330,17 +358,6 @@ class NumbaKernel(Launchable):
         is_auto = arch is None and not self._arch
         choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
         return self._entries().explain(self._signatures(signature)[0], choice)
-
-    def identity(self) -> tuple[Component, ...]:
-        """The components that all requests of this kernel share, whatever they are for.
-
-        Raises:
-            UncacheableError: The kernel cannot be keyed.
-        """
-        job = self._entries().job((), _ANY)
-        if job.uncacheable:
-            self._resolver().key(job)  # raises, and says why
-        return tuple(each for each in job.components if each.name not in OF_ONE_REQUEST)
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module; without a signature a dict of them by signature."""
@@ -439,6 +456,10 @@ class NumbaKernel(Launchable):
         if owner is self:
             return self.__qualname__
         return NumbaKernel, (self._thing, self._options)
+
+
+def _rebuild(function: bytes, options: dict[str, Any]) -> NumbaKernel:
+    return NumbaKernel(load_function(function), options)
 
 
 class _Configured:

@@ -140,9 +140,10 @@ class Resolver:
     def mount(self, tier: Tier) -> None:
         """Ask one more tier where the local store has nothing, before those that are asked already."""
         from .tiers.chain import Chain
+        from .tiers.trust import trust_of
 
         if not isinstance(self.store, Chain):
-            self.store = Chain(self.local, (), self.events.emit)
+            self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
         self.store.mount(tier)
 
     def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:
@@ -234,7 +235,31 @@ class Resolver:
                 if found is not None:
                     self._emit(EventKind.WAITED, job, found.key, waited_s=turn.waited_s)
                     return found
+            if looks and self.store is not self.local:
+                return self._compile_for_all(job, components)
             return self._compile(job, components)
+
+    def _compile_for_all(self, job: Job, components: Sequence[Component]) -> Resolution:
+        """Compile, unless another node is at it; for whoever has this node's turn."""
+        with self.store.elected(derive(components)) as election:  # type: ignore[union-attr]
+            found = self._look_further([(job, components)], ()) if election.looks else None
+            if found is None:
+                return self._compile(job, components)
+            if election.waited_s > 0:
+                self._emit(EventKind.WAITED, job, found.key, waited_s=election.waited_s)
+            return found
+
+    def find(self, job: Job) -> Resolution | None:
+        """The stored artifact of exactly this job; None where it has to be built.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        if job.uncacheable:
+            raise _uncacheable(job, job.uncacheable)
+        found = self._find(job, self.components(job), (), ()) if self.settings.mode in _LOOKING else None
+        evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
+        return None if evicted else found
 
     def store_artifact(
         self, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
@@ -627,6 +652,11 @@ def process_resolver() -> Resolver:
                     _process.mount(make(settings))
                 _process.events.subscribe(process_listeners.tell)
     return _process
+
+
+def configured() -> dict[str, Any]:
+    """What was configured of the process's cache, for a process that works for this one."""
+    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 
 _registered: dict[str, Callable[[Settings], Tier]] = {}

@@ -167,7 +167,8 @@ def _shown_tiers(value: Any) -> str:
     from .model.tier_address import shown_place
 
     if isinstance(value, str):
-        return repr(",".join(shown_place(text) for text in value.split(",")))
+        bare = re.sub(r"://.*@", "://", value, flags=re.DOTALL)  # a password may hold a comma that splits it
+        return repr(",".join(shown_place(text) for text in bare.split(",")))
     if isinstance(value, (list, tuple)):
         return repr([shown_place(each) if isinstance(each, str) else each for each in value])
     return repr(value)
@@ -276,6 +277,11 @@ def variables(names: tuple[str, ...]) -> dict[str, str]:
 
 
 _encoded: dict[tuple[str, ...], frozenset[bytes]] = {}
+
+
+def worker_environment() -> dict[str, str]:
+    """The environment of a process that works for this one, and leaves saying so to it."""
+    return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
 def environment() -> dict[Any, Any]:

@@ -3,7 +3,7 @@
 Promise     What is exported was verified, every payload of it. What is imported is all there or nothing is, and
             what was there under the same key stays.
 Method      An entry belongs to a kernel if it was made of the same components, target, signature and compilers aside:
-            its report holds their digests.
+            its report holds their digests. What was linked from the LTO-IR of an entry goes with it.
 Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, resolver), and which kernels
             a module has (finding).
 """
@@ -11,6 +11,7 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ def export_bundle(
         raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")
     targets = None if arch is None else read_arch(arch)
     wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
-    entries = list(_chosen(resolver, wanted, targets))
+    entries = _chosen(resolver, wanted, targets)
     if not entries:
         raise BundleError(f"cannot write the bundle {path}", "this cache holds no entry that was asked for")
     manifests = dict(_manifests(resolver, {each.key for each in entries}))
@@ -65,29 +66,38 @@ def export_bundle(
 
 def _chosen(
     resolver: Resolver, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
-) -> Iterator[BundledFile]:
-    keys = sorted(each.key for each in resolver.local.entries())
-    for key in keys:
-        data = resolver.local.get_encoded(key)
+) -> list[BundledFile]:
+    chosen: dict[str, BundledFile] = {}
+    linked: list[tuple[str, BundledFile]] = []
+    for key in sorted(each.key for each in resolver.local.entries()):
+        data = resolver.local.get_encoded(key) or b""
         try:
-            entry = decode_entry(data or b"", key)
+            entry = decode_entry(data, key)
             check_payloads(entry)
             artifact = artifact_from_header(entry.header, entry.payloads)
         except ValueError:
             continue  # damaged, or gone meanwhile: verify() says so
-        if (targets is None or artifact.target in targets) and _is_wanted(entry, wanted):
-            names = tuple(each.name for each in artifact.entries)
-            yield BundledFile(key, len(data or b""), sha256(data or b"").hexdigest(), artifact.target.name, names)
+        if targets is not None and artifact.target not in targets:
+            continue
+        names = tuple(each.name for each in artifact.entries)
+        file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, names)
+        made_of = _made_of(entry)
+        if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
+            chosen[key] = file
+        elif "module" in made_of:
+            linked.append((str(made_of["module"][1]), file))
+    return [*chosen.values(), *(file for module, file in linked if module in chosen)]
 
 
-def _is_wanted(entry: StoredEntry, wanted: Sequence[dict[str, str]] | None) -> bool:
-    if wanted is None:
-        return True
+def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
+    """Digest, and value where it is small, of each component that an entry was made of."""
+    made_of: defaultdict[str, tuple[str, Any]] = defaultdict(lambda: ("", None))
     try:
-        made_of = {name: digest for name, digest, _ in json.loads(entry.payloads["report"])["components"]}
+        records = json.loads(entry.payloads["report"])["components"]
+        made_of.update({name: (digest, value) for name, digest, value in records})
     except (KeyError, ValueError, TypeError):
-        return False
-    return any(all(made_of.get(name) == digest for name, digest in one.items()) for one in wanted)
+        pass  # a report of another version: it belongs to no kernel that is asked for
+    return made_of
 
 
 def _manifests(resolver: Resolver, keys: set[str]) -> Iterator[tuple[str, bytes]]:

@@ -48,12 +48,12 @@ def scanned_headers(survey: Survey, unread: frozenset[Place] = frozenset()) -> s
         return place not in unread
 
     read = survey.walk(may_be_read)
-    if unread and (_lacks_any(survey, read) or not survey.surveyed() <= read | unread):
-        return scanned_headers(survey)
     is_new, unlisted = survey.run_macros()
     while is_new:
         read = survey.walk(may_be_read)
         is_new, unlisted = survey.run_macros()
+    if unread and (_lacks_any(survey, read) or not survey.surveyed() <= read | unread):
+        return scanned_headers(survey)
     unlisted &= read
     return Uncapturable(Doubt.COMPUTED, survey.headers[min(unlisted)].path) if unlisted else read
 

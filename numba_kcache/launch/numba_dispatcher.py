@@ -22,6 +22,20 @@ DECORATOR_OPTIONS = (
 """Options of `cuda.jit` for a kernel."""
 
 
+def dump_function(function: Any) -> bytes:
+    """A function or dispatcher by value, for a process that works for this one and cannot import it."""
+    from numba.cuda.serialize import dumps
+
+    return bytes(dumps(function))
+
+
+def load_function(data: bytes) -> Any:
+    """What `dump_function` of the process that this one works for was given."""
+    from numba.cuda.serialize import loads
+
+    return loads(data)
+
+
 def is_loaded() -> bool:
     """Whether the program has imported `numba.cuda`: before that, there is nothing of Numba's to look at."""
     return "numba.cuda" in sys.modules

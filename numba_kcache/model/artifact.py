@@ -113,11 +113,16 @@ class Artifact(NamedTuple):
                 return each
         wanted = "".join(name.split())
         named = [each for each in self.entries if "".join(each.name.split()) == wanted]
-        named = named or [each for each in self.entries if each.name.partition("<")[0].split("::")[-1] == wanted]
+        named = named or [each for each in self.entries if _bare(each.name) == wanted]
         if len(named) == 1:
             return named[0]
         there_are = ", ".join(each.name for each in named or self.entries)
         raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", "write one of these")
+
+
+def _bare(name: str) -> str:
+    """Without namespace, template arguments, and the types that tell overloads apart."""
+    return name.partition("<")[0].partition("(")[0].split("::")[-1]
 
 
 def artifact_header(artifact: Artifact) -> dict[str, Any]:

@@ -13,9 +13,21 @@ from typing import NamedTuple
 BUNDLE_SUFFIX = ".kcache"
 """What the file of a bundle is called."""
 
-SCHEMES: tuple[str, ...] = ()
+SCHEMES: tuple[str, ...] = ("redis", "rediss")
 """URLs that can be opened."""
 
+_SECONDS = r"(?=.*[1-9])\d{1,5}(?:\.\d{1,3})?"
+_OPTIONS = {
+    "readonly": "|0|1",
+    "unsigned": "|0|1",
+    "ttl": r"[1-9]\d{0,8}",
+    "timeout": _SECONDS,
+    "wait": _SECONDS,
+    "prefix": r"[\w.:-]{1,100}",
+}
+"""What may stand behind the `?` of a server's URL, and what it may be."""
+
+_HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/|\Z)"
 _RESOURCE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[^:]+\Z"
 
 
@@ -56,11 +68,15 @@ def parse_tier(text: str) -> TierAddress:
     if not place:
         raise ValueError("a tier is empty")
     if is_url:
+        if "@" in query or shown_place(place).endswith("..."):
+            raise ValueError(
+                "a URL's host cannot be read; in user and password write %2C %2F %3A %3F %40 for , / : ? @"
+            )
         if scheme not in SCHEMES:
             raise ValueError(f"{scheme}:// is not among the tiers that are known: {', '.join(SCHEMES) or 'none'}")
-        return TierAddress(scheme, place, options)
-    if options.get("readonly", "1") not in ("0", "1") or options.keys() - {"readonly"}:
-        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, and nothing else")
+        return TierAddress(scheme, place, _checked(shown_place(place), options))
+    if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
+        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, unsigned=1, and nothing else")
     if re.match(_RESOURCE, place):
         kind = "resource"
     else:
@@ -70,11 +86,22 @@ def parse_tier(text: str) -> TierAddress:
     return TierAddress(kind, place, options)
 
 
+def _checked(shown: str, options: dict[str, str]) -> dict[str, str]:
+    """The options of a server.
+
+    Raises:
+        ValueError: One is not known, or not what it may be; the message shows none, for it may hold a secret.
+    """
+    for name, value in options.items():
+        if not re.fullmatch(_OPTIONS.get(name, "(?!)"), value):
+            raise ValueError(f"{shown} takes {', '.join(_OPTIONS)} behind the ?, and one is not that or not so")
+    return {name: value or "1" for name, value in options.items()}
+
+
 def shown_place(place: str) -> str:
-    """A path as it is; a URL without user, password and query."""
+    """A path as it is; a URL without user, password and query, and without all that could be part of them."""
     scheme, is_url, rest = place.partition("://")
     if not is_url:
         return place
-    rest = rest.partition("?")[0]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    rest = rest.rpartition("@")[2].partition("?")[0]
+    return f"{scheme}://{rest if re.match(_HOST, rest) else '...'}"

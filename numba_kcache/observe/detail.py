@@ -26,6 +26,7 @@ class EntryDetail(NamedTuple):
         hits: Times it was served, in all processes.
         created_s: When it was compiled, in seconds since the epoch; 0 where it does not say.
         built: Where it was compiled: host, system, versions.
+        kernel: What the user's code calls it, `"package.module.saxpy"`; "" where it does not say.
         components: What is in its key: name, digest, and the value where it is small and no secret.
     """
 
@@ -36,6 +37,7 @@ class EntryDetail(NamedTuple):
     hits: int
     created_s: float = 0.0
     built: Mapping[str, str] = {}
+    kernel: str = ""
     components: tuple[tuple[str, str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,6 +45,7 @@ class EntryDetail(NamedTuple):
         artifact = self.artifact
         return {
             "key": self.key,
+            "kernel": self.kernel,
             "kind": artifact.kind,
             "target": artifact.target.name,
             "size_bytes": self.size_bytes,
@@ -63,11 +66,12 @@ class EntryDetail(NamedTuple):
         created = f", {_time(self.created_s)}" if self.created_s else ""
         rows = [
             ("key", self.key),
+            *((("kernel", self.kernel),) if self.kernel else ()),
             ("kind", artifact.kind),
             ("target", artifact.target.name),
             ("size", f"{bytes_text(self.size_bytes)} ({sizes})"),
             ("compiled", f"in {seconds_text(artifact.compile_time_s)}{created}"),
-            ("built", ", ".join(f"{name} {text}" for name, text in self.built.items()) or "it does not say where"),
+            ("built", _where(self.built)),
             ("last used", _time(self.used_s)),
             ("hits", str(self.hits)),
         ]
@@ -99,16 +103,21 @@ def detail(
     try:
         kept = json.loads(report)
         components = tuple((str(name), str(digest), value) for name, digest, value in kept["components"])
-        created_s, built = float(kept["created_s"]), kept.get("built", {})
+        created_s, built, kernel = float(kept["created_s"]), kept.get("built", {}), str(kept.get("kernel", ""))
         where = {str(name): str(text) for name, text in built.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        components, created_s, where = (), 0.0, {}
-    return EntryDetail(key, artifact, size_bytes, used_s, hits, created_s, where, components)
+        components, created_s, where, kernel = (), 0.0, {}, ""
+    return EntryDetail(key, artifact, size_bytes, used_s, hits, created_s, where, kernel, components)
 
 
 def plain(text: str) -> str:
     """`text` on one line without what a terminal would act on."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _where(built: Mapping[str, str]) -> str:
+    machine = ", ".join(built[name] for name in ("system", "python") if name in built)
+    return " ".join(filter(None, (built.get("host", ""), f"({machine})" if machine else ""))) or "it does not say where"
 
 
 def _sizes(artifact: Artifact) -> dict[str, int]:

@@ -165,6 +165,11 @@ def bytes_text(size_bytes: int) -> str:
     raise AssertionError("unreachable")
 
 
+def entries_text(number: int) -> str:
+    """A number of entries: `1 entry`, `12 entries`."""
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration as people read it: `85 us`, `2.1 ms`, `8.5 s`, `3 min 10 s`."""
     if seconds < 1e-3:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Literal
 
 from .entry import DamagedEntry, Header, decode_head, head_bytes
@@ -45,12 +46,7 @@ def listed(files: Iterable[Found], *, by: Order, limit: int | None, hits: Mappin
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
     }[by]
-    found: list[EntryInfo] = []
-    for each in _heads(sorted(files, key=first), hits):
-        if limit is not None and len(found) >= limit:
-            break
-        found.append(each)
-    return found
+    return list(islice(_heads(sorted(files, key=first), hits), limit))
 
 
 def ordered(entries: Iterable[EntryInfo], by: Order, limit: int | None) -> list[EntryInfo]:

@@ -6,7 +6,7 @@ import functools
 import os
 from typing import Any
 
-from ..errors import OptionError
+from ..errors import OptionError, SettingsError
 from ..model.tier_address import TierAddress, parse_tier
 from ..settings import Settings
 from .bundle import Bundle, BundleTier, open_bundle, open_resource, open_traversable
@@ -23,12 +23,33 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 def _open(address: TierAddress, settings: Settings) -> Tier:
     if address.kind in ("bundle", "resource"):
         return BundleTier(address.place, functools.partial(open_any, address.place, settings))
+    if address.kind in ("redis", "rediss"):
+        return _open_redis(address)
     return DirectoryTier(
         address.place,
         readonly=address.readonly is not False,
         shared=settings.shared,
         durability=settings.durability,
+        is_vouched=address.options.get("unsigned") == "1",
     )
+
+
+def _open_redis(address: TierAddress) -> Tier:
+    from .redis import PREFIX, TIMEOUT_S, WAIT_S, RedisTier
+
+    options = address.options
+    try:
+        return RedisTier(
+            address.place,
+            readonly=bool(address.readonly),
+            ttl_s=int(options["ttl"]) if "ttl" in options else None,
+            timeout_s=float(options.get("timeout", TIMEOUT_S)),
+            wait_s=float(options.get("wait", WAIT_S)),
+            prefix=options.get("prefix", PREFIX),
+            is_vouched=options.get("unsigned") == "1",
+        )
+    except ValueError as error:
+        raise SettingsError(f"cannot use the tier {address.shown}", str(error)) from None
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:

@@ -27,7 +27,7 @@ from .diagnostics import summary
 from .entries import choose_kernel, describe_kernel, kernels_in, no_choice
 from .nvjitlink import link
 from .nvrtc import NvrtcResult
-from .prototype import PROBE, kernel_name, probe_expression, read_variable, variable_name
+from .prototype import PROBE, kernel_name, overload_name, probe_expression, read_variable, variable_name
 from .source_build import check_target, extras_of, link_flags, linked, made_before, refused, run_once
 from .time_trace import TimeTrace
 
@@ -179,7 +179,11 @@ def _chosen(
     if not module.names:
         if not cubin.kernels:
             raise no_choice(request, cubin, None, False)
-        return {kernel_name(each.symbol): each for each in cubin.kernels}
+        names = [kernel_name(each.symbol) for each in cubin.kernels]
+        return {
+            name if names.count(name) == 1 else overload_name(each.symbol): each
+            for name, each in zip(names, cubin.kernels, strict=True)
+        }
     try:
         return {name: choose_kernel(request._replace(name=name), cubin, name, lowered) for name in module.names}
     except EntryError as error:

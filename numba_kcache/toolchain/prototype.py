@@ -79,6 +79,12 @@ def kernel_name(symbol: str) -> str:
     return _spelling(name) if name is not None else symbol
 
 
+def overload_name(symbol: str) -> str:
+    """The name of a kernel with the types of its parameters, where its name alone is another's too: `ns::f(int)`."""
+    types = _argument_types(symbol)
+    return symbol if types is None else f"{kernel_name(symbol)}({', '.join(map(_spelling, types))})"
+
+
 def variable_name(symbol: str) -> str:
     """How the source calls the variable with this symbol; the symbol itself where it cannot be called (a local)."""
     if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):

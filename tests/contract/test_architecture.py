@@ -22,7 +22,7 @@ RANKS = {
     "jobs": 5, "numba_jobs": 5, "closures": 5, "misses": 5, "ahead": 5, "resolver": 5,
     "launchable": 6, "kernel": 6, "rehearsal": 6, "module": 6,
     "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
-    "finding": 6, "shipping": 6, "doctor": 6,
+    "finding": 6, "shipping": 6, "warming": 6, "worker": 6, "doctor": 6,
     "cache": 7,
     "cli": 8, "__init__": 8, "__main__": 8,
 }  # fmt: skip
@@ -33,7 +33,8 @@ SAME_SUBJECT = {
     ("misses", "jobs"), ("misses", "closures"), ("closures", "jobs"),
     ("kernel", "rehearsal"), ("__main__", "cli"), ("cli", "__init__"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
-    ("kernel", "launchable"), ("finding", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
+    ("kernel", "launchable"), ("finding", "launchable"), ("finding", "module"), ("warming", "finding"),
+    ("warming", "worker"), ("module", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
     ("module", "kernel"), ("module", "jobs"), ("module", "resolver"),
 }  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
+import pty
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.finding import find_kernels
@@ -146,7 +151,7 @@ def test_show_tells_what_is_known_of_an_entry(filled: Path, capsys: pytest.Captu
     assert [each["c_type"] for each in kernel["parameters"]] == ["float", "float const*", "float*", "int"]
     assert kernel["registers"] > 0
     assert {"source", "target", "compilers"} <= {each["name"] for each in shown["components"]}
-    assert shown["built"]["on"]
+    assert shown["built"]["host"]
     assert shown["created_s"] > 0
 
 
@@ -181,6 +186,37 @@ def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys
     for kernel in find_kernels(path):
         kernel.compile()
     assert said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))[0] == 0
+
+
+def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
+    path = tmp_path / "warm_module.py"
+    path.write_text(f"SOURCE = {SAXPY!r}\n{MODULE}")
+    words = (
+        "warm",
+        str(path),
+        "--arch",
+        "sm_80",
+        "--arch",
+        "sm_90",
+        "--workers",
+        "1",
+        "--directory",
+        str(tmp_path / "c"),
+    )
+    first, second = said(capsys, *words), said(capsys, *words)
+
+    assert (first[0], [each["status"] for each in first[1]["results"]]) == (0, ["built"] * 4)
+    assert (second[0], [each["status"] for each in second[1]["results"]]) == (0, ["hit"] * 4)
+    broken = tmp_path / "broken_module.py"
+    broken.write_text(
+        f"SOURCE = {SAXPY!r}\n{MODULE}wrong = cached_kernel('extern \"C\" __global__ void w() {{ no; }}')\n"
+    )
+    code = main(["warm", str(broken), *words[2:]])
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "2 failed" in printed
+    assert 'identifier "no" is undefined' in printed
 
 
 @pytest.mark.parametrize("what", ["numba_kcache:nothing", "no_such_module:k", "numba_kcache:errors"])
@@ -323,9 +359,43 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
+    """And is as wide as the terminal there; in a pipe it is plain lines."""
+    reader, writer = pty.openpty()
+    environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
+    subprocess.run(
+        [sys.executable, "-m", "numba_kcache", "list", "--directory", str(filled)],
+        env={**environment, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"},
+        stdout=writer,
+        check=True,
+    )
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while part := os.read(reader, 4096):
+            shown += part
+    os.close(reader)
+
+    assert b"\x1b[1m" in shown
+    assert key_of_saxpy(filled)[:12].encode() in shown
+    assert "\x1b" not in run(filled, "list").stdout
+
+
+def test_program_s_name_leads_to_the_command_line() -> None:
+    """What pip installs as `numba-kcache`, and `python -m numba_kcache`."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module, _, name = scripts["numba-kcache"].partition(":")
+
+    assert getattr(importlib.import_module(module), name) is main
+    done = run(
+        Path("/nowhere"), "--version", code="import runpy; runpy.run_module('numba_kcache', run_name='__main__')"
+    )
+    assert done.stdout == f"numba-kcache {numba_kcache.__version__}\n"
+
+
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in (*VERBS, "doctor"):
+    for verb in (*VERBS, "doctor", "warm"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from numba_kcache import cached_kernel
+from typing import Any
+
+from numba_kcache import cached_kernel, cached_module
 from tests.support.compiling import SAXPY
 
 
@@ -26,3 +28,12 @@ class Model:
     def saxpy() -> str:  # type: ignore[misc]
         """A class attribute."""
         return SAXPY
+
+
+@cached_kernel(signature="void(float32[::1], float32[::1])")
+def numba_add(x: Any, y: Any) -> None:
+    """x += y, of one element."""
+    x[0] += y[0]
+
+
+many = cached_module('extern "C" __global__ void one() {}\nextern "C" __global__ void two() {}')

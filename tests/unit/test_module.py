@@ -84,6 +84,25 @@ def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy
         found["gemm"]
 
 
+@each_way
+def test_overloads_and_namespaces_are_told_apart(cache: KernelCache, lazy: bool) -> None:
+    """Kernels of one name go by the types of their parameters too; a bare name that means several is none."""
+    source = """
+__global__ void f(int x) {}
+__global__ void f(float *x) {}
+namespace q { __global__ void f(double x) {} __global__ void g(short x) {} }"""
+    found = module(cache, source, lazy=lazy)
+
+    assert {name: found[name].params[0].c_type for name in found} == {
+        "f(int)": "int", "f(float*)": "float*", "q::f": "double", "q::g": "short",
+    }  # fmt: skip
+    assert found.g is found["q::g"]
+    assert found["f(float *)"] is found["f(float*)"] is found["f(float*)"]
+    with pytest.raises(EntryError, match=r"there are f\(int\), f\(float\*\), q::f"):
+        found["f"]
+    assert module(cache, source, names=["q::f"], lazy=lazy).f.params[0].c_type == "double"
+
+
 def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
     """With all that these have; the same object each time it is asked for."""
     kernel = module(cache).axpy_float

@@ -1,0 +1,101 @@
+"""What is handed on to a server goes there behind the launch: a queue, a thread, an end within a bound.
+
+Promise     `add` never waits. Works are done one after the other, in order. What is waiting is bounded in number and in
+            bytes; what does not fit is refused. At the end of the process what waits is given `FLUSH_S` seconds.
+Method      A daemon thread that is there while there is work. A forked child begins with an empty queue: the parent
+            does its own.
+Not here    What a work's failure means: a work does not raise (tiers.chain).
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from ..store.system import after_fork
+
+MOST_WAITING = 1024
+MOST_BYTES = 256 << 20
+FLUSH_S = 5.0
+
+
+class WriteBehind:
+    """One queue.
+
+    Args:
+        most: Works that may wait.
+        most_bytes: Bytes that they may hold together.
+    """
+
+    def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._reset()
+        _all.add(self)
+
+    def _reset(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
+        self._bytes = 0
+        self._is_working = False
+
+    def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
+        """Have `work` done; whether there was room for it.
+
+        Args:
+            work: Does not raise.
+            size_bytes: Bytes that it holds.
+        """
+        with self._changed:
+            if len(self._waiting) >= self._most or self._bytes + size_bytes > self._most_bytes:
+                return False
+            self._waiting.append((size_bytes, work))
+            self._bytes += size_bytes
+            if not self._is_working:
+                try:
+                    threading.Thread(target=self._work, name="numba_kcache-tiers", daemon=True).start()
+                except RuntimeError:  # no more threads, or the interpreter ends
+                    self._waiting.pop()
+                    self._bytes -= size_bytes
+                    return False
+                self._is_working = True
+        return True
+
+    def flush(self, wait_s: float = FLUSH_S) -> bool:
+        """Wait until nothing waits any more, or for `wait_s`; whether nothing does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_working, wait_s)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._is_working = False
+                    self._changed.notify_all()
+                    return
+                size_bytes, work = self._waiting[0]
+            work()
+            with self._changed:
+                self._waiting.popleft()
+                self._bytes -= size_bytes
+
+
+_all: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
+
+
+def _flush_all() -> None:
+    deadline = time.monotonic() + FLUSH_S
+    for each in list(_all):
+        each.flush(max(0.0, deadline - time.monotonic()))
+
+
+def _after_fork() -> None:
+    for each in list(_all):
+        each._reset()
+
+
+atexit.register(_flush_all)
+after_fork(_after_fork)

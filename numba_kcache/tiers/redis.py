@@ -1,0 +1,226 @@
+"""A Redis or Valkey server as a tier.
+
+Promise     An operation ends within `timeout_s`, counted from its start for what a launch waits for; no answer above
+            the limit is taken into memory. Nothing that is raised or shown holds user or password. A token that was
+            claimed is renewed and released by its owner alone.
+Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE makes the
+            server itself cut what is too long. Launches wait for tiers.resp; what is off their path goes through
+            redis-py, whose import costs more than all that a warm launch may.
+Not here    When to ask, what to believe, and whose turn it is (tiers.chain, tiers.breaker, tiers.lease).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ..errors import ToolchainMissingError
+from ..model.tier_address import shown_place
+from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from .resp import Connection, RedisError, server_of
+
+Result = TypeVar("Result")
+
+TIMEOUT_S = 1.0
+WAIT_S = 60.0
+PREFIX = "numba_kcache"
+LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
+"""Of one string in a server that was not told otherwise."""
+
+_IDLE = 4
+_KINDS = {ENTRY: "entry", MANIFEST: "manifest"}
+_RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
+_RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
+
+
+class RedisTier:
+    """A server.
+
+    Args:
+        url: `redis://` or, with TLS, `rediss://`; may hold user and password.
+        readonly: Whether nothing is put there.
+        ttl_s: Seconds after which the server forgets what was put; None: when it likes.
+        timeout_s: Longest wait for one operation.
+        wait_s: Longest wait for a kernel that another node builds.
+        prefix: What its keys begin with.
+        limit_bytes: Of an entry or manifest.
+        is_vouched: Whether it is believed without signatures.
+
+    Raises:
+        ValueError: It is no such URL; the message holds no secret.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        readonly: bool = False,
+        ttl_s: int | None = None,
+        timeout_s: float = TIMEOUT_S,
+        wait_s: float = WAIT_S,
+        prefix: str = PREFIX,
+        limit_bytes: int = LIMIT_BYTES,
+        is_vouched: bool = False,
+    ) -> None:
+        self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
+        self.is_vouched = is_vouched
+        self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
+        self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
+        self._idle: list[Connection] = []
+        self._client: Any = None
+        self._pid = os.getpid()
+
+    def get_entry(self, key: str) -> bytes | None:
+        """The file of the entry `key`."""
+        return self._get(self._name("entry", key))
+
+    def get_manifest(self, family: str) -> bytes | None:
+        """The file of the manifest `family`."""
+        return self._get(self._name("manifest", family))
+
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """The signature of an entry or manifest."""
+        return self._get(self._name(f"{_KINDS[kind]}.signature", key))
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        """Keep the file of an entry."""
+        self._put(self._name("entry", key), data)
+
+    def put_manifest(self, family: str, data: bytes) -> None:
+        """Keep the file of a manifest."""
+        self._put(self._name("manifest", family), data)
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Keep the signature of an entry or manifest."""
+        self._put(self._name(f"{_KINDS[kind]}.signature", key), record)
+
+    def keys(self, kind: int) -> Iterator[str]:
+        """The keys of all entries or manifests, in no order."""
+        start = self._name(_KINDS[kind], "")
+        asked = _escaped(start) + "*"
+        found = self._told(lambda client: list(client.scan_iter(match=asked, count=1000)))
+        return (name[len(start) :].decode("latin-1") for name in found)
+
+    # -- whose turn it is: what stands under a name is a token, or what became of the one that had it -------------
+
+    def claim(self, name: str, token: str, lease_s: float) -> str:
+        """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
+        lease = self._name("lease", name).encode()
+        self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s))
+        return (self._ask(b"GET", lease) or b"").decode("latin-1")
+
+    def renew(self, name: str, token: str, lease_s: float) -> bool:
+        """Have `token` stand for another `lease_s`; whether it stood."""
+        return bool(self._told(lambda client: client.eval(_RENEW, 1, self._name("lease", name), token, _ms(lease_s))))
+
+    def release(self, name: str, token: str, outcome: str, kept_s: float) -> bool:
+        """Put `outcome` in place of `token`, for `kept_s`; whether it stood."""
+        arguments = self._name("lease", name), token, outcome, _ms(kept_s)
+        return bool(self._told(lambda client: client.eval(_RELEASE, 1, *arguments)))
+
+    def ready(self) -> None:
+        """Import redis-py, which cannot be done any more when the process ends."""
+        _redis()
+
+    def close(self) -> None:
+        """Hang up."""
+        while self._idle:
+            self._idle.pop().close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def _get(self, name: str) -> bytes | None:
+        if self._pid != os.getpid():  # a child must not read its parent's answers
+            self._idle, self._pid = [], os.getpid()
+        data = self._ask(b"GETRANGE", name.encode(), b"0", b"%d" % self._limit_bytes)
+        if data and len(data) > self._limit_bytes:
+            raise RedisError(f"{name} is above the limit of {self._limit_bytes} bytes")
+        return data or None
+
+    def _ask(self, *words: bytes) -> bytes | None:
+        limit = self._limit_bytes + 1
+        try:
+            connection, is_new = self._idle.pop(), False
+        except IndexError:
+            connection, is_new = Connection(self._server, self._timeout_s, limit), True
+        try:
+            answer = connection.ask(*words)
+        except ConnectionError:
+            if is_new:
+                raise
+            connection = Connection(self._server, self._timeout_s, limit)  # restarted, or it had hung up on an idle one
+            answer = connection.ask(*words)
+        if len(self._idle) < _IDLE:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    # -- everything else ---------------------------------------------------------------------------------------------
+
+    def _put(self, name: str, data: bytes) -> None:
+        if len(data) > self._limit_bytes:
+            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
+        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
+
+    def _told(self, work: Callable[[Any], Result]) -> Result:
+        """What redis-py did; its errors as those that the readers raise."""
+        redis = _redis()
+        try:
+            if self._client is None:
+                self._client = self._connected()
+            return work(self._client)
+        except (redis.ConnectionError, redis.TimeoutError) as error:  # a refused password is among the former
+            raise ConnectionError(_without_address(error)) from None
+        except redis.RedisError as error:
+            raise RedisError(_without_address(error)) from None
+
+    def _connected(self) -> Any:
+        redis = _redis()
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        server = self._server
+        return redis.Redis(
+            host=server.host,
+            port=server.port,
+            db=server.database,
+            username=server.user or None,
+            password=server.password or None,
+            ssl=server.is_encrypted,
+            socket_timeout=self._timeout_s,
+            socket_connect_timeout=self._timeout_s,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def _name(self, kind: str, key: str) -> str:
+        return f"{self._prefix}:{kind}:{require_key(key) if key else ''}"
+
+
+def _redis() -> Any:
+    try:
+        import redis
+    except ImportError as error:
+        raise ToolchainMissingError(
+            "cannot write to a Redis server", str(error), "install numba-kcache[redis], which brings redis-py"
+        ) from None
+    return redis
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _escaped(pattern: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in pattern)
+
+
+def _without_address(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,175 @@
+"""Ask a Redis server for bytes, within a time and a size: the half of its protocol that a launch waits for.
+
+Promise     An `ask` ends within its time however slowly the server answers, and takes no more memory than its limit
+            whatever length the server claims. After any failure the connection is closed, so that no answer is taken
+            for that of another question. What is raised names no user and no password.
+Method      One question, one answer, over a socket whose timeout is what is left of the time.
+Not here    Everything that nobody waits for, and servers' ways beyond this, which redis-py knows (tiers.redis).
+Ground      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
+            of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
+            a whole: its timeout begins anew with every packet.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+_REPLY_BYTES = 1 << 16
+_LINE_BYTES = 1 << 10
+
+
+class RedisError(ValueError):
+    """The server answered that it could not."""
+
+
+class Server(NamedTuple):
+    """Where a server is and who asks.
+
+    Args:
+        host: Name or address.
+        port: Of the server.
+        database: Its number.
+        user: "" for the server's default.
+        password: "" for none.
+        is_encrypted: Whether TLS is spoken, with the system's certificates.
+    """
+
+    host: str
+    port: int
+    database: int
+    user: str
+    password: str
+    is_encrypted: bool
+
+
+def server_of(url: str) -> Server:
+    """The server of a `redis://` or `rediss://` URL.
+
+    Raises:
+        ValueError: It is none; the message holds no secret.
+    """
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port or 6379, parts.hostname
+        database = int(parts.path.strip("/") or 0)
+    except ValueError:
+        raise ValueError("it must be redis://user:password@host:port/database") from None
+    if not host:
+        raise ValueError("it names no host")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return Server(host, port, database, user, password, parts.scheme == "rediss")
+
+
+class Connection:
+    """One connection.
+
+    Args:
+        server: Where to.
+        timeout_s: Seconds that one question may take, connecting included.
+        limit_bytes: Of an answer.
+
+    Raises:
+        OSError: It cannot be had: not reached in time, or not let in.
+    """
+
+    def __init__(self, server: Server, timeout_s: float, limit_bytes: int) -> None:
+        self._timeout_s, self._limit_bytes = timeout_s, limit_bytes
+        self._deadline = time.monotonic() + timeout_s
+        self._buffer = bytearray()
+        self._socket = socket.create_connection((server.host, server.port), timeout_s)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if server.is_encrypted:
+                import ssl
+
+                self._socket.settimeout(self._left())
+                context = ssl.create_default_context()
+                self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
+            self._enter(server)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self, server: Server) -> None:
+        greeting: list[tuple[bytes, ...]] = []
+        if server.password:
+            named = (server.user.encode(),) if server.user else ()
+            greeting.append((b"AUTH", *named, server.password.encode()))
+        if server.database:
+            greeting.append((b"SELECT", b"%d" % server.database))
+        for words in greeting:
+            try:
+                self._exchange(words)
+            except RedisError as error:
+                raise PermissionError(str(error)) from None
+
+    def ask(self, *words: bytes) -> bytes | None:
+        """The answer to one command whose answer is a string or nothing.
+
+        Raises:
+            RedisError: The server could not, or said what this cannot be the answer to.
+            OSError: It did not answer in time, or in full.
+        """
+        self._deadline = time.monotonic() + self._timeout_s
+        try:
+            return self._exchange(words)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _exchange(self, words: tuple[bytes, ...]) -> bytes | None:
+        self._socket.settimeout(self._left())
+        self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words))
+        kind, line = self._line()
+        if kind == b"-":
+            if line.startswith((b"NOAUTH", b"WRONGPASS", b"NOPERM", b"LOADING", b"MASTERDOWN")):
+                raise PermissionError(line.decode("latin-1"))
+            raise RedisError(line.decode("latin-1"))
+        if kind == b"+":
+            return line
+        if kind != b"$" or not line.removeprefix(b"-").isdigit():
+            raise ConnectionError("what answers does not speak the protocol of Redis")
+        size = int(line)
+        if size < 0:
+            return None
+        if size > self._limit_bytes:
+            raise RedisError(f"an answer of {size} bytes is above the limit of {self._limit_bytes}")
+        return self._bytes(size)
+
+    def _line(self) -> tuple[bytes, bytes]:
+        while (end := self._buffer.find(b"\r\n")) < 0:
+            if len(self._buffer) > _LINE_BYTES:
+                raise ConnectionError("what answers does not speak the protocol of Redis")
+            self._receive(_REPLY_BYTES)
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line[:1], line[1:]
+
+    def _bytes(self, size: int) -> bytes:
+        while len(self._buffer) < size + 2:
+            self._receive(max(_REPLY_BYTES, min(size + 2 - len(self._buffer), 1 << 20)))
+        if self._buffer[size:] != b"\r\n":
+            raise ConnectionError("the answer has another length than it says")
+        answer = bytes(memoryview(self._buffer)[:size])
+        self._buffer = bytearray()
+        return answer
+
+    def _receive(self, most: int) -> None:
+        self._socket.settimeout(self._left())
+        data = self._socket.recv(most)
+        if not data:
+            raise ConnectionResetError("the server hung up in the middle of its answer")
+        self._buffer += data
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+        return left

@@ -1,0 +1,59 @@
+"""The reference has every event and every verb, and the documents have no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import EventKind, KernelCache, cached_kernel
+from numba_kcache.model.event import Event
+from tests.support.cli_page import section, verbs
+from tests.support.compiling import EMPTY
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def events_of_the_page() -> dict[str, set[str]]:
+    """The fields of each kind of event, by the table of the page."""
+    page = (REFERENCE / "events.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    return {row[0].strip(" `"): set(re.findall(r"`(\w+)`", row[2])) for row in rows}
+
+
+def test_every_kind_of_event_is_documented() -> None:
+    """No more and no less."""
+    assert set(events_of_the_page()) == {str(kind) for kind in EventKind}
+
+
+def test_events_carry_only_documented_fields(tmp_path: Path) -> None:
+    """A compile, a hit and a failure: what a listener gets is what the page says."""
+    heard: list[Event] = []
+    for source in (EMPTY, EMPTY, "nonsense"):
+        cache = KernelCache(tmp_path, durability="none")
+        cache.subscribe(heard.append)
+        try:
+            cached_kernel(source, name="k", arch="sm_90", cache=cache).compile()
+        except Exception:
+            assert source == "nonsense"
+    told = events_of_the_page()
+
+    assert {each.kind for each in heard} >= {"miss", "hit", "compile_begin", "compile_end", "compile_failed", "stored"}
+    for each in heard:
+        assert set(each.fields) <= told[each.kind], each
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_verb_is_documented_as_its_help_says(verb: str) -> None:
+    """Description and arguments, word for word; `python -m tests.support.cli_page` prints what the page shall have."""
+    page = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+
+    assert section(verb, verbs()[verb]) in page
+
+
+def test_page_has_no_other_verb() -> None:
+    """A verb that went leaves no section."""
+    page = (REFERENCE / "cli.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"(?m)^## (.+)$", page) == list(verbs())

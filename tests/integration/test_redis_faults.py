@@ -1,0 +1,206 @@
+"""A Redis server behind a network that fails: each fault is a miss, an event and a count, and costs one timeout."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.store.entry import StoredEntry, encode_entry
+from numba_kcache.tiers.breaker import PERIOD_S, Breaker
+from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.redis import RedisTier
+from tests.support.redis_server import FaultProxy, RedisServer, fault_proxy, free_port, needs_redis, redis_server
+from tests.support.stores import Clock, Events, entry_of, file_of, key_of, open_store
+
+pytestmark = needs_redis
+
+TIMEOUT_S = 0.25
+WAIT_S = 30.0
+LARGE = StoredEntry(key_of(1), {}, {"cubin": random.Random(1).randbytes(300_000)})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as running:
+        tier = RedisTier(running.url)
+        tier.put_entry(key_of(1), encode_entry(LARGE))
+        tier.put_entry(key_of(2), encode_entry(entry_of(2)))
+        yield running
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[FaultProxy]:
+    with fault_proxy(server.port) as running:
+        yield running
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+def node(directory: Path, url: str, events: Events) -> Chain:
+    return Chain(open_store(directory), [RedisTier(url, timeout_s=TIMEOUT_S)], events)
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit of what is in the middle."""
+    at = len(data) // 2
+    return data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
+
+
+class Cut:
+    """Passes the first bytes of an answer and hangs up."""
+
+    def __init__(self, after_bytes: int) -> None:
+        self._left = after_bytes
+
+    def __call__(self, data: bytes) -> bytes | None:
+        if self._left <= 0:
+            return None
+        passed, self._left = data[: self._left], self._left - len(data)
+        return passed
+
+
+def test_proxy_without_a_fault_is_the_server(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
+    """Or the tests below would show nothing."""
+    assert node(tmp_path, proxy.url, events).get(key_of(1)) == LARGE
+    assert events.of(EventKind.TROUBLE) == []
+
+
+@pytest.mark.parametrize("fault", ["cut", "corrupt", "garbage", "endless", "lies"])
+def test_answer_that_is_not_whole_is_a_miss(proxy: FaultProxy, tmp_path: Path, events: Events, fault: str) -> None:
+    """Cut in the middle, a bit flipped, another protocol, an endless line, a length beyond all limits."""
+    proxy.fault = {
+        "cut": Cut(100_000),
+        "corrupt": flipped,
+        "garbage": lambda data: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        "endless": lambda data: b"$1" * 100_000,
+        "lies": lambda data: b"$99999999999999\r\n" + data,
+    }[fault]
+    chain = node(tmp_path, proxy.url, events)
+    start = time.monotonic()
+
+    assert chain.get(key_of(1)) is None
+    assert time.monotonic() - start < WAIT_S / 3
+    assert [event.kind for event in events.of(EventKind.TROUBLE)] == [EventKind.TROUBLE]
+    assert not file_of(chain.local, key_of(1)).exists()
+    report = chain.reports()[0]
+    assert (report.hits, report.misses, report.errors) == (0, 1, 1)
+
+
+def test_answer_in_drops_ends_within_the_timeout(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
+    """The time is the whole operation's and begins anew with no packet: 300 KB in single bytes would take long."""
+    proxy.pieces_s = TIMEOUT_S / 20
+    chain = node(tmp_path, proxy.url, events)
+    start = time.monotonic()
+
+    assert chain.get(key_of(1)) is None
+    assert time.monotonic() - start < WAIT_S / 3
+    assert "no answer within" in str(events[-1].fields["error"]) or "timed out" in str(events[-1].fields["error"])
+
+
+def test_black_hole_costs_a_node_one_timeout(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
+    """20 kernels, put and got, by 8 processes of one node: the server is tried once, told once, counted once."""
+    proxy.is_silent = True
+    for _ in range(8):
+        chain = node(tmp_path, proxy.url, events)  # as another process of the node has it
+        for number in range(20):
+            assert chain.get(key_of(100 + number)) is None
+            assert chain.put(entry_of(200 + number))
+            with chain.elected(key_of(number)) as election:
+                assert not election.looks
+        assert chain.flush(WAIT_S)
+
+    assert proxy.connections == 1
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+
+def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> None:
+    """No server there."""
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    for _ in range(3):
+        chain = node(tmp_path, url, events)
+        assert chain.get(key_of(1)) is chain.get(key_of(2)) is None
+
+    assert len(events.of(EventKind.TROUBLE)) == 1
+    assert "127.0.0.1" in str(events[-1].fields["where"])
+
+
+def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None:
+    """A typing error in the host."""
+    chain = node(tmp_path, "redis://no-such-host.invalid/0", events)
+
+    assert chain.get(key_of(1)) is None
+    assert len(events.of(EventKind.TROUBLE)) == 1
+
+
+def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None:
+    """One process of the node asks; the others when it had an answer."""
+    clock, path = Clock(), str(tmp_path / "tiers" / "a.down")
+    first, second = Breaker(path, clock=clock), Breaker(path, clock=clock)
+    assert first.allows()
+    assert second.allows()
+    first.failed()
+    assert not first.allows()
+    assert not second.allows()
+    clock.now_s += PERIOD_S + 1
+
+    assert second.allows()
+    assert not first.allows()
+    second.answered()
+    assert not os.path.exists(path)
+    assert Breaker(path, clock=clock).allows()
+    clock.now_s += PERIOD_S + 1
+    assert first.allows()
+
+
+def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
+    """Of eight processes one asks in each period."""
+    clock, path = Clock(), str(tmp_path / "a.down")
+    node = [Breaker(path, clock=clock) for _ in range(8)]
+    node[0].failed()
+    asked = []
+    for _ in range(4):
+        clock.now_s += PERIOD_S + 1
+        asked.append([each.allows() for each in node])
+        node[asked[-1].index(True)].failed()
+
+    assert [each.count(True) for each in asked] == [1, 1, 1, 1]
+
+
+def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -> None:
+    """A failure of the future is none."""
+    clock, path = Clock(), str(tmp_path / "a.down")
+    Breaker(path, clock=clock).failed()
+    clock.now_s -= 10 * PERIOD_S
+
+    assert Breaker(path, clock=clock).allows()
+
+
+def test_without_a_directory_each_process_has_its_own(tmp_path: Path) -> None:
+    """Nothing is written by a cache that writes nothing."""
+    clock = Clock()
+    breaker = Breaker(None, clock=clock)
+    breaker.failed()
+
+    assert not breaker.allows()
+    clock.now_s += PERIOD_S + 1
+    assert breaker.allows()
+
+
+def test_errors_of_the_server_do_not_open_the_breaker(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
+    """It is there and answers: the next question may have a better answer."""
+    proxy.fault = lambda data: b"-ERR unknown command\r\n"
+    chain = node(tmp_path, proxy.url, events)
+    assert chain.get(key_of(1)) is None
+    proxy.fault = lambda data: data
+
+    assert chain.get(key_of(1)) == LARGE
+    assert chain.reports()[0].errors == 1

@@ -1,0 +1,279 @@
+"""A real Redis server behind the local store: what moves, how much, how long, and what is never shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import KernelCache, SettingsError, cached_kernel
+from numba_kcache.model.event import EventKind
+from numba_kcache.settings import read_settings
+from numba_kcache.store.entry import MANIFEST, encode_entry
+from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.opening import open_tiers
+from numba_kcache.tiers.redis import RedisTier
+from numba_kcache.tiers.resp import RedisError
+from tests.support.compiling import EMPTY, in_python
+from tests.support.redis_server import RedisServer, needs_redis, redis_server
+from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+
+pytestmark = needs_redis
+
+VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: RedisServer) -> RedisServer:
+    """The server, empty."""
+    running.told("FLUSHALL")
+    return running
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+def chain(directory: Path, tier: RedisTier, events: Events) -> Chain:
+    return Chain(open_store(directory), [tier], events)
+
+
+def test_what_is_put_is_what_is_got(server: RedisServer) -> None:
+    """Entries and manifests, byte for byte, small and beyond one read; None for what is not there."""
+    tier = RedisTier(server.url)
+    large = encode_entry(entry_of(1, 3_000_000))
+    tier.put_entry(key_of(1), large)
+    tier.put_manifest(key_of(1), b"manifest")
+
+    assert tier.get_entry(key_of(1)) == large
+    assert tier.get_manifest(key_of(1)) == b"manifest"
+    assert tier.get_entry(key_of(2)) is tier.get_manifest(key_of(2)) is None
+    assert list(tier.keys(MANIFEST)) == [key_of(1)]
+
+
+def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, tmp_path: Path, events: Events) -> None:
+    """Handed on behind the put, found by an empty directory, kept there byte for byte."""
+    first, second = (chain(tmp_path / name, RedisTier(server.url), events) for name in ("a", "b"))
+    assert first.put(entry_of(1))
+    assert first.add_variant(key_of(9), VARIANT)
+    assert first.flush(WAIT_S)
+
+    assert second.get(key_of(1)) == entry_of(1)
+    assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert file_of(second.local, key_of(1)).read_bytes() == encode_entry(entry_of(1))
+    assert events.of(EventKind.TROUBLE) == []
+    report = first.reports()[0]
+    assert (report.errors, report.is_reachable) == (0, True)
+    assert report.bytes_written > len(encode_entry(entry_of(1)))
+
+
+def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
+    """Even where it holds what a pattern would."""
+    RedisTier(server.url, prefix="a*").put_entry(key_of(1), b"a")
+    RedisTier(server.url, prefix="ab").put_entry(key_of(2), b"b")
+
+    assert list(RedisTier(server.url, prefix="a*").keys(1)) == [key_of(1)]
+    assert RedisTier(server.url, prefix="ab").get_entry(key_of(1)) is None
+
+
+def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events: Events) -> None:
+    """Nor does a token appear there."""
+    node = chain(tmp_path, RedisTier(server.url, readonly=True), events)
+    node.put(entry_of(1))
+    node.add_variant(key_of(9), VARIANT)
+    node.flush(WAIT_S)
+
+    assert server.keys() == []
+
+
+def test_ttl_is_the_server_s(server: RedisServer) -> None:
+    """What was put with one goes by itself; without one it stays."""
+    RedisTier(server.url, ttl_s=1000).put_entry(key_of(1), b"x")
+    RedisTier(server.url).put_entry(key_of(2), b"x")
+    names = server.keys()
+    lives = {name: server.told("TTL", name) for name in names}
+
+    assert [0 < lives[name] <= 1000 for name in lives if key_of(1) in name] == [True]
+    assert [lives[name] for name in lives if key_of(2) in name] == [-1]
+
+
+def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
+    """Neither put nor taken; one byte above the limit travels, however much there is."""
+    server.told("SET", f"numba_kcache:1:entry:{key_of(1)}", b"x" * 1_000_000)
+    before = server.told("INFO", "stats")
+    tier = RedisTier(server.url, limit_bytes=1000)
+    with pytest.raises(RedisError, match="above the limit of 1000"):
+        tier.get_entry(key_of(1))
+    with pytest.raises(ValueError, match="1001 bytes are above"):
+        tier.put_entry(key_of(2), bytes(1001))
+    after = server.told("INFO", "stats")
+
+    assert after["total_net_output_bytes"] - before["total_net_output_bytes"] < 100_000  # type: ignore[index]
+    tier.put_entry(key_of(2), bytes(1000))
+    assert tier.get_entry(key_of(2)) == bytes(1000)
+
+
+def test_child_has_connections_of_its_own(server: RedisServer) -> None:
+    """A process forked from one that has asked takes no answer of its parent's."""
+    import os
+
+    tier = RedisTier(server.url)
+    tier.put_entry(key_of(1), b"x")
+    assert tier.get_entry(key_of(1)) == b"x"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if all(tier.get_entry(key_of(n)) == (b"x" if n == 1 else None) for n in range(50)) else 1)
+    found = [tier.get_entry(key_of(n)) for n in range(50)]
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert found == [b"x" if n == 1 else None for n in range(50)]
+
+
+def test_restarted_server_is_asked_again(server: RedisServer) -> None:
+    """The idle connection is gone; the answer comes over a new one."""
+    tier = RedisTier(server.url)
+    tier.get_entry(key_of(1))
+    server.kill()
+    server.start()
+
+    assert tier.get_entry(key_of(1)) is None
+    tier.put_entry(key_of(1), b"x")
+    server.kill()
+    server.start()
+    tier.put_entry(key_of(1), b"y")
+    assert tier.get_entry(key_of(1)) == b"y"
+
+
+def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, tmp_path: Path, events: Events) -> None:
+    """OOM: told and counted; what is there is served, and no breaker opens."""
+    RedisTier(server.url).put_entry(key_of(1), encode_entry(entry_of(1)))
+    server.told("CONFIG", "SET", "maxmemory", "1")
+    node = chain(tmp_path, RedisTier(server.url), events)
+    try:
+        assert node.put(entry_of(2))
+        assert node.flush(WAIT_S)
+        assert node.get(key_of(1)) == entry_of(1)
+    finally:
+        server.told("CONFIG", "SET", "maxmemory", "0")
+
+    assert ["maxmemory" in str(event.fields["error"]) for event in events.of(EventKind.TROUBLE)] == [True]
+    assert node.reports()[0].errors == 1
+
+
+def test_kernel_compiled_on_one_node_is_a_hit_on_another(server: RedisServer, tmp_path: Path) -> None:
+    """Through the settings; the first process hands it on at its end at the latest."""
+    code = """
+import sys
+from numba_kcache import cached_kernel, info
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+found = info("process")
+print(found.compiles, found.hits, found.errors)
+"""
+    said = [
+        in_python(code, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / node), NUMBA_KCACHE_TIERS=f"{server.url}?ttl=500")
+        for node in ("a", "b")
+    ]
+
+    assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
+
+
+def test_four_cold_processes_of_four_nodes_compile_once(server: RedisServer, tmp_path: Path) -> None:
+    """The resolver's own turn, with NVRTC: one compiles, three are hits."""
+    code = """
+import sys
+from numba_kcache import cached_kernel, info
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+found = info("process")
+print(found.compiles, found.hits, found.misses, found.errors)
+"""
+
+    def node(number: int) -> str:
+        directory = str(tmp_path / str(number))
+        return in_python(code, EMPTY, NUMBA_KCACHE_DIR=directory, NUMBA_KCACHE_TIERS=server.url).strip()
+
+    with ThreadPoolExecutor(4) as pool:
+        said = sorted(pool.map(node, range(4)))
+
+    assert said == ["0 1 0 0"] * 3 + ["1 0 1 0"]
+
+
+def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
+    """A warm first launch does not pay for its import."""
+    cached_kernel(EMPTY, cache=KernelCache(tmp_path / "a", tiers=server.url)).compile("sm_90")
+    assert _flushed(tmp_path, server)
+    code = """
+import sys
+from numba_kcache import cached_kernel, info
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+print(info("process").compiles, "redis" in sys.modules, "ssl" in sys.modules)
+"""
+    said = in_python(code, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / "b"), NUMBA_KCACHE_TIERS=server.url)
+
+    assert said.strip() == "0 False False"
+
+
+def _flushed(directory: Path, server: RedisServer) -> bool:
+    from numba_kcache.tiers import behind
+
+    return all(each.flush(WAIT_S) for each in list(behind._all)) and bool(server.keys())
+
+
+@pytest.mark.parametrize("password", ["codswallop", "a:b/c@d?e,f%g"])
+def test_password_opens_and_is_never_shown(tmp_path: Path, events: Events, password: str) -> None:
+    """The right one is let in; with a wrong one, told and counted without it, nothing else happens."""
+    from urllib.parse import quote
+
+    with redis_server(tmp_path / "redis", "--requirepass", password) as server:
+        urls = [f"redis://:{quote(each, safe='')}@127.0.0.1:{server.port}/2" for each in (password, password + "x")]
+        right, wrong = (
+            Chain(open_store(tmp_path / name), open_tiers(read_settings({"tiers": [url]}, {})), events)
+            for name, url in zip(("a", "b"), urls, strict=True)
+        )
+        right.put(entry_of(1))
+        assert right.flush(WAIT_S)
+        assert right.tiers[0].get(key_of(1)) == entry_of(1)
+        assert events.of(EventKind.TROUBLE) == []
+
+        assert wrong.get(key_of(1)) is None
+        wrong.put(entry_of(2))
+        assert wrong.flush(WAIT_S)
+        assert wrong.get(key_of(3)) is None
+
+    assert [event.kind for event in events.of(EventKind.TROUBLE)] == [EventKind.TROUBLE]
+    shown = f"{events} {right.reports()} {wrong.reports()}"
+    assert password not in shown
+    assert quote(password, safe="") not in shown
+    assert "WRONGPASS" in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://u:codswallop@h:port",
+        "redis://u:cods?wallop@h",
+        "redis://u:codswallop",
+        "redis://u:cods/wallop@h/x",
+        "redis://u:codswallop@h/0?codswallop=1",
+        "redis://u:codswallop@h/0?ttl=codswallop",
+        "redis://u:cods,wallop@h/0",
+        "redis://u:cods,wallop@h/0?readonly=2",
+        "rediss://u:codswallop@",
+    ],
+)
+def test_refused_url_shows_no_secret(url: str) -> None:
+    """Whatever is wrong with it."""
+    with pytest.raises(SettingsError) as raised:
+        open_tiers(read_settings({"tiers": url}, {}))
+
+    assert "cods" not in str(raised.value)
+    assert "wallop" not in str(raised.value)

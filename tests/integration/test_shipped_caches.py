@@ -1,0 +1,174 @@
+"""A cache warmed for five targets on a machine without a GPU serves whatever device there is, wherever it is moved."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.model.target import Target
+from tests.support.compiling import in_python
+from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.stores import in_child
+
+pytestmark = needs_fake_driver
+
+TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+
+EMPTY = 'extern "C" __global__ void empty() {}'
+
+PROGRAM = f"""
+from numba_kcache import cached_kernel
+
+@cached_kernel(include_dirs=["include"])
+def scale() -> str:
+    return '#include "factor.h"\\nextern "C" __global__ void scale(float *x) {{ *x *= FACTOR; }}'
+
+@cached_kernel
+def empty() -> str:
+    return {EMPTY!r}
+"""
+
+LAUNCH = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import numba_kcache
+if sys.argv[2:]:
+    print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
+import program
+from numba_kcache.resolver import process_resolver
+if {toolkit!r} == "other":
+    from numba_kcache.toolchain.libraries import Toolchain
+    found = Toolchain.library
+    def library(self, name):
+        here = found(self, name)
+        return here and here._replace(build=here.build + "-another patch")
+    Toolchain.library = library
+elif {toolkit!r} == "none":
+    from numba_kcache.toolchain.libraries import Toolchain
+    Toolchain.library = lambda self, name: None
+program.empty[1, 1]()
+program.scale._loaded()
+info = numba_kcache.info("process")
+print(json.dumps([info.compiles, info.hits, info.misses]))
+"""
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with its kernels and their cache, and the bundle of it."""
+    folder = tmp_path_factory.mktemp("warmed")
+    project = folder / "project"
+    (project / "include").mkdir(parents=True)
+    (project / "include" / "factor.h").write_text("#define FACTOR 3.0f\n")
+    (project / "program.py").write_text(PROGRAM)
+    code = """
+import sys, numba_kcache
+print(len(numba_kcache.warm_up(sys.argv[1], sys.argv[3:], workers=2, progress=False).built))
+numba_kcache.export_bundle(sys.argv[2])
+"""
+    built = in_python(
+        code, str(project / "program.py"), str(folder / "all.kcache"), *TARGETS, NUMBA_KCACHE_DIR=str(folder / "cache")
+    )
+    assert built.strip() == "10"
+    return folder
+
+
+def launched(project: Path, toolkit: str, *bundle: str, device: int = 90, **settings: str) -> tuple[int, int, int]:
+    """Compiles, hits and misses of a process that launches both kernels on the fake driver's device."""
+    around = {**environment(build(), devices=(device,)), **settings}
+    said = in_python(LAUNCH.format(toolkit=toolkit), str(project), *bundle, **around)
+    compiles, hits, misses = json.loads(said)
+    return compiles, hits, misses
+
+
+@pytest.mark.parametrize("toolkit", ["same", "other", "none"])
+@pytest.mark.parametrize("way", ["moved directory", "bundle", "frozen bundle", "imported", "image layer"])
+def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str, toolkit: str) -> None:
+    """Another path of cache and checkout, another patch of NVRTC or none: zero compiles, counted."""
+    project = shutil.copytree(warmed / "project", tmp_path / "elsewhere" / "checkout")
+    bundle = str(shutil.copy(warmed / "all.kcache", tmp_path / "moved.kcache"))
+    given: list[str] = []
+    settings = {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}
+    if way == "moved directory":
+        shutil.copytree(warmed / "cache", tmp_path / "new")
+        settings["NUMBA_KCACHE_TOOLCHAIN"] = "any"
+    elif way == "imported":
+        KernelCache(tmp_path / "new").import_bundle(bundle)
+        settings["NUMBA_KCACHE_TOOLCHAIN"] = "any"
+    elif way == "image layer":
+        shutil.copytree(warmed / "cache", tmp_path / "image")
+        settings["NUMBA_KCACHE_TIERS"] = str(tmp_path / "image")
+    else:
+        given.append(bundle)
+    if way == "frozen bundle":
+        settings["NUMBA_KCACHE_MODE"] = "frozen"
+
+    assert launched(project, toolkit, *given, **settings) == (0, 2, 0)
+
+
+def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> None:
+    """It serves what was compiled of these files, and nothing else."""
+    project = shutil.copytree(warmed / "project", tmp_path / "checkout")
+    (project / "include" / "factor.h").write_text("#define FACTOR 4.0f\n")
+
+    found = launched(project, "same", str(warmed / "all.kcache"), NUMBA_KCACHE_DIR=str(tmp_path / "new"))
+    assert found == (1, 1, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user: not root")
+@pytest.mark.parametrize("way", ["bundle", "image layer"])
+def test_bundle_and_image_layer_serve_another_user(warmed: Path, tmp_path: Path, way: str) -> None:
+    """Root made them, somebody else runs: a bundle and root's directory are as good as one's own."""
+    for path in (warmed, *warmed.rglob("*"), *warmed.parents[:-2], *tmp_path.parents[:-2], tmp_path):
+        path.chmod(path.stat().st_mode & ~0o022 | (0o555 if path.is_dir() else 0o444))
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+
+    def empty() -> str:
+        return EMPTY
+
+    def use(directory: Path) -> None:
+        cache = KernelCache(directory, tiers=[warmed / "cache"] if way == "image layer" else None)
+        if way == "bundle":
+            cache.register_bundle(warmed / "all.kcache")
+        kernel = cached_kernel(empty, cache=cache)
+        assert kernel._resolve_for_device(Target(9, 0)).source == "tier"
+        assert len(list(cache.entries())) == 1
+
+    def as_other() -> None:
+        os.setgid(65534)
+        os.setuid(65534)
+        use(home / "cache")
+
+    use(tmp_path / "mine")  # and all is imported: the interpreter may be root's alone
+    assert in_child(as_other) == 0
+
+
+@pytest.mark.parametrize("device", [75, 80, 86, 89, 90, 100, 103, 120, 121])
+def test_every_device_of_these_majors_is_served(warmed: Path, tmp_path: Path, device: int) -> None:
+    """By its own code, or that of a lower minor."""
+    found = launched(
+        warmed / "project", "none", str(warmed / "all.kcache"), device=device, NUMBA_KCACHE_DIR=str(tmp_path)
+    )
+
+    assert found == (0, 2, 0)
+
+
+def test_warm_up_again_finds_everything(warmed: Path, tmp_path: Path) -> None:
+    """In the moved cache, for the moved project: nothing is compiled twice."""
+    project = shutil.copytree(warmed / "project", tmp_path / "checkout")
+    code = f"""
+import sys, numba_kcache
+report = numba_kcache.warm_up(sys.argv[1], {TARGETS!r}, progress=False)
+print(len(report.hit), len(report.built), report.workers)
+"""
+    shutil.copytree(warmed / "cache", tmp_path / "new")
+    said = in_python(code, str(project / "program.py"), NUMBA_KCACHE_DIR=str(tmp_path / "new"))
+
+    assert said.split() == ["10", "0", "0"]

@@ -1,0 +1,121 @@
+"""A listing reads heads alone, in any order, and passes over what is no entry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache.store import listing
+from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store.memory import MemoryStore
+from tests.support.stores import DIGEST_BYTES, file_of, key_of, open_store, small_entry
+
+HITS = {key_of(2)[:16]: 7, key_of(0)[:16]: 3}
+
+
+def fill(store: Any) -> None:
+    for number, (size, seconds) in enumerate([(300, 2.0), (100, 3.0), (200, 1.0)]):
+        header = {"compile_time_s": seconds, "target": "sm_90", "entries": [[f"k{number}", "s"]]}
+        store.put(StoredEntry(key_of(number), header, {"cubin": bytes(size), "ptx": b"p" * 90}))
+
+
+def numbers(store: Any, by: Any, limit: int | None = None) -> list[int]:
+    keys = [key_of(number) for number in range(3)]
+    return [keys.index(each.key) for each in store.listing(by, limit, HITS)]
+
+
+@pytest.mark.parametrize(
+    ("by", "order"), [("size", [0, 2, 1]), ("cost", [1, 0, 2]), ("hits", [2, 0, 1]), ("age", [1, 2, 0])]
+)
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+def test_entries_come_in_the_order_that_was_asked_for(tmp_path: Path, by: Any, order: list[int], kind: str) -> None:
+    """Largest, costliest, most served, last used first; a limit takes the first."""
+    now = iter(range(1_700_000_000, 1_800_000_000))
+    store: Any = open_store(tmp_path) if kind == "disk" else MemoryStore(clock=lambda: float(next(now)))
+    fill(store)
+    if kind == "memory":
+        store.get(key_of(2))
+        store.get(key_of(1))
+    else:
+        for number, used in enumerate([100, 300, 200]):
+            os.utime(file_of(store, key_of(number)), (used, used))
+
+    assert numbers(store, by) == order
+    assert numbers(store, by, 2) == order[:2]
+
+
+def test_listing_says_what_a_whole_reading_says(tmp_path: Path) -> None:
+    """The same values as `entries()`, which reads and verifies everything; hits on top."""
+    store = open_store(tmp_path)
+    fill(store)
+    whole = {each.key: each for each in store.entries()}
+    listed = {each.key: each for each in store.listing("age", None, HITS)}
+
+    assert {key: each._replace(hits=0) for key, each in listed.items()} == whole
+    assert listed[key_of(2)].hits == 7
+
+
+def test_listing_reads_no_further_than_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordered by size, one entry of three is opened for a limit of one; a damaged payload is not its concern."""
+    store = open_store(tmp_path)
+    fill(store)
+    for number in range(3):
+        path = file_of(store, key_of(number))
+        path.write_bytes(path.read_bytes()[:-DIGEST_BYTES])
+    opened: list[str] = []
+    real = listing._read_head
+    monkeypatch.setattr(listing, "_read_head", lambda path, key: (opened.append(path), real(path, key))[1])
+
+    assert numbers(store, "size", 1) == [0]
+    assert len(opened) == 1
+
+
+def test_header_beyond_the_first_read_is_read_in_full(tmp_path: Path) -> None:
+    """A module of hundreds of kernels has a long header."""
+    store = open_store(tmp_path)
+    names = [[f"kernel{number}" * 5, "s"] for number in range(2000)]
+    store.put(StoredEntry(key_of(1), {"entries": names}, {"cubin": b"c"}))
+    (found,) = store.listing("age", None, {})
+
+    assert len(found.kernels) == 2000
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "other key", "rubbish", "manifest", "link", "fifo"])
+def test_what_is_no_entry_is_passed_over_and_left(tmp_path: Path, damage: str) -> None:
+    """`verify` says what is wrong with it; a listing changes nothing and waits for nobody."""
+    store = open_store(tmp_path)
+    store.put(small_entry(1))
+    store.put(small_entry(2))
+    path = file_of(store, key_of(1))
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "link":
+        path.symlink_to(file_of(store, key_of(2)))
+    elif damage == "fifo":
+        os.mkfifo(path)
+    else:
+        other = file_of(store, key_of(2)).read_bytes()
+        own = {"cut": data[:70], "empty": b"", "rubbish": b"x" * 500, "other key": other,
+               "manifest": data[:10] + b"\2" + data[11:]}  # fmt: skip
+        path.write_bytes(own[damage])
+
+    assert [each.key for each in store.listing("age", None, {})] == [key_of(2)]
+    assert os.path.lexists(path)
+
+
+def test_looking_at_an_entry_is_no_use(tmp_path: Path) -> None:
+    """`peek` and `listing` leave the time of last use; `peek` leaves damage where it is."""
+    store = open_store(tmp_path)
+    store.put(small_entry(1))
+    path = file_of(store, key_of(1))
+    os.utime(path, (100, 100))
+
+    assert store.peek(key_of(1)) == small_entry(1)
+    assert store.listing("age", None, {})[0].used_s == path.stat().st_mtime == 100
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.peek(key_of(1)) is None
+    assert path.exists()
+    assert store.peek(key_of(5)) is None

@@ -1,0 +1,406 @@
+"""Warm-up: many kernels ahead, in processes; what fails is told at the end, and nothing is left behind."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import (
+    CompileError,
+    EntryError,
+    KernelCache,
+    OptionError,
+    SettingsError,
+    cached_kernel,
+    cached_module,
+    find_kernels,
+    warm_up,
+    warming,
+)
+from numba_kcache.model.event import Event, EventKind
+from tests.support import kernels
+from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
+from tests.support.doomed import Doomed
+
+BAD = 'extern "C" __global__ void bad() { nope; }'
+TWO = 'extern "C" __global__ void one() {}\nextern "C" __global__ void two() {}'
+
+
+@pytest.fixture
+def in_workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled in this process."""
+    monkeypatch.setattr(warming, "_build_here", lambda wanted, done: done(wanted, "here", 0.0))
+
+
+def statuses(report: Any) -> list[tuple[str, str]]:
+    return sorted((each.target, each.status) for each in report.results)
+
+
+def keys_of(cache: Any) -> set[str]:
+    return {each.key for each in cache.entries()}
+
+
+# -- what is compiled -------------------------------------------------------------------------------------------
+
+
+def test_each_kernel_is_built_for_each_target_and_then_a_hit(in_workers_alone: None) -> None:
+    """Stored under the keys that this process asks for; events, counts and the report say so."""
+    chosen, events = [cached_kernel(SAXPY), cached_kernel(EMPTY)], list[Event]()
+    end = numba_kcache.subscribe(events.append)
+    report = warm_up(chosen, ["sm_80", "sm_90"], workers=2, progress=False)
+    end()
+
+    assert statuses(report) == [("sm_80", "built")] * 2 + [("sm_90", "built")] * 2
+    assert report.workers == 2
+    assert keys_of(numba_kcache) == {kernel.key(arch) for kernel in chosen for arch in ("sm_80", "sm_90")}
+    assert sum(event.kind is EventKind.COMPILE_END for event in events) == numba_kcache.info().compiles == 4
+    again = warm_up(chosen, ["sm_80", "sm_90"], progress=False)
+    assert (len(again.hit), again.workers) == (4, 0)
+    assert str(report).startswith("4 built, 0 hit, 0 failed in ")
+
+
+def test_request_that_is_named_twice_is_built_once(in_workers_alone: None) -> None:
+    """By two kernel objects, by a target in two spellings, by a module and its kernel."""
+    module = cached_module(TWO)
+    report = warm_up([cached_kernel(EMPTY), cached_kernel(EMPTY)], ["sm_80", (8, 0)], progress=False)
+    both = warm_up([module, module.one, module.two], "sm_80", progress=False)
+
+    assert statuses(report) == statuses(both) == [("sm_80", "built")]
+
+
+def test_kernel_s_own_targets_are_taken_where_none_are_named(in_workers_alone: None) -> None:
+    """arch= of the decorator."""
+    assert statuses(warm_up(cached_kernel(EMPTY, arch=["sm_80", "compute_90"]), progress=False)) == [
+        ("compute_90", "built"),
+        ("sm_80", "built"),
+    ]
+
+
+def test_kernels_go_to_their_own_caches(tmp_path: Path, in_workers_alone: None) -> None:
+    """cache= of the decorator; the same kernel in two caches is built for each."""
+    caches = [KernelCache(tmp_path / name, durability="none") for name in "ab"]
+    report = warm_up([cached_kernel(EMPTY, cache=cache) for cache in caches], "sm_80", progress=False)
+
+    assert len(report.built) == 2
+    assert keys_of(caches[0]) == keys_of(caches[1]) != set()
+
+
+def test_headers_are_tracked_in_workers(tmp_path: Path, in_workers_alone: None) -> None:
+    """A kernel that includes is a hit here afterwards, and built anew when the header changes."""
+    (tmp_path / "mine.h").write_text("#define TWO 2\n")
+    source = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+    found = []
+    for text in ("", "", "#define TWO 3\n"):
+        if text:
+            (tmp_path / "mine.h").write_text(text)
+        found += warm_up(cached_kernel(source, include_dirs=[str(tmp_path)]), "sm_80", progress=False).results
+
+    assert [each.status for each in found] == ["built", "hit", "built"]
+
+
+def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
+    """Its LTO-IR and each of its kernels; then all of it is a hit, and nothing compiles."""
+    module = cached_module(TWO, lazy=True)
+    first = warm_up(module, "sm_80", progress=False)
+    assert len(keys_of(numba_kcache)) == 3
+    again = warm_up(cached_module(TWO, lazy=True), "sm_80", progress=False)
+
+    assert (statuses(first), statuses(again)) == ([("sm_80", "built")], [("sm_80", "hit")])
+    assert numba_kcache.export_bundle(os.environ["NUMBA_KCACHE_DIR"] + ".kcache", module).entries == 3
+
+
+def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
+    """Still in this process's memory, but no more on disk."""
+    kernel = cached_kernel(EMPTY, arch="sm_80")
+    kernel.compile()
+    numba_kcache.prune(older_than=0)
+
+    assert statuses(warm_up(kernel, progress=False)) == [("sm_80", "built")]
+
+
+# -- Numba kernels ----------------------------------------------------------------------------------------------
+
+
+def test_numba_kernels_are_built_for_each_signature(in_workers_alone: None) -> None:
+    """By import where that is possible, by value where not: nested here, with a value of its closure."""
+    pytest.importorskip("numba.cuda")
+    factor = 3
+
+    def scale(x: Any) -> None:
+        x[0] = x[0] * factor
+
+    nested = cached_kernel(scale, signature=["void(float32[::1])", "void(int32[::1])"])
+    report = warm_up([nested, kernels.numba_add], "sm_80", workers=1, progress=False)
+
+    assert statuses(report) == [("sm_80", "built")] * 3
+    assert {each.signature for each in report.results} >= {"array(float32, 1d, C)", "array(int32, 1d, C)"}
+    assert len(warm_up([nested, kernels.numba_add], "sm_80", progress=False).hit) == 3
+
+
+def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> None:
+    """There is nothing to compile it for."""
+    with pytest.raises(OptionError, match="it has no signature"):
+        warm_up(cached_kernel(lambda x: None, kind="numba"), "sm_80", progress=False)
+
+
+def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
+    """Numba links what it compiles: a real target is wanted, and the message says which."""
+    with pytest.raises(CompileError, match="a Numba kernel is linked for a device") as caught:
+        warm_up(kernels.numba_add, ["compute_80", "sm_80"], progress=False)
+
+    assert "name the device: 'sm_80'" in caught.value.log
+    assert statuses(caught.value.report) == [("compute_80", "failed"), ("sm_80", "built")]  # type: ignore[attr-defined]
+
+
+def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) -> None:
+    """`__main__`, with no guard around warm_up: C++ and Numba kernels go by value."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+from numba_kcache import cached_kernel, warm_up, warming
+print("run")
+SCALE = 2.0
+@cached_kernel
+def k():
+    return 'extern "C" __global__ void k() {}'
+@cached_kernel(signature="void(float32[::1])")
+def scale(x):
+    x[0] *= SCALE
+def here(wanted, done):
+    done(wanted, "here", 0.0)
+warming._build_here = here
+print(sorted(each.status for each in warm_up([k, scale], "sm_80", progress=False).results))
+""")
+    done = run(script, tmp_path)
+
+    assert (done.stdout, done.stderr) == ("run\n['built', 'built']\n", "")
+
+
+# -- which kernels ----------------------------------------------------------------------------------------------
+
+
+def test_every_kernel_of_a_module_is_found() -> None:
+    """Under module and class names, modules of kernels too; each once, wherever it is named from."""
+    found = find_kernels(kernels)
+
+    assert [each.__name__ for each in found if isinstance(each, numba_kcache.CachedKernel)] == [
+        "saxpy", "plain", "saxpy",
+    ]  # fmt: skip
+    assert kernels.numba_add in found
+    assert kernels.many in found
+    assert len({id(each) for each in found}) == len(found)
+    assert found == find_kernels("tests.support.kernels") == find_kernels(Path(kernels.__file__))
+
+
+def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its folder on the path, as for a script; not as `__main__`; what fails in it is raised."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_it.py").write_text(f"SOURCE = {EMPTY!r}")
+    file = tmp_path / "my_kernels_1.py"
+    file.write_text(
+        "import beside_it\nfrom numba_kcache import cached_kernel\nassert __name__ == 'my_kernels_1'\n"
+        "@cached_kernel\ndef k() -> str:\n    return beside_it.SOURCE\n"
+    )
+    (kernel,) = find_kernels(str(file))
+    assert statuses(warm_up(file, "sm_80", progress=False)) == [("sm_80", "built")]
+    assert find_kernels(file) == [kernel]
+    (tmp_path / "broken_1.py").write_text("import no_such_thing")
+    with pytest.raises(ModuleNotFoundError, match="no_such_thing"):
+        find_kernels(tmp_path / "broken_1.py")
+    assert "broken_1" not in sys.modules
+
+
+@pytest.mark.parametrize("given", ["no.such.module", "no_such.py", "/no/such/dir/x.py", "json"])
+def test_what_has_no_kernels_is_told(given: str) -> None:
+    """A misspelling must not warm nothing in silence."""
+    with pytest.raises(EntryError, match=r"cannot (import|find a kernel in)"):
+        warm_up(given, "sm_80", progress=False)
+
+
+# -- failures ---------------------------------------------------------------------------------------------------
+
+
+def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
+    """All are told at the end, each with its kernel, target, line and log; the others are stored."""
+
+    def broken() -> str:
+        raise RuntimeError("no source today")
+
+    chosen = [cached_kernel(BAD), cached_kernel(broken), cached_kernel(EMPTY), cached_kernel("__DATE__" + EMPTY)]
+    with pytest.raises(CompileError) as caught:
+        warm_up(chosen, ["sm_80", "sm_90"], workers=2, progress=False)
+    text, report = str(caught.value), caught.value.report  # type: ignore[attr-defined]
+
+    assert text.startswith("cannot compile 6 of 8 kernels: the others are stored")
+    assert text.count('identifier "nope" is undefined') == 2
+    assert "no source today" in text
+    assert "it uses __DATE__ or __TIME__" in text
+    assert caught.value.log.count('error: identifier "nope" is undefined') == 2
+    assert (len(report.built), len(report.hit), len(report.failed)) == (2, 0, 6)
+    assert keys_of(numba_kcache) == {cached_kernel(EMPTY).key(arch) for arch in ("sm_80", "sm_90")}
+
+
+def test_compiler_that_dies_costs_one_kernel(in_workers_alone: None) -> None:
+    """A crash ends a worker, not the program; another takes its place."""
+    with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
+        warm_up([Doomed("killed"), cached_kernel(EMPTY), cached_kernel(SAXPY)], "sm_90", workers=1, progress=False)
+
+    assert len(caught.value.report.built) == 2  # type: ignore[attr-defined]
+
+
+def test_error_that_cannot_travel_is_told_in_words() -> None:
+    """Numba's and the user's own exceptions may not unpickle."""
+    with pytest.raises(CompileError, match="Unpicklable"):
+        warm_up(Doomed("raises"), "sm_90", progress=False)
+
+
+def test_kernel_that_is_another_one_in_a_worker_is_built_here(tmp_path: Path) -> None:
+    """By its key: a worker never stores what this process would not ask for."""
+    report = warm_up(Doomed("unlike", str(tmp_path / "who")), "sm_90", progress=False)
+
+    assert statuses(report) == [("sm_90", "built")]
+    assert (tmp_path / "who").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("mode", ["off", "readonly", "frozen"])
+def test_mode_that_stores_nothing_is_refused(mode: str) -> None:
+    """There would be nothing to show for it."""
+    numba_kcache.configure(mode=mode)
+    with pytest.raises(SettingsError, match=f"its cache stores nothing: mode='{mode}'"):
+        warm_up(cached_kernel(EMPTY), "sm_80", progress=False)
+
+
+@pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
+def test_workers_is_a_number(workers: Any) -> None:
+    """At least one."""
+    with pytest.raises(SettingsError, match="cannot use workers="):
+        warm_up(cached_kernel(EMPTY), "sm_80", workers=workers)
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """One for each kernel, on standard error; with progress=False nothing."""
+    kernel = cached_kernel(EMPTY)
+    kernel.compile("sm_80")
+    warm_up(kernel, ["sm_80", "sm_90"])
+    said = capsys.readouterr()
+    warm_up(kernel, ["sm_80", "sm_90"], progress=False)
+
+    assert said.out == ""
+    assert [line.split(" in ")[0] for line in said.err.splitlines()] == [
+        f"numba_kcache: 1 of 2: {kernel._label} for sm_80: hit",
+        f"numba_kcache: 2 of 2: {kernel._label} for sm_90: built",
+    ]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many of how many, and what is being done."""
+    pytest.importorskip("rich")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    kernel = cached_kernel(EMPTY, arch="sm_80")
+    kernel.compile()
+    warm_up([kernel])
+
+    assert "1/1" in sys.stderr.getvalue()  # type: ignore[attr-defined]
+
+
+def test_worker_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    """Progress, log and warnings are this process's to say: here it says nothing but the error."""
+    numba_kcache.configure(log_level="error")
+    with pytest.raises(CompileError):
+        warm_up(cached_kernel("#include <no_such.h>\n" + EMPTY), ["sm_80", "sm_90"], workers=1, progress=False)
+
+    assert capfd.readouterr() == ("", "")
+
+
+# -- ends -------------------------------------------------------------------------------------------------------
+
+
+def run(script: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    return subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+
+
+def started(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
+    """A warm-up in a process of its own, and the worker that is in the middle of a compile."""
+    code = """
+import sys
+from numba_kcache import cached_kernel, warm_up
+from tests.support.doomed import Doomed
+warm_up([cached_kernel(sys.argv[2]), Doomed("slow", sys.argv[1])], "sm_90", workers=1, progress=False)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "pid"), EMPTY], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: (tmp_path / "pid").exists() or process.poll() is not None)
+    return process, int((tmp_path / "pid").read_text())
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    """Poll, for a minute at most: there is no event to wait for in another program's child."""
+    deadline = time.monotonic() + 60
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert what()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
+    """At once, in the middle of a compile; what was done before is whole."""
+    process, worker = started(tmp_path)
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+
+    assert time.monotonic() - begin < 30  # the compile takes 60
+    assert "KeyboardInterrupt" in said
+    assert is_gone(worker)
+    cache = KernelCache(tmp_path / "cache")
+    assert cache.verify() == []
+    assert len(keys_of(cache)) == 1
+
+
+def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    """Killed: the worker finds nobody there when it is done with its compile."""
+    code = """
+import os, socket, sys
+from numba_kcache import worker
+ours, theirs = socket.socketpair()
+if os.fork() == 0:
+    ours.close()
+    worker.main(theirs.detach())
+theirs.close()
+ours.close()
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert in_python(code).strip() == "0"
+    process, pid = started(tmp_path)
+    process.kill()
+    process.communicate()
+    os.kill(pid, signal.SIGKILL)  # its minute of compiling is not waited for here
+    wait_until(lambda: is_gone(pid))
