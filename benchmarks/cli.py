@@ -2,6 +2,7 @@
 
 Method      Whole fresh processes, bare and with each verb, in turn; their bytecode is compiled before, as pip does it.
             The entries are of 7 KB, with the counts of as many hits beside them. Written into a file, not a terminal.
+Shows not   A cold page cache; a terminal, which is slower to write to.
 Baseline    A figure to look at, not a gate: `info` is meant to stay under 0.2 s and `list` under 1 s.
 Run         python benchmarks/cli.py [--entries 0,1,20000] [--rounds 7] [--json FILE]
 """

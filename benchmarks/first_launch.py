@@ -3,11 +3,11 @@
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last one's
             result. "first" starts after imports, decoration and context creation and ends when all results are
             synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
-            "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm:
-            it was filled by a process before. "module" and RawModule have all kernels in one source. With a header the
-            source includes cuda_fp16.h and uses it; CUDA C++ only. Numba and Triton read their kernels from a file of
-            as many functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start is a cold one. Our
-            bytecode is compiled before, as pip does it; the driver's own cache is off. Samples of the systems alternate.
+            "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm: it was
+            filled by a process before. "module" and RawModule have all kernels in one source. With a header the source
+            includes cuda_fp16.h and uses it; CUDA C++ only. Numba and Triton read their kernels from a file of as many
+            functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start is a cold one. Our bytecode is
+            compiled before, as pip does it; the driver's own cache is off. Samples of the systems alternate.
 Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). PyCUDA
             and Warp where they are not installed: what is left out stands in the result.
 """

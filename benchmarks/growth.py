@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from first_launch import N, Case, numba_arrays, sources
+from first_launch import Case, N, numba_arrays, sources
 from fresh import ROOT, answer, fresh, say, start
 
 ENTRIES = 20_000

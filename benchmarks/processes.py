@@ -2,8 +2,8 @@
 
 Method      As many fresh processes wait, after imports, decoration and context creation, until all are ready; then each
             runs four kernels that are in no cache. "last": from that start until the last rank's results are there.
-            "all": from the start of the first process. Compiles are counted in every rank and added up: four are needed.
-            Then the same ranks again, warm. One GPU serves all ranks. The caches of a run are in a new folder.
+            "all": from the start of the first process. Compiles are counted in every rank and added up: four are
+            needed. Then the same ranks again, warm. One GPU serves all ranks. The caches of a run are in a new folder.
 Shows not   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
 """
 

@@ -7,6 +7,7 @@ Measures    Hits and publishes of entries of 4 KB, 50 KB and 5 MB, with 10 and m
             cuda.core's FileStreamProgramCache give bytes back unverified; SQLite and LMDB are also measured
             with xxh3 checked. Then: a fresh process's first hit, also of 5 MB with and without compression, and
             what info() needs at 20,000 entries.
+Shows not   A network file system, a cold page cache, a disk that is full; what a kernel's load then costs.
 Baseline    A figure to look at, not a gate. Peers that are not installed are left out and named.
 Run         python benchmarks/store.py [--entries 10,10000] [--processes 1,8] [--json FILE] [--directory DIR]
 """

@@ -1,6 +1,9 @@
 """Write the tables of the documents from the committed results; nothing in them is typed by hand.
 
+A table whose result is not committed says so.
+
 Run         python benchmarks/tables.py [NAME ...]
+Not here    What docs/performance.md shows, which performance.py makes; the pictures, which plots.py draws.
 """
 
 from __future__ import annotations
@@ -12,22 +15,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from performance import PERFORMANCE, NoResult, cells, machine_of, result_of
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def result_of(name: str) -> dict[str, Any]:
-    """The committed result of one benchmark."""
-    found: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
-    return found
-
-
 def first_launch() -> str:
-    """Cold and warm, first launch and whole process, by system: median (lowest to highest)."""
+    """One kernel without headers, cold and warm, by system: median (lowest to highest)."""
     result = result_of("first_launch")
-    columns = ("warm first", "cold first", "warm process", "cold process")
+    columns = ("warm first", "warm second", "cold first", "warm process", "cold process")
     lines = [f"| | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    for system, rows in result["samples"].items():
-        lines.append(f"| {system} | {' | '.join(cell(rows[name]) for name in columns)} |")
+    for system, rows in result["samples"]["1"].items():
+        lines.append(f"| {system} | {' | '.join(cells(rows, columns))} |")
     return "\n".join([*lines, "", machine_of(result)])
 
 
@@ -51,23 +50,10 @@ def import_time() -> str:
     return f"Importing the package and decorating three kernels {more}\n{where}"
 
 
-def cell(times_s: list[float]) -> str:
-    """`0.28 (0.27–0.31)`, in milliseconds."""
-    shown = [f"{value * 1e3:.3g}" for value in (statistics.median(times_s), min(times_s), max(times_s))]
-    return f"{shown[0]} ({shown[1]}–{shown[2]})"
-
-
 def microseconds(times_s: list[float]) -> str:
     """`126 (114–131)`."""
     median, low, high = (f"{each(times_s) * 1e6:.0f}" for each in (statistics.median, min, max))
     return f"{median} ({low}–{high})"
-
-
-def machine_of(result: dict[str, Any]) -> str:
-    """The machine in a line."""
-    machine = result["machine"]
-    driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
-    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}."
 
 
 def store() -> str:
@@ -171,18 +157,24 @@ TABLES = {
     "launch": ("README.md", launch),
     "import_time": ("README.md", import_time),
     "store": ("docs/performance-store.md", store),
+    **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
+
+
+def written(name: str, text: str) -> str:
+    """A document with one of its tables made anew."""
+    pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
+    try:
+        made = TABLES[name][1]()
+    except NoResult as missing:
+        made = f"`benchmarks/results/{missing}.json` is not committed."
+    return re.sub(pattern, lambda match: f"{match[1]}{made}\n{match[2]}", text, flags=re.S)
 
 
 def main() -> None:
     for name in sys.argv[1:] or TABLES:
-        document, table = TABLES[name]
-        path = ROOT / document
-        pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        written = re.sub(
-            pattern, lambda match, table=table: f"{match[1]}{table()}\n{match[2]}", path.read_text(), flags=re.S
-        )
-        path.write_text(written)
+        path = ROOT / TABLES[name][0]
+        path.write_text(written(name, path.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,199 @@
+"""The tables of docs/performance.md, each from one committed result; benchmarks/tables.py writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+class NoResult(Exception):
+    """Nothing is committed for a table."""
+
+
+def result_of(name: str) -> dict[str, Any]:
+    """The committed result of one benchmark.
+
+    Raises:
+        NoResult: There is none.
+    """
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        raise NoResult(name)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def machine_of(result: dict[str, Any]) -> str:
+    """The machine in a line."""
+    machine = result["machine"]
+    if not machine["gpu"]:
+        return f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}."
+    driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
+    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}."
+
+
+def cell(times_s: list[float]) -> str:
+    """`0.28 (0.27–0.31)`, in milliseconds; one sample alone."""
+    shown = [digits(value * 1e3) for value in (median(times_s), min(times_s), max(times_s))]
+    return shown[0] if len(times_s) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+
+
+def digits(value: float) -> str:
+    """Three of them, and no exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def table(head: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> list[str]:
+    """The lines of one table."""
+    lines = [f"| {head} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)]
+
+
+def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
+    return [cell(rows[name]) if name in rows else "–" for name in columns]
+
+
+def footer(result: dict[str, Any]) -> list[str]:
+    """Where it was measured, what was shortened, and who could not be asked."""
+    quick = " Few samples (`--quick`)." if result.get("quick") else ""
+    lines = ["", machine_of(result) + quick]
+    left_out = result.get("left_out") or {}
+    if left_out:
+        said = "; ".join(f"{what}: {_plain(why)}" for what, why in left_out.items())
+        lines += ["", f"Not measured: {said}."]
+    return lines
+
+
+def _plain(why: str) -> str:
+    """A reason that cannot be taken for markup, no longer than a line."""
+    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:110]
+
+
+def _by_system(name: str, head: str, columns: Sequence[str]) -> str:
+    """A row for each system of a result whose samples are by system and column."""
+    result = result_of(name)
+    rows = ((system, cells(by_name, columns)) for system, by_name in result["samples"].items())
+    return "\n".join([*table(head, columns, rows), *footer(result)])
+
+
+def cold_warm() -> str:
+    """All kernels of a process, cold and warm, by how many there are."""
+    result = result_of("first_launch")
+    columns = ("warm first", "cold first", "warm process", "cold process")
+    lines = []
+    for case, systems in result["samples"].items():
+        kernels, _, header = case.partition(", ")
+        many = "one kernel" if kernels == "1" else f"{kernels} kernels"
+        lines += ["", f"{many}{f', including {header}' if header else ''}:".capitalize(), ""]
+        lines += table("", columns, ((system, cells(rows, columns)) for system, rows in systems.items()))
+    return "\n".join([*lines[1:], *footer(result)])
+
+
+def numba_first_launch() -> str:
+    return _by_system("numba_first_launch", "", ("warm first", "cold first", "launch"))
+
+
+def modules() -> str:
+    columns = ("warm bound", "warm first", "warm all", "cold bound", "cold first", "cold all")
+    return _by_system("modules", "31 kernels of one source", columns)
+
+
+def whole_process() -> str:
+    """Whole processes and their parts, and as multiples of the least."""
+    result = result_of("whole_process")
+    columns = ("process", "import", "arrays", "first")
+    least = median(result["samples"]["bare cuda.bindings, a cubin from a file"]["process"])
+    rows = []
+    for system, by_name in result["samples"].items():
+        share = f"{median(by_name['process']) / least:.2f}"
+        has_numba = "yes" if system in result["numba"] else "no"
+        rows.append((system, [*cells(by_name, columns), share, has_numba]))
+    return "\n".join([*table("", [*columns, "of the least", "imports Numba"], rows), *footer(result)])
+
+
+def warm_steps() -> str:
+    """First launches beside the floor, then where ours spend it, in microseconds; then whole processes."""
+    result = result_of("warm_steps")
+    samples = result["samples"]
+    floor = median(samples["floor: cuModuleLoadData"]["steps"]["first"])
+    rows = [
+        (system, [_microseconds(each["steps"]["first"]), f"{median(each['steps']['first']) / floor:.2f}"])
+        for system, each in samples.items() if "first" in each["steps"]
+    ]  # fmt: skip
+    lines = table("", ("warm first launch, us", "of the floor"), rows)
+    for system, each in samples.items():
+        if system.startswith("steps"):
+            steps = sorted(each["steps"].items(), key=lambda item: -median(item[1]))
+            lines += ["", *table(system, ("us",), ((name, [_microseconds(times)]) for name, times in steps))]
+    parts = list(dict.fromkeys(name for each in samples.values() for name in each["process"]))
+    whole = ((system, cells(each["process"], parts)) for system, each in samples.items() if system[:5] != "steps")
+    return "\n".join([*lines, "", *table("whole process, ms", parts, whole), *footer(result)])
+
+
+def _microseconds(times_s: list[float]) -> str:
+    return f"{median(times_s) * 1e6:.0f} ({min(times_s) * 1e6:.0f}–{max(times_s) * 1e6:.0f})"
+
+
+def processes() -> str:
+    """Ranks that miss at once: until the last result, and how many compiles that took."""
+    result = result_of("processes")
+    columns = ("cold last", "warm last", "cold all", "warm all")
+    rows = [
+        (f"{count}, {system}", [*cells(each, columns), f"{median(each['cold compiles']):.0f}"])
+        for count, systems in result["samples"].items() for system, each in systems.items()
+    ]  # fmt: skip
+    head = f"ranks with {result['kernels']} kernels"
+    return "\n".join([*table(head, [*columns, "compiles when cold"], rows), *footer(result)])
+
+
+def growth() -> str:
+    """Memory of loaded kernels; then of many launches and of many kernels, at the first tenth and the last."""
+    result = result_of("growth")
+    samples = result["samples"]
+    loaded = [
+        (name.removeprefix("loaded, "), [digits(each["host_bytes"] / 1e3), digits(each["device_bytes"] / 1e3),
+                                         str(each["kernels"])])
+        for name, each in samples.items() if name.startswith("loaded")
+    ]  # fmt: skip
+    lines = table("a loaded kernel", ("KB of the host", "KB of the device", "of so many"), loaded)
+    long_runs = []
+    for name in ("launches", "distinct"):
+        if name in samples:
+            each = samples[name]
+            early, late = each["tenths"][0], each["tenths"][-1]
+            memory = [digits(value / 1e6) for value in (early[1], late[1], late[2] - early[2])]
+            long_runs.append((f"{each['count']:,} {'launches' if name == 'launches' else 'distinct kernels, warm'}",
+                              [*memory, digits(early[0]), digits(late[0])]))  # fmt: skip
+    columns = (
+        "MB resident after a tenth", "MB resident at the end", "MB more on the device",
+        "seconds of the first tenth", "of the last",
+    )  # fmt: skip
+    return "\n".join([*lines, "", *table("a long process", columns, long_runs), *footer(result)])
+
+
+def workloads() -> str:
+    """Real programs: to the first result and to the last one, in milliseconds."""
+    result = result_of("workloads")
+    columns = ("warm first", "warm all", "cold first", "cold all", "warm process", "cold process")
+    rows = [
+        (f"{workload}: {system}", cells(each, columns))
+        for workload, systems in result["samples"].items() for system, each in systems.items()
+    ]  # fmt: skip
+    return "\n".join([*table("", columns, rows), *footer(result)])
+
+
+PERFORMANCE: dict[str, Callable[[], str]] = {
+    "cold_warm": cold_warm,
+    "numba_first_launch": numba_first_launch,
+    "warm_steps": warm_steps,
+    "whole_process": whole_process,
+    "modules": modules,
+    "processes": processes,
+    "growth": growth,
+    "workloads": workloads,
+}
