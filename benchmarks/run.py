@@ -44,6 +44,7 @@ SCRIPTS = (
     Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),
     Script("store", False, ("--entries", "10", "--processes", "1")),
     Script("numba_fingerprint", False, ("--rounds", "5")),
+    Script("warm_up", False, ("--kernels", "16")),
     Script("lookup", True, ("--rounds", "3")),
     Script("launch", True, ("--batches", "11")),
     Script("whole_process", True, ("--rounds", "5")),

@@ -13,7 +13,6 @@ import re
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 from performance import PERFORMANCE, NoResult, cells, machine_of, result_of
 
@@ -163,18 +162,37 @@ TABLES = {
 
 def written(name: str, text: str) -> str:
     """A document with one of its tables made anew."""
-    pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
     try:
         made = TABLES[name][1]()
     except NoResult as missing:
         made = f"`benchmarks/results/{missing}.json` is not committed."
-    return re.sub(pattern, lambda match: f"{match[1]}{made}\n{match[2]}", text, flags=re.S)
+    return _between(f"table: {name}", made, text)
+
+
+def with_pictures(text: str) -> str:
+    """docs/performance.md with the pictures that there are."""
+    for name in re.findall(r"<!-- picture: (\w+) -->", text):
+        shown = [
+            f"```{{image}} img/{name}-{page}.svg\n:class: only-{page}\n:alt: {name}, drawn from its table\n```\n"
+            for page in ("light", "dark")
+            if (ROOT / f"docs/img/{name}-{page}.svg").is_file()
+        ]
+        text = _between(f"picture: {name}", "\n" + "\n".join(shown), text)
+    return text
+
+
+def _between(mark: str, made: str, text: str) -> str:
+    return re.sub(
+        rf"(<!-- {mark} -->\n).*?(<!-- end -->)", lambda match: f"{match[1]}{made}\n{match[2]}", text, flags=re.S
+    )
 
 
 def main() -> None:
     for name in sys.argv[1:] or TABLES:
         path = ROOT / TABLES[name][0]
         path.write_text(written(name, path.read_text()))
+    page = ROOT / "docs/performance.md"
+    page.write_text(with_pictures(page.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,172 @@
+"""Draw the pictures of the documents from the committed results, for light and for dark pages.
+
+Promise     The same results and the same matplotlib give the same bytes. A picture names the result it was made of,
+            with its digest, which tests/contract/test_figures.py holds against the files.
+Output      docs/img/NAME-light.svg and NAME-dark.svg; a result that is not committed gives no picture.
+Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install "numba-kcache[bench]")
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from performance import RESULTS, NoResult, digits, machine_of, result_of
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
+
+
+class Colours(NamedTuple):
+    """Of one kind of page."""
+
+    text: str
+    grid: str
+    ours: str
+    others: str
+    least: str
+    more: tuple[str, ...]
+
+
+PAGES = {
+    "light": Colours(
+        "#1f2328", "#d1d9e0", "#3f7d20", "#8b949e", "#b8860b",
+        ("#3f7d20", "#0969da", "#8250df", "#cf222e", "#bf8700", "#57606a", "#1b7c83", "#bc4c00", "#7d4e57", "#24292f"),
+    ),
+    "dark": Colours(
+        "#e6edf3", "#3d444d", "#76c442", "#7d8590", "#e3b341",
+        ("#76c442", "#58a6ff", "#bc8cff", "#ff7b72", "#e3b341", "#8b949e", "#39c5cf", "#ffa657", "#d8a3a9", "#f0f6fc"),
+    ),
+}  # fmt: skip
+
+
+def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
+    """Horizontal bars on a logarithmic axis, ours in colour, each with its figure."""
+    names, values = [name for name, _ in rows], [value for _, value in rows]
+    painted = [colours.ours if "numba_kcache" in name else _of_other(name, colours) for name in names]
+    axes.barh(range(len(rows)), values, color=painted, height=0.65)
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(min(values) / 2.5, max(values) * 4)
+    axes.set_title(f"{title}, {unit}", loc="left", fontsize=10, color=colours.text)
+    for place, value in enumerate(values):
+        axes.annotate(digits(value), (value, place), (4, 0), textcoords="offset points", va="center",
+                      fontsize=9, color=colours.text)  # fmt: skip
+    axes.xaxis.set_visible(False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def _of_other(name: str, colours: Colours) -> str:
+    return colours.least if name.startswith(("floor", "bare")) else colours.others
+
+
+def medians(rows: dict[str, Any], what: str, scale: float = 1e3) -> list[tuple[str, float]]:
+    """By system, the median of one column, smallest first."""
+    found = [(system, median(each[what]) * scale) for system, each in rows.items() if what in each]
+    return sorted(found, key=lambda row: row[1])
+
+
+def first_launch(figure: Any, colours: Colours) -> None:
+    """One kernel, warm and cold."""
+    rows = result_of("first_launch")["samples"]["1"]
+    left, right = figure.subplots(1, 2)
+    bars(left, medians(rows, "warm first"), colours, "first launch, warm")
+    bars(right, medians(rows, "cold first"), colours, "first launch, cold")
+
+
+def launch(figure: Any, colours: Colours) -> None:
+    """Host time by number of arguments, one line for a system."""
+    axes = figure.subplots()
+    for number, (system, by_count) in enumerate(result_of("launch")["samples"].items()):
+        counts = sorted(map(int, by_count))
+        values = [median(by_count[str(count)]) for count in counts]
+        axes.plot(counts, values, marker="o", markersize=3, linewidth=2.2 if "numba_kcache" in system else 1.2,
+                  linestyle="--" if system.startswith("bare") else "-", label=system,
+                  color=colours.more[number % len(colours.more)])  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_yticks([3, 5, 10, 20, 40], ["3", "5", "10", "20", "40"])
+    axes.minorticks_off()
+    axes.set_xticks([0, 2, 4, 8, 16])
+    axes.set_xlabel("arguments", color=colours.text)
+    axes.set_title("one launch, microseconds of host time", loc="left", fontsize=10, color=colours.text)
+    axes.grid(axis="y", color=colours.grid, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, labelcolor=colours.text, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+
+
+def warm_steps(figure: Any, colours: Colours) -> None:
+    """First launches beside the floor; then the steps of ours."""
+    samples = result_of("warm_steps")["samples"]
+    left, right = figure.subplots(1, 2)
+    firsts = {system: each["steps"] for system, each in samples.items()}
+    bars(left, medians(firsts, "first", 1e6), colours, "warm first launch", "us")
+    steps = sorted(samples["steps of CUDA C++"]["steps"].items(), key=lambda item: -median(item[1]))[:12]
+    bars(right, [(name, median(times) * 1e6) for name, times in steps], colours, "steps of CUDA C++", "us")
+
+
+def whole_process(figure: Any, colours: Colours) -> None:
+    rows = result_of("whole_process")["samples"]
+    bars(figure.subplots(), medians(rows, "process"), colours, "whole process")
+
+
+def processes(figure: Any, colours: Colours) -> None:
+    """Until the last rank's results, cold, by number of ranks."""
+    samples = result_of("processes")["samples"]
+    axes = figure.subplots(1, len(samples), squeeze=False)[0]
+    for place, (count, rows) in zip(axes, samples.items(), strict=True):
+        bars(place, medians(rows, "cold last"), colours, f"{count} ranks, cold, until the last")
+
+
+PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] = {
+    "first_launch": (first_launch, (9.5, 3.2)),
+    "launch": (launch, (9.0, 4.2)),
+    "warm_steps": (warm_steps, (10.5, 3.6)),
+    "whole_process": (whole_process, (8.0, 2.8)),
+    "processes": (processes, (9.5, 2.2)),
+}
+"""By name, which is that of its result: what draws it, and its size in inches."""
+
+
+def source_of(name: str) -> str:
+    """What a picture says it was made of."""
+    return f"{name}.json sha256:{hashlib.sha256((RESULTS / f'{name}.json').read_bytes()).hexdigest()}"
+
+
+def draw(name: str, page: str, colours: Colours) -> None:
+    """Write one picture for one kind of page."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib.figure import Figure
+
+    plain = {
+        "svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.color": colours.text,
+        "font.size": 9, "axes.edgecolor": colours.grid, "xtick.color": colours.text, "ytick.color": colours.text,
+    }  # fmt: skip
+    drawn, size = PICTURES[name]
+    with matplotlib.rc_context(plain):
+        figure = Figure(figsize=size, layout="constrained")
+        drawn(figure, colours)
+        figure.supxlabel(machine_of(result_of(name)), fontsize=7, color=colours.others, x=0.99, ha="right")
+        IMAGES.mkdir(parents=True, exist_ok=True)
+        path = IMAGES / f"{name}-{page}.svg"
+        figure.savefig(path, transparent=True, metadata={"Date": None, "Source": source_of(name)})
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
+
+
+def main() -> None:
+    for name in sys.argv[1:] or PICTURES:
+        for page, colours in PAGES.items():
+            try:
+                draw(name, page, colours)
+            except NoResult as missing:
+                print(f"{name}: no picture, benchmarks/results/{missing}.json is not committed")
+                break
+
+
+if __name__ == "__main__":
+    main()
