@@ -140,9 +140,10 @@ class Resolver:
     def mount(self, tier: Tier) -> None:
         """Ask one more tier where the local store has nothing, before those that are asked already."""
         from .tiers.chain import Chain
+        from .tiers.trust import trust_of
 
         if not isinstance(self.store, Chain):
-            self.store = Chain(self.local, (), self.events.emit)
+            self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
         self.store.mount(tier)
 
     def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:

@@ -75,8 +75,8 @@ def parse_tier(text: str) -> TierAddress:
         if scheme not in SCHEMES:
             raise ValueError(f"{scheme}:// is not among the tiers that are known: {', '.join(SCHEMES) or 'none'}")
         return TierAddress(scheme, place, _checked(shown_place(place), options))
-    if options.get("readonly", "1") not in ("0", "1") or options.keys() - {"readonly"}:
-        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, and nothing else")
+    if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
+        raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, unsigned=1, and nothing else")
     if re.match(_RESOURCE, place):
         kind = "resource"
     else:

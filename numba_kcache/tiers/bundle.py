@@ -21,7 +21,7 @@ from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys.digests import sha256
-from ..store.entry import MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
+from ..store.entry import ENTRY, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.system import CLOEXEC, NONBLOCK
 from .signing import SIGNATURE_BYTES, TrustedKeys, sign, statement
 
@@ -78,6 +78,7 @@ class Bundle:
 
     readonly = True
     is_remote = False
+    is_vouched = True  # as a whole, when it was opened
 
     def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: TrustedKeys) -> None:
         self.name, self._read = name, read
@@ -112,6 +113,18 @@ class Bundle:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """None: the bundle's is over all of it."""
+        return None
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Never."""
+        self.put_entry(key, record)
+
+    def keys(self, kind: int) -> list[str]:
+        """The keys of all entries or manifests."""
+        return [each.key for each in (self.entries if kind == ENTRY else self.manifests)]
+
     def ready(self) -> None:
         """Nothing is needed."""
 
@@ -145,6 +158,7 @@ class BundleTier:
 
     readonly = True
     is_remote = False
+    is_vouched = True  # as a whole, when it was opened
 
     def __init__(self, name: str, open_bundle: Callable[[], Bundle]) -> None:
         self.name, self._open = name, open_bundle
@@ -165,6 +179,18 @@ class BundleTier:
     def put_manifest(self, family: str, data: bytes) -> None:
         """Never."""
         self._opened().put_manifest(family, data)
+
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """None: the bundle's is over all of it."""
+        return None
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Never."""
+        self.put_entry(key, record)
+
+    def keys(self, kind: int) -> list[str]:
+        """The keys of all entries or manifests."""
+        return self._opened().keys(kind)
 
     def ready(self) -> None:
         """Nothing is needed."""

@@ -17,17 +17,20 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import Any, TypeVar
 
+from ..errors import KCacheError
 from ..keys.digests import sha256
 from ..model.event import Emit, Event, EventKind
 from ..store.directory import format_directory
 from ..store.disk import DiskStore
-from ..store.entry import MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
 from ..store.manifest import Variant, merge, variants_of
 from ..store.memory import MemoryStore
 from .behind import WriteBehind
 from .breaker import Breaker
 from .lease import NO_ELECTION, Election, Electoral, elected
+from .signing import Unsigned
 from .tier import Tier, TierReport
+from .trust import Trust
 
 Result = TypeVar("Result")
 
@@ -40,11 +43,15 @@ class CheckedTier:
         local: Where a hit is kept.
         emit: Takes TROUBLE.
         behind: Where what is put in a remote tier waits.
+        trust: Whom to believe, and how to be believed; None: everybody.
     """
 
-    def __init__(self, tier: Tier, local: DiskStore | MemoryStore, emit: Emit, behind: WriteBehind) -> None:
+    def __init__(
+        self, tier: Tier, local: DiskStore | MemoryStore, emit: Emit, behind: WriteBehind, trust: Trust | None = None
+    ) -> None:
         self.tier, self._local, self._emit, self._behind = tier, local, emit, behind
         self._breaker = Breaker(_breaker_path(tier, local)) if tier.is_remote else None
+        self._trust = None if tier.is_vouched else trust
         self._counting = threading.Lock()
         self._hits = self._misses = self._errors = 0
         self._bytes_read = self._bytes_written = self._operations = 0
@@ -59,28 +66,44 @@ class CheckedTier:
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, verified and from now on kept locally; None if there is none that can be trusted."""
         data = self._asked(lambda: self.tier.get_entry(key))
-        if data is None:
-            self._misses += 1
-            return None
-        self._bytes_read += len(data)
-        try:
-            entry = decode_entry(data, key)
-            check_payloads(entry)
-        except DamagedEntry as error:
-            self._trouble(f"the entry {key} arrived damaged: {error}")
+        entry = None if data is None else self._verified(key, data)
+        if data is None or entry is None:
             self._misses += 1
             return None
         self._hits += 1
         self._local.put_encoded(key, data)
         return entry
 
+    def _verified(self, key: str, data: bytes) -> StoredEntry | None:
+        """The entry in what arrived, if it is whole and to be believed."""
+        self._bytes_read += len(data)
+        try:
+            target = self._signed_for(ENTRY, key, data)
+            entry = decode_entry(data, key)
+            check_payloads(entry)
+            if target is not None and entry.header.get("target") != target:
+                raise Unsigned(f"it is not for {target}, for which it was signed")
+            return entry
+        except (DamagedEntry, Unsigned, KCacheError) as error:
+            how = "arrived damaged" if isinstance(error, DamagedEntry) else "is not to be believed"
+            self._trouble(f"the entry {key} {how}: {error}")
+            return None
+
+    def _signed_for(self, kind: int, key: str, data: bytes) -> str | None:
+        """The target for which these bytes are signed; None where nothing has to be.
+
+        Raises:
+            Unsigned, ToolchainMissingError: They are not, or it cannot be known.
+        """
+        if self._trust is None or not self._trust.demands:
+            return None
+        record = self._asked(lambda: self.tier.get_signature(kind, key))
+        return self._trust.check(kind, key, data, record or b"")
+
     def peek(self, key: str) -> StoredEntry | None:
         """As `get`, but it is not kept locally and counts as no hit."""
         data = self._asked(lambda: self.tier.get_entry(key))
-        try:
-            return None if data is None else decode_entry(data, key)
-        except DamagedEntry:
-            return None
+        return None if data is None else self._verified(key, data)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
@@ -89,29 +112,80 @@ class CheckedTier:
             return []
         self._bytes_read += len(data)
         try:
+            self._signed_for(MANIFEST, family, data)
             return variants_of(decode_entry(data, family, MANIFEST).header)
-        except ValueError as error:
-            self._trouble(f"the manifest {family} arrived damaged: {error}")
+        except (ValueError, KCacheError) as error:
+            how = "is not to be believed" if isinstance(error, (Unsigned, KCacheError)) else "arrived damaged"
+            self._trouble(f"the manifest {family} {how}: {error}")
             return []
 
     def keep_variant(self, family: str, variant: Variant) -> None:
         """Keep the variant that a hit came from locally, so that the next process need not ask."""
         self._local.add_variant(family, variant)
 
-    def put(self, key: str, data: bytes) -> None:
+    @property
+    def takes(self) -> bool:
+        """Whether what is put here is of use: where signatures are demanded, not what cannot be signed here."""
+        return not self.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
+
+    def put(self, entry: StoredEntry, data: bytes) -> None:
         """Hand an entry on, to a remote tier when nobody waits for it."""
-        self._later(len(data), lambda: self._given(len(data), lambda: self.tier.put_entry(key, data)))
+        target = str(entry.header.get("target", ""))
+        record = self._record(ENTRY, entry.key, data, target)
+        if record is not None:
+            self._later(len(data), lambda: self._give(ENTRY, entry.key, data, record))
+
+    def put_now(self, entry: StoredEntry, data: bytes) -> bool:
+        """Hand an entry on; whether it was taken."""
+        record = self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
+        return record is not None and self._give(ENTRY, entry.key, data, record)
 
     def add_variant(self, family: str, *variants: Variant) -> None:
         """As the local store's. Of two that do so at once one may be lost: a miss, later."""
-        self._later(0, lambda: self._add_variant(family, *variants))
+        self._later(0, lambda: self.add_variant_now(family, *variants))
 
-    def _add_variant(self, family: str, *variants: Variant) -> None:
-        before = self.get_manifest(family)
+    def add_variant_now(self, family: str, *variants: Variant) -> None:
+        """As `add_variant`, before it returns."""
+        before = self._vouched_manifest(family)
         after = reduce(merge, variants, before)
         if after != before:
             data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
-            self._given(len(data), lambda: self.tier.put_manifest(family, data))
+            record = self._record(MANIFEST, family, data, "")
+            if record is not None:
+                self._give(MANIFEST, family, data, record)
+
+    def _vouched_manifest(self, family: str) -> list[Variant]:
+        """The variants that are there, those for which nobody trusted vouches left out if we are to sign for them."""
+        if self._trust is None or self._trust.demands or not self._trust.signs:
+            return self.get_manifest(family)
+        data = self._asked(lambda: self.tier.get_manifest(family)) or b""
+        record = self._asked(lambda: self.tier.get_signature(MANIFEST, family)) or b""
+        try:
+            is_own = self._trust.is_own(MANIFEST, family, data, record)
+            return variants_of(decode_entry(data, family, MANIFEST).header) if is_own else []
+        except (ValueError, KCacheError):
+            return []
+
+    def _record(self, kind: int, key: str, data: bytes, target: str) -> bytes | None:
+        """What stands beside a file; None where it should be signed and cannot be, which is told."""
+        try:
+            return b"" if self._trust is None else self._trust.record(kind, key, data, target)
+        except KCacheError as error:
+            self._trouble(str(error))
+            return None
+
+    def _give(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
+        def work() -> bool:
+            if record:
+                self.tier.put_signature(kind, key, record)  # first: a file without one would be an error elsewhere
+            (self.tier.put_entry if kind == ENTRY else self.tier.put_manifest)(key, data)
+            return True
+
+        if not self._asked(work):
+            return False
+        with self._counting:
+            self._bytes_written += len(data)
+        return True
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
@@ -130,7 +204,7 @@ class CheckedTier:
         """Let the tier go."""
         self._asked(self.tier.close)
 
-    def _later(self, size_bytes: int, work: Callable[[], None]) -> None:
+    def _later(self, size_bytes: int, work: Callable[[], object]) -> None:
         if self._breaker is None:
             work()
             return
@@ -141,11 +215,6 @@ class CheckedTier:
             return
         if not self._behind.add(work, size_bytes):
             self._trouble("too much waits to be handed on: an entry is kept locally alone")
-
-    def _given(self, size_bytes: int, put: Callable[[], object]) -> None:
-        if self._asked(lambda: put() or True):
-            with self._counting:
-                self._bytes_written += size_bytes
 
     def _asked(self, operation: Callable[[], Result]) -> Result | None:
         if self._breaker is not None and not self._breaker.allows():
@@ -187,20 +256,24 @@ class Chain:
         local: Where everything is kept.
         tiers: In the order in which they are asked.
         emit: Takes TROUBLE.
+        trust: Whom to believe, and how to be believed; None: everybody.
     """
 
-    def __init__(self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit) -> None:
-        self.local, self._emit = local, emit
+    def __init__(
+        self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit, trust: Trust | None = None
+    ) -> None:
+        self.local, self._emit, self._trust = local, emit, trust
         self._behind = WriteBehind()
-        self.tiers = tuple(self._checked(tier) for tier in tiers)
+        self.tiers = tuple(self.checked(tier) for tier in tiers)
 
-    def _checked(self, tier: Tier) -> CheckedTier:
-        return CheckedTier(tier, self.local, self._emit, self._behind)
+    def checked(self, tier: Tier) -> CheckedTier:
+        """A tier, to be asked in safety."""
+        return CheckedTier(tier, self.local, self._emit, self._behind, self._trust)
 
     def mount(self, tier: Tier) -> None:
         """Ask one more tier, before the others, in place of one of the same name."""
         others = (each for each in self.tiers if each.tier.name != tier.name)
-        self.tiers = (self._checked(tier), *others)
+        self.tiers = (self.checked(tier), *others)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.local, name)
@@ -219,7 +292,7 @@ class Chain:
         data = encode_entry(entry)
         stored = self.local.put_encoded(entry.key, data)
         for tier in self._writable():
-            tier.put(entry.key, data)
+            tier.put(entry, data)
         return stored
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
@@ -249,4 +322,4 @@ class Chain:
             tier.close()
 
     def _writable(self) -> list[CheckedTier]:
-        return [] if self.local.readonly else [tier for tier in self.tiers if not tier.readonly]
+        return [] if self.local.readonly else [tier for tier in self.tiers if tier.takes]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 from ..store.directory import refusal
 from ..store.entry import ENTRY, MANIFEST, require_key
@@ -25,16 +26,24 @@ class DirectoryTier:
         readonly: Whether nothing is put there.
         shared: Trust it though others can write to it.
         durability: What a put forces to the disk.
+        is_vouched: Whether it is believed without signatures.
     """
 
     is_remote = False
 
     def __init__(
-        self, path: str, *, readonly: bool = True, shared: bool = False, durability: Durability = "data"
+        self,
+        path: str,
+        *,
+        readonly: bool = True,
+        shared: bool = False,
+        durability: Durability = "data",
+        is_vouched: bool = False,
     ) -> None:
-        self.name, self.readonly = path, readonly
+        self.name, self.readonly, self.is_vouched = path, readonly, is_vouched
         self._shared, self._durability = shared, durability
         self._tree = Tree(path, shared=shared)
+        self._signatures = Tree(f"{path}/signatures", shared=shared)
         self._is_checked = False
 
     def get_entry(self, key: str) -> bytes | None:
@@ -53,23 +62,38 @@ class DirectoryTier:
         """Publish the file of a manifest."""
         self._write(MANIFEST, family, data)
 
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """What stands beside an entry or manifest."""
+        return self._read(kind, key, self._signatures)
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Publish it."""
+        self._write(kind, key, record, self._signatures)
+
+    def keys(self, kind: int) -> Iterator[str]:
+        """The keys of all entries or manifests."""
+        self._check()
+        return (file.key for file in self._tree.walk(kind))
+
     def ready(self) -> None:
         """Nothing is needed."""
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _read(self, kind: int, key: str) -> bytes | None:
+    def _read(self, kind: int, key: str, tree: Tree | None = None) -> bytes | None:
         self._check()
+        tree = tree or self._tree
         try:
-            return self._tree.read(self._tree.path(kind, require_key(key)), None)
+            return tree.read(tree.path(kind, require_key(key)), None)
         except FileNotFoundError:
             return None
 
-    def _write(self, kind: int, key: str, data: bytes) -> None:
+    def _write(self, kind: int, key: str, data: bytes, tree: Tree | None = None) -> None:
         if not self._is_checked and os.path.lexists(self.name):
             self._check()
-        self._tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
+        tree = tree or self._tree
+        tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 
     def _check(self) -> None:
         """Look at the directory once; PermissionError if it must not be used, OSError if it is not there."""

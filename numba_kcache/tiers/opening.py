@@ -30,6 +30,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         readonly=address.readonly is not False,
         shared=settings.shared,
         durability=settings.durability,
+        is_vouched=address.options.get("unsigned") == "1",
     )
 
 
@@ -45,6 +46,7 @@ def _open_redis(address: TierAddress) -> Tier:
             timeout_s=float(options.get("timeout", TIMEOUT_S)),
             wait_s=float(options.get("wait", WAIT_S)),
             prefix=options.get("prefix", PREFIX),
+            is_vouched=options.get("unsigned") == "1",
         )
     except ValueError as error:
         raise SettingsError(f"cannot use the tier {address.shown}", str(error)) from None

@@ -45,13 +45,13 @@ class RedisTier:
         wait_s: Longest wait for a kernel that another node builds.
         prefix: What its keys begin with.
         limit_bytes: Of an entry or manifest.
+        is_vouched: Whether it is believed without signatures.
 
     Raises:
         ValueError: It is no such URL; the message holds no secret.
     """
 
     is_remote = True
-    has_signatures = True
 
     def __init__(
         self,
@@ -63,8 +63,10 @@ class RedisTier:
         wait_s: float = WAIT_S,
         prefix: str = PREFIX,
         limit_bytes: int = LIMIT_BYTES,
+        is_vouched: bool = False,
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
+        self.is_vouched = is_vouched
         self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
         self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
         self._idle: list[Connection] = []
@@ -91,9 +93,9 @@ class RedisTier:
         """Keep the file of a manifest."""
         self._put(self._name("manifest", family), data)
 
-    def put_signature(self, kind: int, key: str, signature: bytes) -> None:
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
         """Keep the signature of an entry or manifest."""
-        self._put(self._name(f"{_KINDS[kind]}.signature", key), signature)
+        self._put(self._name(f"{_KINDS[kind]}.signature", key), record)
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""

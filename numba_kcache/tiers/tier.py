@@ -8,6 +8,7 @@ Not here    Verification, back-fill, counting (tiers.chain).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 
@@ -30,6 +31,10 @@ class Tier(Protocol):
     def is_remote(self) -> bool:
         """Whether it may be slow or away: what is put there is handed on behind the launch, and it has a breaker."""
 
+    @property
+    def is_vouched(self) -> bool:
+        """Whether what it hands over needs no signature of its own, whoever is trusted."""
+
     def get_entry(self, key: str) -> bytes | None:
         """The file of the entry `key`."""
 
@@ -41,6 +46,15 @@ class Tier(Protocol):
 
     def put_manifest(self, family: str, data: bytes) -> None:
         """Keep the file of a manifest, in place of what is there."""
+
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """What stands beside an entry or manifest (`tiers.trust`)."""
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Keep it beside an entry or manifest."""
+
+    def keys(self, kind: int) -> Iterable[str]:
+        """The keys of all entries or manifests, in no order."""
 
     def ready(self) -> None:
         """Do what writing needs and what cannot be done when the process ends: import."""

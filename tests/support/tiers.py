@@ -16,8 +16,10 @@ class MemoryTier:
 
     def __init__(self, name: str = "memory", *, readonly: bool = False, is_remote: bool = False) -> None:
         self.name, self.readonly, self.is_remote = name, readonly, is_remote
+        self.is_vouched = False
         self.entries: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
+        self.signatures: dict[tuple[int, str], bytes] = {}
         self.asked: list[tuple[str, str]] = []
         self.error: Exception | None = None
 
@@ -44,6 +46,17 @@ class MemoryTier:
     def put_manifest(self, family: str, data: bytes) -> None:
         self._operation("put_manifest", family)
         self.manifests[family] = data
+
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        self._operation("get_signature", key)
+        return self.signatures.get((kind, key))
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        self._operation("put_signature", key)
+        self.signatures[kind, key] = record
+
+    def keys(self, kind: int) -> list[str]:
+        return list(self.manifests if kind == MANIFEST else self.entries)
 
     def ready(self) -> None:
         """Nothing is needed."""

@@ -1,0 +1,209 @@
+"""Signatures beside what tiers hand over: what is believed, what is not, and how it is said."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.model.event import EventKind
+from numba_kcache.settings import read_settings
+from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, encode_entry
+from numba_kcache.tiers.chain import Chain
+from numba_kcache.tiers.directory import DirectoryTier
+from numba_kcache.tiers.trust import Trust, trust_of
+from tests.support.stores import Events, file_of, key_of, open_store, sealed
+from tests.support.tiers import MemoryTier
+
+pytest.importorskip("cryptography", reason="no cryptography: pip install numba-kcache[sign]")
+
+ENTRY_1 = StoredEntry(key_of(1), {"target": "sm_90"}, {"cubin": b"code"})
+VARIANT = {"key": key_of(1), "target": "sm_90", "request": key_of(2)}
+
+
+@pytest.fixture
+def events() -> Events:
+    return Events()
+
+
+def trust(tmp_path: Path, *, signs: str | None = None, trusts: str | None = None) -> Trust:
+    """What the settings ask for: a key to sign with and a key that is trusted, by name."""
+    given: dict[str, object] = {}
+    if signs is not None:
+        given["signing_key"] = make_key(tmp_path, signs)[0]
+    if trusts is not None:
+        given["trusted_keys"] = {trusts: make_key(tmp_path, trusts)[1]}
+    return trust_of(read_settings(given, {}))
+
+
+def make_key(tmp_path: Path, name: str) -> tuple[str, str]:
+    """The file of a secret key, and the public one in base64."""
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    secret = Ed25519PrivateKey.from_private_bytes(random.Random(name).randbytes(32))
+    path = tmp_path / f"{name}.pem"
+    path.write_bytes(
+        secret.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()),
+    )
+    return str(path), b64encode(secret.public_key().public_bytes_raw()).decode()
+
+
+def filled(tmp_path: Path, tier: MemoryTier | DirectoryTier, signs: str | None) -> None:
+    """Put the entry and its manifest."""
+    node = Chain(open_store(tmp_path / "source"), [tier], Events(), trust(tmp_path, signs=signs))
+    node.put(ENTRY_1)
+    node.add_variant(key_of(9), VARIANT)
+
+
+def believer(tmp_path: Path, tier: MemoryTier | DirectoryTier, events: Events, **asked: str) -> Chain:
+    return Chain(open_store(tmp_path / "local"), [tier], events, trust(tmp_path, **(asked or {"trusts": "team"})))
+
+
+def test_what_a_trusted_key_signed_is_served(tmp_path: Path, events: Events) -> None:
+    """Entry and manifest; the bytes are the same as without a signature."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, "team")
+    node = believer(tmp_path, tier, events)
+
+    assert node.get(key_of(1)) == ENTRY_1
+    assert node.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert events.of(EventKind.TROUBLE) == []
+    assert tier.entries[key_of(1)] == encode_entry(ENTRY_1)
+
+
+@pytest.mark.parametrize("signs", [None, "stranger"])
+def test_unsigned_and_strangers_code_is_a_miss_and_an_error(tmp_path: Path, events: Events, signs: str | None) -> None:
+    """Nothing of it is kept."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, signs)
+    node = believer(tmp_path, tier, events)
+
+    assert node.get(key_of(1)) is None
+    assert node.tiers[0].get_manifest(key_of(9)) == []
+    assert node.tiers[0].peek(key_of(1)) is None
+    said = [str(event.fields["error"]) for event in events.of(EventKind.TROUBLE)]
+    assert ["is not to be believed" in each for each in said] == [True] * 3
+    assert not file_of(node.local, key_of(1)).exists()
+    report = node.reports()[0]
+    assert (report.hits, report.misses, report.errors) == (0, 1, 3)
+
+
+def _changed_bytes(tier: MemoryTier) -> None:
+    forged = encode_entry(StoredEntry(key_of(1), {"target": "sm_90"}, {"cubin": b"evil"}))
+    tier.entries[key_of(1)] = forged
+
+
+def _another_target(tier: MemoryTier) -> None:
+    signature = tier.signatures[ENTRY, key_of(1)]
+    tier.signatures[ENTRY, key_of(1)] = signature[:72] + b"sm_80"
+
+
+def _another_entry(tier: MemoryTier) -> None:
+    other = encode_entry(StoredEntry(key_of(1), {"target": "sm_90"}, {"cubin": b"other kernel"}))
+    tier.entries[key_of(1)] = other
+    tier.signatures[ENTRY, key_of(1)] = tier.signatures[ENTRY, key_of(2)]
+
+
+def _manifest_as_entry(tier: MemoryTier) -> None:
+    tier.signatures[ENTRY, key_of(1)] = tier.signatures[MANIFEST, key_of(9)]
+
+
+def _no_record(tier: MemoryTier) -> None:
+    tier.signatures[ENTRY, key_of(1)] = b""
+
+
+def _garbage(tier: MemoryTier) -> None:
+    tier.signatures[ENTRY, key_of(1)] = bytes(72) + b"\xff" * 1000
+
+
+@pytest.mark.parametrize(
+    "forge", [_changed_bytes, _another_target, _another_entry, _manifest_as_entry, _no_record, _garbage]
+)
+def test_forgery_is_a_miss(tmp_path: Path, events: Events, forge: object) -> None:
+    """By whoever can write to the server and has no key."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, "team")
+    Chain(open_store(tmp_path / "more"), [tier], Events(), trust(tmp_path, signs="team")).put(
+        StoredEntry(key_of(2), {"target": "sm_90"}, {"cubin": b"other kernel"})
+    )
+    forge(tier)  # type: ignore[operator]
+    node = believer(tmp_path, tier, events)
+
+    assert node.get(key_of(1)) is None
+    assert node.reports()[0].errors == 1
+
+
+def test_target_inside_must_be_the_one_that_was_signed(tmp_path: Path, events: Events) -> None:
+    """A signer that was told another target than the entry holds."""
+    tier, data = MemoryTier(), encode_entry(ENTRY_1)
+    tier.entries[key_of(1)] = data
+    tier.signatures[ENTRY, key_of(1)] = trust(tmp_path, signs="team").record(ENTRY, key_of(1), data, "sm_80")
+    node = believer(tmp_path, tier, events)
+
+    assert node.get(key_of(1)) is None
+    assert "not for sm_80" in str(events[-1].fields["error"])
+
+
+def test_what_is_not_signed_is_not_unpacked(tmp_path: Path, events: Events) -> None:
+    """The signature is looked at before the file: a forged one is told as unsigned, not as damaged."""
+    tier = MemoryTier()
+    tier.entries[key_of(1)] = sealed(b"not a file of this store")
+    node = believer(tmp_path, tier, events)
+
+    assert node.get(key_of(1)) is None
+    assert "it is not signed" in str(events[-1].fields["error"])
+
+
+def test_vouched_tier_needs_no_signatures(tmp_path: Path, events: Events) -> None:
+    """`?unsigned=1`, for an image layer that its build has filled."""
+    tier = MemoryTier()
+    filled(tmp_path, tier, None)
+    tier.is_vouched = True
+
+    assert believer(tmp_path, tier, events).get(key_of(1)) == ENTRY_1
+
+
+def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Events) -> None:
+    """Of entries and manifests."""
+    filled(tmp_path, DirectoryTier(str(tmp_path / "share"), readonly=False), "team")
+    node = believer(tmp_path, DirectoryTier(str(tmp_path / "share")), events)
+
+    assert node.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert node.get(key_of(1)) == ENTRY_1
+
+
+def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Events) -> None:
+    """What it put nobody would believe, and a manifest that was signed would no longer be."""
+    tier = MemoryTier()
+    node = believer(tmp_path, tier, events)
+    node.put(ENTRY_1)
+    node.add_variant(key_of(9), VARIANT)
+
+    assert (tier.entries, tier.manifests) == ({}, {})
+
+
+@pytest.mark.parametrize("asked", [{"signs": "team"}, {"signs": "team", "trusts": "team"}])
+def test_signer_vouches_for_no_one_else_s_variants(tmp_path: Path, events: Events, asked: dict[str, str]) -> None:
+    """A manifest of unknown origin is replaced; its own is added to."""
+    tier = MemoryTier().with_variants(key_of(9), {"key": key_of(66)})
+    node = believer(tmp_path, tier, events, **asked)
+    node.add_variant(key_of(9), VARIANT)
+    node.add_variant(key_of(9), {**VARIANT, "key": key_of(3)})
+
+    found = believer(tmp_path, tier, Events()).tiers[0].get_manifest(key_of(9))
+    assert [each["key"] for each in found] == [key_of(3), key_of(1)]
+
+
+def test_bad_signing_key_hands_nothing_on(tmp_path: Path, events: Events) -> None:
+    """It is trouble, not the user's exception; what is local stays."""
+    (tmp_path / "bad.pem").write_text("no key")
+    tier = MemoryTier()
+    settings = read_settings({"signing_key": str(tmp_path / "bad.pem")}, {})
+    node = Chain(open_store(tmp_path / "local"), [tier], events, trust_of(settings))
+
+    assert node.put(ENTRY_1)
+    assert tier.entries == {}
+    assert "signing_key" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
