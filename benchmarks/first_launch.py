@@ -2,7 +2,8 @@
 
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last one's
             result. "first" starts after imports, decoration and context creation and ends when all results are
-            synchronised; "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm:
+            synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
+            "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm:
             it was filled by a process before. "module" and RawModule have all kernels in one source. With a header the
             source includes cuda_fp16.h and uses it; CUDA C++ only. Numba and Triton read their kernels from a file of
             as many functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start is a cold one. Our
@@ -54,9 +55,9 @@ def kernel_source(number: int, has_header: bool) -> str:
 
 
 def sources(case: Case) -> list[str]:
-    """A source for each kernel."""
+    """A source for each kernel, and one for the other."""
     head = f"#include <{HEADER}>\n" if case.has_header else ""
-    return [head + kernel_source(number, case.has_header) for number in range(case.kernels)]
+    return [head + kernel_source(number, case.has_header) for number in range(case.kernels + 1)]
 
 
 def whole_source(case: Case) -> str:
@@ -74,17 +75,35 @@ def include_dirs() -> list[str]:
 # -- the systems: each makes its kernels, then the clock runs -------------------------------------------
 
 
-def timed(call_all: Callable[[], object], synchronize: Callable[[], object]) -> float:
-    wait_for_the_others()
+def measured(
+    launch: Callable[[int], object], synchronize: Callable[[], object], case: Case, *, has_other: bool = True
+) -> dict[str, float]:
+    """Seconds until all kernels have run, "first", and then until another one has, "second".
+
+    Args:
+        launch: Launches a kernel by its number.
+        synchronize: Waits for it.
+        case: How many there are, without the other.
+        has_other: Whether there is one.
+    """
+    is_rank = wait_for_the_others()
     start = time.perf_counter()
-    call_all()
+    for number in range(case.kernels):
+        launch(number)
     synchronize()
-    return time.perf_counter() - start
+    found = {"first": time.perf_counter() - start}
+    if has_other and not is_rank:
+        start = time.perf_counter()
+        launch(case.kernels)
+        synchronize()
+        found["second"] = time.perf_counter() - start
+    return found
 
 
-def check(values: Any, case: Case) -> None:
+def check(values: Any, found: dict[str, float], case: Case) -> None:
     """What the last kernel wrote; nothing under the driver that runs nothing."""
-    assert is_pretended() or (values == 2 + case.kernels - 1).all(), values
+    last = case.kernels if "second" in found else case.kernels - 1
+    assert is_pretended() or (values == 2 + last).all(), values
 
 
 def numba_arrays() -> tuple[Any, Any, Callable[[], object]]:
@@ -100,10 +119,9 @@ def here_run(kernels: Sequence[Any], case: Case, *size: int) -> None:
     import numba_kcache
 
     x, y, synchronize = numba_arrays()
-    first = timed(lambda: [kernel[N // 256, 256](2.0, x, y, *size) for kernel in kernels], synchronize)
-    check(y.copy_to_host(), case)
-    info = numba_kcache.info("process")
-    say(first=first, compiles=info.compiles)
+    found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y, *size), synchronize, case)
+    check(y.copy_to_host(), found, case)
+    say(**found, compiles=numba_kcache.info("process").compiles)
 
 
 def here(case: Case) -> None:
@@ -118,23 +136,25 @@ def here_module(case: Case) -> None:
     module = cached_module(whole_source(case))
     x, y, synchronize = numba_arrays()
     names = [f"k{number}" for number in range(case.kernels)]
-    first = timed(lambda: [module[name][N // 256, 256](2.0, x, y, N) for name in names], synchronize)
-    check(y.copy_to_host(), case)
+    found = measured(
+        lambda number: module[names[number]][N // 256, 256](2.0, x, y, N), synchronize, case, has_other=False
+    )
+    check(y.copy_to_host(), found, case)
     import numba_kcache
 
-    say(first=first, compiles=numba_kcache.info("process").compiles)
+    say(**found, compiles=numba_kcache.info("process").compiles)
 
 
 def functions(case: Case, head: str, body: str) -> list[Any]:
     """The functions of a generated file, which the first process of a cache writes."""
     path = Path(os.environ["KC_BENCH_DIR"], f"program_{case.kernels}.py")
     if not path.is_file():
-        path.write_text(head + "".join(body.format(number=number) for number in range(case.kernels)))
+        path.write_text(head + "".join(body.format(number=number) for number in range(case.kernels + 1)))
     spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module: Any = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    return [getattr(module, f"k{number}") for number in range(case.kernels)]
+    return [getattr(module, f"k{number}") for number in range(case.kernels + 1)]
 
 
 NUMBA_BODY = """
@@ -163,12 +183,12 @@ def numba(case: Case) -> None:
 
     kernels = [cuda.jit(cache=True)(function) for function in numba_functions(case)]
     x, y, synchronize = numba_arrays()
-    first = timed(lambda: [kernel[N // 256, 256](2.0, x, y) for kernel in kernels], synchronize)
-    check(y.copy_to_host(), case)
-    say(first=first, compiles=sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
+    found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y), synchronize, case)
+    check(y.copy_to_host(), found, case)
+    say(**found, compiles=sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
 
 
-def cupy_run(kernels: Callable[[], Sequence[Any]], case: Case) -> None:
+def cupy_run(kernel_of: Callable[[int], Any], case: Case, *, has_other: bool = True) -> None:
     import cupy
     import numpy as np
     from cupy.cuda import compiler
@@ -184,11 +204,12 @@ def cupy_run(kernels: Callable[[], Sequence[Any]], case: Case) -> None:
         return real(*arguments, **more)
 
     compiler.compile_using_nvrtc = counted
-    first = timed(
-        lambda: [kernel((N // 256,), (256,), (a, x, y, n)) for kernel in kernels()], cupy.cuda.Device().synchronize
+    wait = cupy.cuda.Device().synchronize
+    found = measured(
+        lambda number: kernel_of(number)((N // 256,), (256,), (a, x, y, n)), wait, case, has_other=has_other
     )
-    check(cupy.asnumpy(y), case)
-    say(first=first, compiles=len(compiled))
+    check(cupy.asnumpy(y), found, case)
+    say(**found, compiles=len(compiled))
 
 
 def cupy_options(case: Case) -> tuple[str, ...]:
@@ -202,14 +223,14 @@ def cupy_kernel(case: Case) -> None:
     made = [
         cupy.RawKernel(source, f"k{number}", options, backend="nvrtc") for number, source in enumerate(sources(case))
     ]
-    cupy_run(lambda: made, case)
+    cupy_run(made.__getitem__, case)
 
 
 def cupy_module(case: Case) -> None:
     import cupy
 
     module = cupy.RawModule(code=whole_source(case), options=cupy_options(case), backend="nvrtc")
-    cupy_run(lambda: [module.get_function(f"k{number}") for number in range(case.kernels)], case)
+    cupy_run(lambda number: module.get_function(f"k{number}"), case, has_other=False)
 
 
 def cuda_core(case: Case) -> None:
@@ -230,16 +251,17 @@ def cuda_core(case: Case) -> None:
     folders = include_dirs() if case.has_header else None
     passed = (np.float32(2.0), int(x), int(y), np.int32(N))
 
-    def all_of_them() -> None:
-        for number, source in enumerate(sources(case)):
-            options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True, include_path=folders)
-            code = Program(source, "c++", options=options).compile("cubin", cache=cache)
-            launch(stream, LaunchConfig(grid=N // 256, block=256), code.get_kernel(f"k{number}"), *passed)
+    texts = sources(case)
 
-    first = timed(all_of_them, stream.sync)
+    def one(number: int) -> None:
+        options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True, include_path=folders)
+        code = Program(texts[number], "c++", options=options).compile("cubin", cache=cache)
+        launch(stream, LaunchConfig(grid=N // 256, block=256), code.get_kernel(f"k{number}"), *passed)
+
+    found = measured(one, stream.sync, case)
     driver.cuMemcpyDtoH(host.ctypes.data, y, 4 * N)
-    check(host, case)
-    say(first=first)
+    check(host, found, case)
+    say(**found)
 
 
 TRITON_BODY = """
@@ -259,9 +281,10 @@ def triton(case: Case) -> None:
     kernels = functions(case, "import triton\nimport triton.language as tl\n", TRITON_BODY)
     x, y = torch.ones(N, device="cuda"), torch.ones(N, device="cuda")
     torch.cuda.synchronize()
-    first = timed(lambda: [kernel[(N // 256,)](2.0, x, y, N, block=256) for kernel in kernels], torch.cuda.synchronize)
-    check(y.cpu().numpy(), case)
-    say(first=first)
+    wait = torch.cuda.synchronize
+    found = measured(lambda number: kernels[number][(N // 256,)](2.0, x, y, N, block=256), wait, case)
+    check(y.cpu().numpy(), found, case)
+    say(**found)
 
 
 def torch_compile(case: Case) -> None:
@@ -271,14 +294,15 @@ def torch_compile(case: Case) -> None:
     torch.cuda.synchronize()
     more = {"cuda_include_dirs": include_dirs()} if case.has_header else {}
 
-    def all_of_them() -> None:
-        for number, source in enumerate(sources(case)):
-            kernel = torch.cuda._compile_kernel(source, f"k{number}", **more)
-            kernel((N // 256, 1, 1), (256, 1, 1), (2.0, x, y, N))
+    texts = sources(case)
 
-    first = timed(all_of_them, torch.cuda.synchronize)
-    check(y.cpu().numpy(), case)
-    say(first=first)
+    def one(number: int) -> None:
+        kernel = torch.cuda._compile_kernel(texts[number], f"k{number}", **more)
+        kernel((N // 256, 1, 1), (256, 1, 1), (2.0, x, y, N))
+
+    found = measured(one, torch.cuda.synchronize, case)
+    check(y.cpu().numpy(), found, case)
+    say(**found)
 
 
 def pycuda(case: Case) -> None:
@@ -291,15 +315,15 @@ def pycuda(case: Case) -> None:
     x, y = driver.to_device(np.ones(N, np.float32)), driver.to_device(np.ones(N, np.float32))
     folder = os.environ["KC_BENCH_DIR"]
 
-    def all_of_them() -> None:
-        for number, source in enumerate(sources(case)):
-            module = SourceModule(source, cache_dir=folder, no_extern_c=True)
-            kernel = module.get_function(f"k{number}")
-            kernel(np.float32(2.0), x, y, np.int32(N), block=(256, 1, 1), grid=(N // 256, 1))
+    texts = sources(case)
 
-    first = timed(all_of_them, driver.Context.synchronize)
-    check(driver.from_device(y, N, np.float32), case)
-    say(first=first)
+    def one(number: int) -> None:
+        kernel = SourceModule(texts[number], cache_dir=folder, no_extern_c=True).get_function(f"k{number}")
+        kernel(np.float32(2.0), x, y, np.int32(N), block=(256, 1, 1), grid=(N // 256, 1))
+
+    found = measured(one, driver.Context.synchronize, case)
+    check(driver.from_device(y, (N,), np.float32), found, case)
+    say(**found)
 
 
 SYSTEMS: dict[str, Callable[[Case], None]] = {
@@ -320,7 +344,7 @@ SLOW = ("Numba cache=True", "Triton", "numba_kcache, Numba kernel")
 
 
 def measure(case: Case, cold: int, warm: int, left_out: dict[str, str], skipped: Sequence[str]) -> dict[str, Any]:
-    """Seconds by system and by "cold/warm first/process".
+    """Seconds by system and by "cold/warm first/second/process".
 
     Args:
         case: What is run.
@@ -345,7 +369,7 @@ def measure(case: Case, cold: int, warm: int, left_out: dict[str, str], skipped:
                     break
                 if system.startswith("numba_kcache"):
                     assert (result["compiles"] > 0) == (state == "cold"), (system, state, result)
-                for what in ("first", "process"):
+                for what in [each for each in ("first", "second", "process") if each in result]:
                     found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[what])
             shutil.rmtree(folder, ignore_errors=True)
     return found

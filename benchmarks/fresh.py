@@ -1,7 +1,7 @@
 """Start a script in a fresh process, whatever caches it uses in a folder of its own, and take what it says.
 
-Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What a
-            child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.
+Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What
+            a child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.
 Not here    What is measured: the child prints one JSON object, last, with `end`, its time.time() when it was done.
 """
 
@@ -63,13 +63,14 @@ def say(**found: object) -> None:
     print(json.dumps({**found, "end": time.time()}))
 
 
-def wait_for_the_others() -> None:
-    """Where a barrier is in use (`KC_BENCH_BARRIER`, a folder): say that this child is ready, and wait for the start."""
+def wait_for_the_others() -> bool:
+    """Where this child is a rank (`KC_BENCH_BARRIER`, a folder): say that it is ready, and wait for the start."""
     barrier = os.environ.get("KC_BENCH_BARRIER")
     if barrier:
         Path(barrier, str(os.getpid())).touch()
         while not os.path.exists(os.path.join(barrier, "go")):
             time.sleep(0.0005)
+    return bool(barrier)
 
 
 def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit_s: float = 120.0) -> float:

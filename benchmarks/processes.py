@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,11 +28,10 @@ SYSTEMS = ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel", "Numb
 KERNELS = 4
 
 
-def ranks(system: str, count: int, folder: Path) -> dict[str, Any] | str:
-    """Start so many ranks together: seconds and compiles; a text where one failed."""
+def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | str:
+    """Start so many ranks of a script together: seconds and compiles; a text where one failed."""
     barrier = Path(tempfile.mkdtemp())
     begin = time.time()
-    words = [str(Path(__file__).with_name("first_launch.py")), "--child", system, "--kernels", str(KERNELS)]
     children = [start(words, folder, {"KC_BENCH_BARRIER": str(barrier)}) for _ in range(count)]
     started = open_barrier(barrier, children)
     found = [answer(child) for child in children]
@@ -47,12 +47,14 @@ def ranks(system: str, count: int, folder: Path) -> dict[str, Any] | str:
 def measure(counts: tuple[int, ...], rounds: int, left_out: dict[str, str]) -> dict[str, dict[str, dict[str, Any]]]:
     """By number of ranks, system, and "cold/warm last/all/compiles"."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
+    script = str(Path(__file__).with_name("first_launch.py"))
     for count in counts:
         for _ in range(rounds):
             for system in SYSTEMS:
                 folder = Path(tempfile.mkdtemp())
+                words = [script, "--child", system, "--kernels", str(KERNELS)]
                 for state in ("cold", "warm"):
-                    result = left_out.get(system) or ranks(system, count, folder)
+                    result = left_out.get(system) or ranks(words, count, folder)
                     if isinstance(result, str):
                         left_out[system] = result
                         break
