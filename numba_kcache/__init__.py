@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         info,
         print_info,
         prune,
+        pull,
+        push,
         register_bundle,
         subscribe,
         verify,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "cache": (
         "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
-        "print_info", "prune", "register_bundle", "subscribe", "verify", "warm_up",
+        "print_info", "prune", "pull", "push", "register_bundle", "subscribe", "verify", "warm_up",
     ),
     "errors": (
         "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
@@ -125,6 +127,8 @@ __all__ = [
     "install",
     "print_info",
     "prune",
+    "pull",
+    "push",
     "register_bundle",
     "subscribe",
     "uninstall",

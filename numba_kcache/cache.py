@@ -30,6 +30,7 @@ from .store.report import EntryInfo, Problem
 if TYPE_CHECKING:  # a hit goes without them
     from .doctor import Diagnosis
     from .observe.explain import Explanation
+    from .shipping import Moved
     from .store.tree import Found
     from .tiers.bundle import BundleReport
     from .tiers.tier import Tier
@@ -321,6 +322,38 @@ class KernelCache:
 
         return import_bundle(self.resolver, path)
 
+    def ask_tiers(self) -> None:
+        """Ask each tier whether it answers; `info("process").tiers` then says how fast, and what was seen of it."""
+        self.resolver.tier_reports(asks=True)
+
+    def push(self, tier: str | None = None) -> Moved:
+        """Hand this cache's entries on to a tier that lacks them, signed if there is a `signing_key`.
+
+        Args:
+            tier: As in the setting `tiers`: a URL, a directory; None for the first that is set and written to.
+
+        Raises:
+            KCacheError: It cannot be asked.
+            SettingsError: It is not a tier.
+        """
+        from .shipping import push
+
+        return push(self.resolver, tier)
+
+    def pull(self, tier: str | None = None) -> Moved:
+        """Take all entries of a tier into this cache, each verified.
+
+        Args:
+            tier: As in the setting `tiers`; None for the first that is set.
+
+        Raises:
+            KCacheError: It cannot be asked, or nothing is written in this mode.
+            SettingsError: It is not a tier.
+        """
+        from .shipping import pull
+
+        return pull(self.resolver, tier)
+
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """Serve kernels from a bundle where it lies, read-only, whatever toolkit is here or none.
 
@@ -389,6 +422,9 @@ subscribe = _PROCESS_CACHE.subscribe
 warm_up = _PROCESS_CACHE.warm_up
 export_bundle = _PROCESS_CACHE.export_bundle
 import_bundle = _PROCESS_CACHE.import_bundle
+ask_tiers = _PROCESS_CACHE.ask_tiers
+push = _PROCESS_CACHE.push
+pull = _PROCESS_CACHE.pull
 register_bundle = _PROCESS_CACHE.register_bundle
 
 

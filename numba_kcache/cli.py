@@ -9,6 +9,7 @@ Method      A verb is a function that takes the parsed arguments and returns an 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import re
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after the program's name; None for the process's own.
     """
     parsed = make_parser().parse_args(arguments)
+    if arguments is None and parsed.name in ("list", "report"):
+        gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
     try:
         if parsed.directory is not None:
             from .cache import configure
@@ -114,6 +117,12 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("--sign", action="store_true", help="refuse to write it without a signature")
     own = add("import", _import, "verify a bundle and add its entries, all or none", _IMPORT_MORE)
     own.add_argument("file", metavar="FILE", help="the bundle, or package:resource.kcache")
+    for name, verb, help in (
+        ("push", _push, "hand entries on to a tier that lacks them"),
+        ("pull", _pull, "take the entries of a tier"),
+    ):
+        own = add(name, verb, help, _MOVE_MORE)
+        own.add_argument("tier", metavar="TIER", nargs="?", help="redis://host/0, s3://bucket/path, a directory")
     own = add("report", _report, "write a page about the cache, with drawings", _REPORT_MORE)
     own.add_argument("file", metavar="FILE.html", help="where to write it; - for standard output")
     add("doctor", _doctor, "look for what is wrong with driver, compilers, versions and directory", _DOCTOR_MORE)
@@ -147,6 +156,9 @@ to the quarantine folder, and the next launch compiles them again. Exits with 1 
 _PRUNE_MORE = """Without options: down to the cache's own limits."""
 
 
+_MOVE_MORE = """TIER is what the setting `tiers` takes; without it, the first that is set (and, for push, written to).
+Every entry is verified on its way. Exits with 1 if some could not go."""
+
 _REPORT_MORE = """Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
 of HTML that needs nothing else, no network either."""
 
@@ -157,8 +169,9 @@ absent is a note."""
 
 
 def _info(arguments: Any) -> int:
-    from .cache import info
+    from .cache import ask_tiers, info
 
+    ask_tiers()
     found = info()
     _print(arguments, found.to_dict(), str(found))
     return 0
@@ -308,6 +321,27 @@ def _clear(arguments: Any) -> int:
     from .cache import clear
 
     return _removed(arguments, clear())
+
+
+def _push(arguments: Any) -> int:
+    from .cache import push
+
+    return _moved(arguments, push(arguments.tier), "to")
+
+
+def _pull(arguments: Any) -> int:
+    from .cache import pull
+
+    return _moved(arguments, pull(arguments.tier), "from")
+
+
+def _moved(arguments: Any, moved: Any, way: str) -> int:
+    from .observe.info import bytes_text
+
+    went = f"{moved.entries} entries went {way} {moved.tier}, {bytes_text(moved.size_bytes)}"
+    text = f"{went}; {moved.present} were there already, {moved.failed} could not go"
+    _print(arguments, moved._asdict(), text)
+    return 1 if moved.failed else 0
 
 
 def _report(arguments: Any) -> int:

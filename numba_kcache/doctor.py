@@ -331,9 +331,7 @@ def _judged_clock(skew_s: float) -> Finding:
 
 def _judged_tiers(resolver: Resolver) -> Iterable[Finding]:
     """Ask each tier for an entry that is not there: whether it answers."""
-    if resolver.store is not resolver.local:
-        resolver.store.get("0" * 64)
-    for each in resolver.tier_reports():
+    for each in resolver.tier_reports(asks=True):
         if each.errors or each.is_reachable is False:
             advice = "look at its address, rights and, for a server, whether it runs: launches go on without it"
             yield Finding(f"tier {each.name}", WRONG, "it does not answer", advice)

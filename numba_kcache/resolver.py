@@ -570,9 +570,13 @@ class Resolver:
             kernel.forget()
         self.loader.forget()
 
-    def tier_reports(self) -> tuple[TierReport, ...]:
-        """What was seen of the stores behind the local one."""
-        return () if self.store is self.local else self.store.reports()  # type: ignore[union-attr]
+    def tier_reports(self, *, asks: bool = False) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one; with `asks`, after each was asked whether it answers."""
+        if self.store is self.local:
+            return ()
+        if asks:
+            self.store.ask()  # type: ignore[union-attr]
+        return self.store.reports()  # type: ignore[union-attr]
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""

@@ -1,4 +1,4 @@
-"""Which entries go into a bundle, and out of one.
+"""Which entries go into a bundle or a tier, and out of one.
 
 Promise     What is exported was verified, every payload of it. What is imported is all there or nothing is, and
             what was there under the same key stays.
@@ -13,19 +13,22 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .closures import without_stats
-from .errors import BundleError, OptionError
+from .errors import BundleError, KCacheError, OptionError
 from .keys.components import Component
 from .keys.digests import sha256
 from .model.artifact import artifact_from_header
 from .model.target import Target, read_arch
 from .resolver import Resolver
-from .store.entry import MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from .settings import read_settings
+from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
 from .store.manifest import Variant, variants_of
 from .tiers.bundle import Bundle, BundledFile, BundleReport, write_bundle
-from .tiers.opening import open_any
+from .tiers.chain import Chain, CheckedTier
+from .tiers.opening import open_any, open_tiers
+from .tiers.trust import trust_of
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
@@ -153,3 +156,99 @@ def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
     if any(variant["key"] not in held for variant in variants):
         raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
     return variants
+
+
+class Moved(NamedTuple):
+    """What went from one store to another.
+
+    Args:
+        tier: The store behind the local one, as it is shown.
+        entries: Entries that went.
+        size_bytes: Their bytes.
+        present: Entries that were there already.
+        failed: Entries that could not go: damaged, not to be believed, or not taken.
+    """
+
+    tier: str
+    entries: int
+    size_bytes: int
+    present: int
+    failed: int
+
+
+def push(resolver: Resolver, to: str | None) -> Moved:
+    """Hand the entries of a cache on to a tier that lacks them; where they are signed, those that are there as well.
+
+    Args:
+        resolver: Of the cache.
+        to: The tier as in the setting; None for the first that is set and written to.
+
+    Raises:
+        KCacheError: It cannot be asked.
+    """
+    tier = _tier(resolver, to, writes=True)
+    signs = resolver.settings.signing_key is not None
+    there = set() if signs else _keys(tier, ENTRY, "push to")
+    went: dict[str, int] = {}
+    chosen = list(_chosen(resolver, None, None))
+    for file in chosen:
+        data = b"" if file.key in there else resolver.local.get_encoded(file.key) or b""
+        if data and tier.put_now(decode_entry(data, file.key), data):
+            went[file.key] = len(data)
+    present = [file.key for file in chosen if file.key in there]
+    for family, data in _manifests(resolver, {*went, *present}):
+        tier.add_variant_now(family, *reversed(variants_of(decode_entry(data, family, MANIFEST).header)))
+    tier.close()
+    failed = len(chosen) - len(went) - len(present)
+    return Moved(tier.tier.name, len(went), sum(went.values()), len(present), failed)
+
+
+def pull(resolver: Resolver, source: str | None) -> Moved:
+    """Take all entries of a tier into a cache, verified as they are on a miss.
+
+    Args:
+        resolver: Of the cache.
+        source: The tier as in the setting; None for the first that is set.
+
+    Raises:
+        KCacheError: It cannot be asked, or nothing is written in this mode.
+    """
+    tier = _tier(resolver, source, writes=False)
+    cannot = f"cannot pull from {tier.tier.name}"
+    if resolver.local.readonly:
+        raise KCacheError(cannot, f"nothing is written in mode {resolver.settings.mode}")
+    keys = _keys(tier, ENTRY, "pull from")
+    missing = sorted(key for key in keys if resolver.local.peek(key) is None)
+    before = tier.report().bytes_read
+    went = {key for key in missing if tier.get(key) is not None and resolver.local.peek(key) is not None}
+    size_bytes = tier.report().bytes_read - before
+    held = went | (keys - set(missing))
+    for family in sorted(_keys(tier, MANIFEST, "pull from")):
+        variants = [each for each in tier.get_manifest(family) if each["key"] in held]
+        if variants:
+            resolver.local.add_variant(family, *reversed(variants))
+    tier.close()
+    return Moved(tier.tier.name, len(went), size_bytes, len(keys) - len(missing), len(missing) - len(went))
+
+
+def _tier(resolver: Resolver, text: str | None, *, writes: bool) -> CheckedTier:
+    settings = resolver.settings
+    addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
+    if text is not None and writes and addresses[0].readonly is None:
+        addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
+    opened = open_tiers(settings._replace(tiers=addresses))
+    for tier in Chain(resolver.local, opened, resolver.events.emit, trust_of(settings)).tiers:
+        if tier.takes or not writes:
+            return tier
+    what = "cannot push" if writes else "cannot pull"
+    why = "no tier is set that is written to" if writes else "no tier is set"
+    raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")
+
+
+def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
+    try:
+        return {key for key in tier.tier.keys(kind) if len(key) == 64 and not key.strip("0123456789abcdef")}
+    except FileNotFoundError:
+        return set()  # a directory that the first put makes
+    except Exception as error:  # whatever a server or its client does
+        raise KCacheError(f"cannot {what} {tier.tier.name}", str(error)) from None

@@ -13,18 +13,13 @@ from typing import NamedTuple
 BUNDLE_SUFFIX = ".kcache"
 """What the file of a bundle is called."""
 
-SCHEMES: tuple[str, ...] = ("redis", "rediss")
+SCHEMES: tuple[str, ...] = ("redis", "rediss", "s3", "gs", "az")
 """URLs that can be opened."""
 
 _SECONDS = r"(?=.*[1-9])\d{1,5}(?:\.\d{1,3})?"
-_OPTIONS = {
-    "readonly": "|0|1",
-    "unsigned": "|0|1",
-    "ttl": r"[1-9]\d{0,8}",
-    "timeout": _SECONDS,
-    "wait": _SECONDS,
-    "prefix": r"[\w.:-]{1,100}",
-}
+_ANY = {"readonly": "|0|1", "unsigned": "|0|1", "timeout": _SECONDS}
+_REDIS = {**_ANY, "ttl": r"[1-9]\d{0,8}", "wait": _SECONDS, "prefix": r"[\w.:-]{1,100}"}
+_OBJECTS = {**_ANY, "endpoint": r"https?://[\w.-]+(?::\d+)?/?", "region": r"[\w-]{1,50}"}
 """What may stand behind the `?` of a server's URL, and what it may be."""
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/|\Z)"
@@ -92,9 +87,10 @@ def _checked(shown: str, options: dict[str, str]) -> dict[str, str]:
     Raises:
         ValueError: One is not known, or not what it may be; the message shows none, for it may hold a secret.
     """
+    known = _REDIS if shown.startswith("redis") else _OBJECTS
     for name, value in options.items():
-        if not re.fullmatch(_OPTIONS.get(name, "(?!)"), value):
-            raise ValueError(f"{shown} takes {', '.join(_OPTIONS)} behind the ?, and one is not that or not so")
+        if not re.fullmatch(known.get(name, "(?!)"), value):
+            raise ValueError(f"{shown} takes {', '.join(known)} behind the ?, and one is not that or not so")
     return {name: value or "1" for name, value in options.items()}
 
 

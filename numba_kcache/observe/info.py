@@ -120,8 +120,17 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *(("tier", f"{each.name}: {each.hits} hits, {each.errors} errors in this process") for each in self.tiers),
+            *(("tier", _tier_text(each)) for each in self.tiers),
         )
+
+
+def _tier_text(tier: Any) -> str:
+    answers = {None: "not asked", True: f"answers in {seconds_text(tier.latency_s)}", False: "does not answer"}
+    return (
+        f"{tier.name}{', read-only' if tier.readonly else ''}: {answers[tier.is_reachable]}; "
+        f"{tier.hits} hits, {tier.misses} misses, {tier.errors} errors, "
+        f"{bytes_text(tier.bytes_read)} read, {bytes_text(tier.bytes_written)} written in this process"
+    )
 
 
 _LOW_RATE = 0.5

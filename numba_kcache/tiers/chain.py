@@ -34,6 +34,8 @@ from .trust import Trust
 
 Result = TypeVar("Result")
 
+_NOWHERE = "0" * 64
+
 
 class CheckedTier:
     """One tier, asked in safety: what it says is verified, what it does wrong is told and counted.
@@ -218,6 +220,7 @@ class CheckedTier:
 
     def _asked(self, operation: Callable[[], Result]) -> Result | None:
         if self._breaker is not None and not self._breaker.allows():
+            self._is_reachable = False
             return None  # the failure that it stands for was told and counted
         start = time.perf_counter()
         try:
@@ -307,6 +310,11 @@ class Chain:
         electoral = (tier for tier in self._writable() if isinstance(tier.tier, Electoral))
         first = next(electoral, None)
         return nullcontext(NO_ELECTION) if first is None else first.elected(key)
+
+    def ask(self) -> None:
+        """Ask every tier for something that is not there: whether it answers, and how fast."""
+        for tier in self.tiers:
+            tier.peek(_NOWHERE)
 
     def reports(self) -> tuple[TierReport, ...]:
         """What was seen of each tier in this process."""

@@ -25,6 +25,8 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         return BundleTier(address.place, functools.partial(open_any, address.place, settings))
     if address.kind in ("redis", "rediss"):
         return _open_redis(address)
+    if address.kind in ("s3", "gs", "az"):
+        return _open_objects(address)
     return DirectoryTier(
         address.place,
         readonly=address.readonly is not False,
@@ -50,6 +52,20 @@ def _open_redis(address: TierAddress) -> Tier:
         )
     except ValueError as error:
         raise SettingsError(f"cannot use the tier {address.shown}", str(error)) from None
+
+
+def _open_objects(address: TierAddress) -> Tier:
+    from .object_store import TIMEOUT_S, ObjectTier
+
+    options = address.options
+    return ObjectTier(
+        address.place,
+        readonly=bool(address.readonly),
+        timeout_s=float(options.get("timeout", TIMEOUT_S)),
+        endpoint=options.get("endpoint", ""),
+        region=options.get("region", ""),
+        is_vouched=options.get("unsigned") == "1",
+    )
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:

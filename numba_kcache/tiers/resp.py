@@ -124,6 +124,10 @@ class Connection:
         """Hang up."""
         self._socket.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_socket"):  # it was connected
+            self._socket.close()
+
     def _exchange(self, words: tuple[bytes, ...]) -> bytes | None:
         self._socket.settimeout(self._left())
         self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words))

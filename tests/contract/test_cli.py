@@ -242,6 +242,21 @@ def test_bundle_goes_from_one_cache_to_another(
     assert main(["import", str(filled / "nowhere.kcache")]) == 1
 
 
+def test_push_and_pull_move_entries_between_stores(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To a directory and from there into an empty cache; what is there already is counted and left."""
+    (tmp_path / "team").mkdir(mode=0o700)
+    team = f"{tmp_path / 'team'}?readonly=0"
+    pushed = [said(capsys, "push", team, "--directory", str(filled)) for _ in range(2)]
+    pulled = said(capsys, "pull", str(tmp_path / "team"), "--directory", str(tmp_path / "own"))
+
+    assert [(code, told["entries"], told["present"]) for code, told in pushed] == [(0, 3, 0), (0, 0, 3)]
+    assert (pulled[0], pulled[1]["entries"], pulled[1]["failed"]) == (0, 3, 0)
+    assert len(said(capsys, "list", "--directory", str(tmp_path / "own"))[1]) == 3
+    assert main(["push", "--directory", str(filled)]) != 0
+
+
 @pytest.mark.parametrize("key", ["", "f00dface", "../../etc", "Z", "KEY"])
 def test_unknown_key_is_an_error_that_says_so(filled: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, and where to find keys."""
@@ -395,7 +410,7 @@ def test_program_s_name_leads_to_the_command_line() -> None:
 
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in (*VERBS, "doctor", "warm"):
+    for verb in (*VERBS, "doctor", "warm", "push", "pull"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out

@@ -82,6 +82,15 @@ def test_notebook_runs(tmp_path: Path) -> None:
     assert [done.stdout.splitlines()[-1] for done in outputs] == ["2 compiles", "0 compiles"]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_of_a_page_outside_the_site_lead_somewhere(page: str) -> None:
+    """Those of docs/ are held by the site's build."""
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", (ROOT / page).read_text(), flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)#]+)", prose)
+
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
+
+
 def test_architecture_names_every_module() -> None:
     """docs/architecture.md tells of each module at the top of the package and of each room, and of no others."""
     text = (ROOT / "docs/architecture.md").read_text()

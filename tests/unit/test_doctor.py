@@ -152,7 +152,7 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
     assert [each.state for each in doctor._judged_tiers(cache.resolver)] == [FINE]
     (seen,) = cache.resolver.tier_reports()
     for report in (seen._replace(is_reachable=False), seen._replace(errors=3)):
-        broken = SimpleNamespace(store=None, local=None, tier_reports=lambda report=report: (report,))
+        broken = SimpleNamespace(store=None, local=None, tier_reports=lambda report=report, **_: (report,))
         assert [each.state for each in doctor._judged_tiers(broken)] == [WRONG]  # type: ignore[arg-type]
 
 

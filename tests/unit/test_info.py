@@ -47,7 +47,7 @@ def test_info_tells_of_each_tier() -> None:
     """A row for each, and everything in the dict."""
     found = info(TIER)
 
-    assert "tier        team: 3 hits, 0 errors in this process" in str(found)
+    assert "team, read-only: answers in 500.0 ms; 3 hits" in str(found)
     assert json.loads(json.dumps(found.to_dict()))["tiers"] == [TIER._asdict()]
 
 

@@ -1,0 +1,164 @@
+"""Object storage as a tier: S3 and what speaks it, Google Cloud Storage, Azure Blob.
+
+Promise     A request ends within `timeout_s`, connecting and body included, and is not repeated. No object above the
+            limit is fetched: its size is looked at before its body. Nothing that is raised or shown holds a secret.
+Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
+            of each cloud looks for them (environment, metadata server); there is no room for them in the URL.
+Not here    Leases: object stores that know no conditional put are among these. A tier of Redis beside it has them.
+Ground      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package and one set of
+            dependencies for each cloud, are built on asyncio clients that take far longer than a warm start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ..errors import ToolchainMissingError
+from ..model.tier_address import shown_place
+from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+
+Result = TypeVar("Result")
+
+TIMEOUT_S = 5.0
+
+_KINDS = {ENTRY: "entries", MANIFEST: "manifests"}
+
+
+class ObjectTier:
+    """A bucket, or a path in one.
+
+    Args:
+        url: `s3://bucket/path`, `gs://bucket/path`, `az://container/path`.
+        readonly: Whether nothing is put there.
+        timeout_s: Longest wait for one request.
+        endpoint: URL of the service, where it is not the cloud's own.
+        region: Of the bucket; "" for what the environment says.
+        limit_bytes: Of an entry or manifest.
+        is_vouched: Whether it is believed without signatures.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        readonly: bool = False,
+        timeout_s: float = TIMEOUT_S,
+        endpoint: str = "",
+        region: str = "",
+        limit_bytes: int = MAX_FILE_BYTES,
+        is_vouched: bool = False,
+    ) -> None:
+        self.name, self.readonly, self.is_vouched = shown_place(url), readonly, is_vouched
+        self._url, self._timeout_s, self._limit_bytes = url, timeout_s, limit_bytes
+        self._config = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
+        self._store: Any = None
+
+    def get_entry(self, key: str) -> bytes | None:
+        """The file of the entry `key`."""
+        return self._get(_path("entries", key))
+
+    def get_manifest(self, family: str) -> bytes | None:
+        """The file of the manifest `family`."""
+        return self._get(_path("manifests", family))
+
+    def get_signature(self, kind: int, key: str) -> bytes | None:
+        """The signature of an entry or manifest."""
+        return self._get(_path(f"{_KINDS[kind]}.signatures", key))
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        """Keep the file of an entry."""
+        self._put(_path("entries", key), data)
+
+    def put_manifest(self, family: str, data: bytes) -> None:
+        """Keep the file of a manifest."""
+        self._put(_path("manifests", family), data)
+
+    def put_signature(self, kind: int, key: str, record: bytes) -> None:
+        """Keep the signature of an entry or manifest."""
+        self._put(_path(f"{_KINDS[kind]}.signatures", key), record)
+
+    def keys(self, kind: int) -> Iterator[str]:
+        """The keys of all entries or manifests."""
+        start = _path(_KINDS[kind], "")
+
+        def work(obstore: Any, store: Any) -> list[str]:
+            return [str(each["path"]) for chunk in obstore.list(store, start) for each in chunk]
+
+        return (path.rpartition("/")[2] for path in self._asked(work) or [])
+
+    def ready(self) -> None:
+        """Import the client."""
+        _obstore()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._store = None
+
+    def _get(self, path: str) -> bytes | None:
+        def work(obstore: Any, store: Any) -> bytes:
+            found = obstore.get(store, path)
+            size = found.meta["size"]
+            if size > self._limit_bytes:
+                raise ValueError(f"{path} has {size} bytes and is above the limit of {self._limit_bytes}")
+            return bytes(found.bytes())
+
+        return self._asked(work)
+
+    def _put(self, path: str, data: bytes) -> None:
+        if len(data) > self._limit_bytes:
+            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
+        self._asked(lambda obstore, store: obstore.put(store, path, data, use_multipart=False))
+
+    def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
+        """What obstore did, None for what is not there; its errors as the system's."""
+        obstore = _obstore()
+        errors = obstore.exceptions
+        try:
+            if self._store is None:
+                self._store = self._opened()
+            return work(obstore, self._store)
+        except (FileNotFoundError, errors.NotFoundError):
+            return None
+        except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+            raise PermissionError(_first(error)) from None
+        except errors.BaseError as error:
+            raise ConnectionError(_first(error)) from None
+
+    def _opened(self) -> Any:
+        from obstore.store import from_url
+
+        opened: Any = from_url  # which of its signatures it is, the URL says
+        timeout = f"{round(self._timeout_s * 1000)}ms"
+        return opened(
+            self._url,
+            config=self._config or None,
+            client_options={
+                "timeout": timeout,
+                "connect_timeout": timeout,
+                "allow_http": self._config.get("endpoint", "").startswith("http:"),
+            },
+            retry_config={"max_retries": 0},
+        )
+
+
+def _path(kind: str, key: str) -> str:
+    return f"{FORMAT}/{kind}/{require_key(key) if key else ''}"
+
+
+def _first(error: Exception) -> str:
+    """The first line, without what of a request stands behind it."""
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def _obstore() -> Any:
+    try:
+        import obstore
+        import obstore.exceptions
+    except ImportError as error:
+        raise ToolchainMissingError(
+            "cannot use object storage", str(error), "install numba-kcache[object-store], which brings obstore"
+        ) from None
+    return obstore

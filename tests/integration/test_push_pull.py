@@ -1,0 +1,126 @@
+"""`push` and `pull`: entries between a cache and its tiers, with a real Redis server and with directories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import KCacheError, KernelCache, cached_kernel
+from numba_kcache.cli import main
+from numba_kcache.store.entry import ENTRY
+from numba_kcache.tiers.directory import DirectoryTier
+from tests.support.compiling import EMPTY
+from tests.support.redis_server import MISSING, free_port, redis_server
+from tests.support.stores import file_of, files_below
+
+HEADED = '#include "two.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+
+
+@pytest.fixture(params=["directory", "redis"])
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """How an empty tier is written."""
+    if request.param == "directory":
+        yield str(tmp_path / "share")
+        return
+    if MISSING:
+        pytest.skip(MISSING)
+    with redis_server(tmp_path / "redis") as server:
+        yield server.url
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> KernelCache:
+    """A cache with a kernel for two targets, and one that includes a header."""
+    cache = KernelCache(tmp_path / "filled", durability="none")
+    cached_kernel(EMPTY, cache=cache).compile(["sm_80", "sm_90"])
+    compiled_with_header(tmp_path, cache)
+    return cache
+
+
+def compiled_with_header(tmp_path: Path, cache: KernelCache) -> None:
+    (tmp_path / "include").mkdir(exist_ok=True)
+    (tmp_path / "include" / "two.h").write_text("#define TWO 2\n")
+    cached_kernel(HEADED, cache=cache, include_dirs=[str(tmp_path / "include")]).compile("sm_90")
+
+
+def counts(cache: KernelCache) -> tuple[int, int]:
+    return cache.info("process").compiles, cache.info("process").hits
+
+
+def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path) -> None:
+    """Byte for byte; the kernel with a header is found by its manifest. Again, there is nothing left to move."""
+    pushed = filled.push(tier)
+    other = KernelCache(tmp_path / "other", durability="none")
+    pulled = other.pull(tier)
+
+    assert (pushed.entries, pushed.present, pushed.failed) == (3, 0, 0)
+    assert (pulled.entries, pulled.present, pulled.failed) == (3, 0, 0)
+    assert pulled.size_bytes == pushed.size_bytes > 0
+    for key in (each.key for each in filled.entries()):
+        assert file_of(other.resolver.local, key).read_bytes() == file_of(filled.resolver.local, key).read_bytes()
+    cached_kernel(EMPTY, cache=other).compile("sm_80")
+    compiled_with_header(tmp_path, other)
+    assert counts(other) == (0, 2)
+    assert filled.push(tier)[1:] == (0, 0, 3, 0)
+    assert other.pull(tier)[1:] == (0, 0, 3, 0)
+
+
+def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_path: Path) -> None:
+    """Only what the entries need goes along."""
+    filled.push(str(tmp_path / "share"))
+
+    assert b"toolchain" not in b"".join(path.read_bytes() for path in files_below(tmp_path / "share"))
+
+
+def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> None:
+    """The others are; it is counted."""
+    share = str(tmp_path / "share")
+    filled.push(share)
+    damaged = next(iter(DirectoryTier(share).keys(ENTRY)))
+    path = Path(share) / "v1" / "entries" / damaged[:2] / damaged[2:]
+    path.write_bytes(path.read_bytes()[:-1])
+    other = KernelCache(tmp_path / "other", durability="none")
+
+    assert other.pull(share)[1:2] + other.pull(share)[3:] == (2, 2, 1)
+
+
+def test_verbs_move_and_say_so(
+    filled: KernelCache, tier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`numba-kcache push` and `pull`, with --json and without."""
+    assert main(["push", "--directory", filled.directory, "--json", tier]) == 0
+    assert json.loads(capsys.readouterr().out)["entries"] == 3
+    assert main(["pull", "--directory", str(tmp_path / "other"), tier]) == 0
+    assert "3 entries went from" in capsys.readouterr().out
+
+
+def test_info_verb_shows_whether_each_tier_answers(
+    filled: KernelCache, tier: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reachable, latency, hits, misses, errors, bytes; one that is away is said to be."""
+    filled.push(tier)
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    monkeypatch.setenv("NUMBA_KCACHE_TIERS", f"{tier},{away}")
+    assert main(["info", "--directory", filled.directory]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "  tier" in line]
+
+    assert tier in lines[0]
+    assert "answers in" in lines[0]
+    assert "0 hits, 0 misses, 0 errors, 0 B read, 0 B written" in lines[0]
+    assert f"{away}: does not answer" in lines[1]
+
+
+def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
+    """Neither set nor named; read-only; away; a mode that writes nothing."""
+    cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
+    with pytest.raises(KCacheError, match="no tier is set that is written to"):
+        cache.push()
+    with pytest.raises(KCacheError, match="no tier is set"):
+        KernelCache(tmp_path / "a").pull()
+    with pytest.raises(KCacheError, match="cannot pull from redis://127"):
+        cache.pull(f"redis://:codswallop@127.0.0.1:{free_port()}/0")
+    with pytest.raises(KCacheError, match="mode readonly"):
+        KernelCache(tmp_path / "a", mode="readonly").pull(str(tmp_path))
