@@ -44,15 +44,17 @@ PAGES = {
 
 
 def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
-    """Horizontal bars on a logarithmic axis, ours in colour, each with its figure."""
+    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis where they are far apart."""
     names, values = [name for name, _ in rows], [value for _, value in rows]
     painted = [colours.ours if "numba_kcache" in name else _of_other(name, colours) for name in names]
     axes.barh(range(len(rows)), values, color=painted, height=0.65)
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
-    axes.set_xscale("log")
-    axes.set_xlim(min(values) / 2.5, max(values) * 4)
-    axes.set_title(f"{title}, {unit}", loc="left", fontsize=10, color=colours.text)
+    is_wide = max(values) > 20 * min(values)
+    if is_wide:
+        axes.set_xscale("log")
+    axes.set_xlim(min(values) / 2.5 if is_wide else 0, max(values) * (4 if is_wide else 1.2))
+    axes.set_title(f"{title}, {unit}{', logarithmic' if is_wide else ''}", loc="left", fontsize=10, color=colours.text)
     for place, value in enumerate(values):
         axes.annotate(digits(value), (value, place), (4, 0), textcoords="offset points", va="center",
                       fontsize=9, color=colours.text)  # fmt: skip

@@ -3,7 +3,7 @@
 Method      As many fresh processes wait, after imports, decoration and context creation, until all are ready; then each
             runs four kernels that are in no cache. "last": from that start until the last rank's results are there.
             "all": from the start of the first process. Compiles are counted in every rank and added up: four are
-            needed. Then the same ranks again, warm. One GPU serves all ranks. The caches of a run are in a new folder.
+            needed. Then the same ranks again, warm; only as many as the first number says. One GPU serves all ranks. The caches of a run are in a new folder.
 Shows not   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
 """
 
@@ -53,7 +53,7 @@ def measure(counts: tuple[int, ...], rounds: int, left_out: dict[str, str]) -> d
             for system in SYSTEMS:
                 folder = Path(tempfile.mkdtemp())
                 words = [script, "--child", system, "--kernels", str(KERNELS)]
-                for state in ("cold", "warm"):
+                for state in ("cold", "warm") if count == counts[0] else ("cold",):
                     result = left_out.get(system) or ranks(words, count, folder)
                     if isinstance(result, str):
                         left_out[system] = result

@@ -323,6 +323,8 @@ def measure_container(workload: str, results: Results) -> None:
     """A machine with compilers fills a cache; a start without them has its bundle, or a copy of its folder."""
     named = f"{workload}, no compiler"
     for system in CHILDREN[workload]:
+        if system == TORCH:
+            continue  # keeps nothing on disk
         built, parent = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
         ask(workload, system, built)
         if system == HERE:
