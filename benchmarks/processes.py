@@ -3,7 +3,8 @@
 Method      As many fresh processes wait, after imports, decoration and context creation, until all are ready; then each
             runs four kernels that are in no cache. "last": from that start until the last rank's results are there.
             "all": from the start of the first process. Compiles are counted in every rank and added up: four are
-            needed. Then the same ranks again, warm; only as many as the first number says. One GPU serves all ranks. The caches of a run are in a new folder.
+            needed. Then the same ranks again, warm; only as many as the first number says. One GPU serves all ranks.
+            The caches of a run are in a new folder.
 Shows not   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
 """
 
@@ -44,24 +45,25 @@ def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | st
     return {"last": max(ends) - started, "all": max(ends) - begin, "compiles": sum(compiles)}
 
 
-def measure(counts: tuple[int, ...], rounds: int, left_out: dict[str, str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By number of ranks, system, and "cold/warm last/all/compiles"."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+def measure(
+    count: int, states: Sequence[str], rounds: int, left_out: dict[str, str]
+) -> dict[str, dict[str, list[float]]]:
+    """By system, and "cold/warm last/all/compiles"."""
+    found: dict[str, dict[str, list[float]]] = {}
     script = str(Path(__file__).with_name("first_launch.py"))
-    for count in counts:
-        for _ in range(rounds):
-            for system in SYSTEMS:
-                folder = Path(tempfile.mkdtemp())
-                words = [script, "--child", system, "--kernels", str(KERNELS)]
-                for state in ("cold", "warm") if count == counts[0] else ("cold",):
-                    result = left_out.get(system) or ranks(words, count, folder)
-                    if isinstance(result, str):
-                        left_out[system] = result
-                        break
-                    rows = found.setdefault(str(count), {}).setdefault(system, {})
-                    for what, value in result.items():
-                        rows.setdefault(f"{state} {what}", []).append(value)
-                shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(rounds):
+        for system in SYSTEMS:
+            folder = Path(tempfile.mkdtemp())
+            words = [script, "--child", system, "--kernels", str(KERNELS)]
+            for state in states:
+                result = left_out.get(system) or ranks(words, count, folder)
+                if isinstance(result, str):
+                    left_out[system] = result
+                    break
+                rows = found.setdefault(system, {})
+                for what, value in result.items():
+                    rows.setdefault(f"{state} {what}", []).append(value)
+            shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
@@ -77,15 +79,19 @@ def main() -> None:
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     left_out: dict[str, str] = {}
     counts = tuple(map(int, arguments.ranks.split(",")))
-    samples = measure(counts, 1 if arguments.quick else arguments.rounds, left_out)
+    samples: dict[str, Any] = {}
+    for count in counts:
+        is_first = count == counts[0]
+        rounds = 1 if arguments.quick else arguments.rounds
+        samples[str(count)] = measure(count, ("cold", "warm") if is_first else ("cold",), rounds, left_out)
+        if arguments.json:
+            write_result(arguments.json, "processes", machine_header(), samples, left_out=left_out, kernels=KERNELS)
     for count, systems in samples.items():
         for system, rows in systems.items():
             cells = (f"{name} {median(times) * 1e3:.0f} ms" for name, times in rows.items() if "compiles" not in name)
             print(f"{count:>3} ranks, {system:28}", ", ".join(cells), "compiles", rows["cold compiles"])
     for system, why in left_out.items():
         print(f"{system}: {why}", file=sys.stderr)
-    if arguments.json:
-        write_result(arguments.json, "processes", machine_header(), samples, left_out=left_out, kernels=KERNELS)
 
 
 if __name__ == "__main__":

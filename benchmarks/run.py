@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import compileall
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -63,12 +65,14 @@ def run(script: Script, folder: Path, limit_s: float, *, is_quick: bool) -> str:
     """Run one script and say how it ended."""
     words = [str(ROOT / f"benchmarks/{script.name}.py"), "--json", str(folder / f"{script.name}.json")]
     start, begin = time.monotonic(), time.time()
+    words += script.quick if is_quick else ()
+    child = subprocess.Popen([sys.executable, *words], cwd=ROOT, start_new_session=True)
     try:
-        done = subprocess.run(
-            [sys.executable, *words, *(script.quick if is_quick else ())], cwd=ROOT, timeout=limit_s, check=False
-        )
-        end = "done" if done.returncode == 0 else f"failed with {done.returncode}"
+        code = child.wait(limit_s)
+        end = "done" if code == 0 else f"failed with {code}"
     except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # its own children with it
+        child.wait()
         end = f"stopped at its limit of {limit_s:.0f} s"
     written = folder / f"{script.name}.json"
     if is_quick and written.is_file() and written.stat().st_mtime >= begin:
