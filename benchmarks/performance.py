@@ -187,6 +187,28 @@ def workloads() -> str:
     return "\n".join([*table("", columns, rows), *footer(result)])
 
 
+def warm_up() -> str:
+    """Many kernels compiled by many workers, beside one that is warm."""
+    result = result_of("warm_up")
+    found = result["samples"]
+    one, many = found["one"], found["many"]
+    columns = ("seconds", "of one warm worker")
+    rows = [
+        ("one warm worker, its start left out", [digits(one["compiles_s"]), "1.0"]),
+        (f"{many['workers']} workers, starts included", [digits(many["wall_s"]),
+                                                         f"{found['times_one_warm_worker']:.1f} times as fast"]),
+        ("start of a worker", [digits(found["start_s"]), "–"]),
+    ]  # fmt: skip
+    return "\n".join([*table(f"{found['kernels']} kernels with CUB", columns, rows), *footer(result)])
+
+
+def cli() -> str:
+    """Each verb beyond the start of the interpreter."""
+    result = result_of("cli")
+    rows = ((name, [cell(times)]) for name, times in result["samples"].items())
+    return "\n".join([*table("", ("ms",), rows), *footer(result)])
+
+
 PERFORMANCE: dict[str, Callable[[], str]] = {
     "cold_warm": cold_warm,
     "numba_first_launch": numba_first_launch,
@@ -196,4 +218,6 @@ PERFORMANCE: dict[str, Callable[[], str]] = {
     "processes": processes,
     "growth": growth,
     "workloads": workloads,
+    "warm_up": warm_up,
+    "cli": cli,
 }
