@@ -272,7 +272,7 @@ CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
     "20 Numba kernels in four files": {HERE: program, NUMBA: program_numba},
     "block sum with CUB": {HERE: cub_here, CUPY: cub_cupy, TORCH: cub_torch},
 }
-JOB = "20 Numba kernels, 8 processes"
+JOB = f"20 Numba kernels, {RANKS} processes"
 
 
 def ask(workload: str, system: str, folder: Path, flag: str = "--child", **more: str) -> Any:
