@@ -1,12 +1,12 @@
-"""Run what needs a GPU: the tests marked gpu, then the benchmarks; write figures with the machine's header.
+"""Run what needs a GPU: the tests marked gpu, then benchmarks/run.py; figures go out with the machine's header.
 
 Run it on a machine with a device, in an environment that has the package and its test extra:
-`python .ci/gpu.py [FOLDER]`; FOLDER defaults to benchmarks/results. The exit code is that of the tests.
+`python .ci/gpu.py [FOLDER] [ARGUMENT OF run.py ...]`; FOLDER defaults to benchmarks/results. The exit code is that of
+the tests.
 """
 
 from __future__ import annotations
 
-import compileall
 import json
 import subprocess
 import sys
@@ -16,8 +16,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from header import machine_header  # noqa: E402
-
-BENCHMARKS = ("import_time.py", "first_launch.py", "launch.py", "numba_first_launch.py", "lookup.py", "modules.py")
 
 
 def main() -> int:
@@ -31,12 +29,8 @@ def main() -> int:
     if tests.returncode == 0:
         result = {"summary": tests.stdout.strip().splitlines()[-1], "commit": commit(), "machine": machine_header()}
         (folder / "gpu_tests.json").write_text(json.dumps(result, indent=1) + "\n")
-    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
-    for name in BENCHMARKS:
-        script = ROOT / "benchmarks" / name
-        target = folder / f"{script.stem}.json"
-        done = subprocess.run([sys.executable, str(script), "--json", str(target)], cwd=ROOT, check=False)
-        print(f"{name}: exit {done.returncode}")
+    words = [str(ROOT / "benchmarks/run.py"), str(folder), *sys.argv[2:]]
+    subprocess.run([sys.executable, *words], cwd=ROOT, check=False)
     return tests.returncode
 
 

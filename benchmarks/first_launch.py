@@ -1,74 +1,239 @@
-"""How long until the first result of a cached CUDA C++ kernel in a fresh process, cold and warm, beside others?
+"""How long until the first results of cached kernels in a fresh process, cold and warm, for 1, 31 and 300 kernels?
 
-Method      Each sample is a fresh process that runs saxpy once and checks it. "first" starts after imports,
-            decoration and context creation and ends when the result is synchronised; "process" starts when the parent
-            starts the child. Cold: the system's own cache directory is empty; warm: it was filled by a process before.
-            Our bytecode is compiled before, as pip does it. CUDA_CACHE_DISABLE=1 keeps the driver's own cache out.
-            Samples of the systems alternate.
-Shows not   A cold page cache, a busy node, a network file system; kernels that include headers.
+Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last one's
+            result. "first" starts after imports, decoration and context creation and ends when all results are
+            synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
+            "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm:
+            it was filled by a process before. "module" and RawModule have all kernels in one source. With a header the
+            source includes cuda_fp16.h and uses it; CUDA C++ only. Numba and Triton read their kernels from a file of
+            as many functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start is a cold one. Our
+            bytecode is compiled before, as pip does it; the driver's own cache is off. Samples of the systems alternate.
+Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). PyCUDA
+            and Warp where they are not installed: what is left out stands in the result.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
-import json
+import importlib.util
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-SOURCE = r"""
-extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = a * x[i] + y[i];
-}"""
-N = 1 << 16
+from fresh import ROOT, cannot, fresh, is_pretended, say, wait_for_the_others
+
+N = 1 << 14
+HEADER = "cuda_fp16.h"
 
 
-def child_here() -> None:
+class Case(NamedTuple):
+    """How many kernels, and whether they include a header."""
+
+    kernels: int
+    has_header: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernels}, {HEADER}" if self.has_header else f"{self.kernels}"
+
+
+def kernel_source(number: int, has_header: bool) -> str:
+    """CUDA C++ of one kernel: y = a * x + number."""
+    value = "__half2float(__float2half(x[i]))" if has_header else "x[i]"
+    return (
+        f'extern "C" __global__ void k{number}(float a, const float *x, float *y, int n) {{\n'
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"    if (i < n) y[i] = a * {value} + {number};\n}}\n"
+    )
+
+
+def sources(case: Case) -> list[str]:
+    """A source for each kernel, and one for the other."""
+    head = f"#include <{HEADER}>\n" if case.has_header else ""
+    return [head + kernel_source(number, case.has_header) for number in range(case.kernels + 1)]
+
+
+def whole_source(case: Case) -> str:
+    """All kernels in one source."""
+    head = f"#include <{HEADER}>\n" if case.has_header else ""
+    return head + "".join(kernel_source(number, case.has_header) for number in range(case.kernels))
+
+
+def include_dirs() -> list[str]:
+    from numba_kcache.toolchain.libraries import installed_include_dirs
+
+    return installed_include_dirs()
+
+
+# -- the systems: each makes its kernels, then the clock runs -------------------------------------------
+
+
+def measured(
+    launch: Callable[[int], object], synchronize: Callable[[], object], case: Case, *, has_other: bool = True
+) -> dict[str, float]:
+    """Seconds until all kernels have run, "first", and then until another one has, "second".
+
+    Args:
+        launch: Launches a kernel by its number.
+        synchronize: Waits for it.
+        case: How many there are, without the other.
+        has_other: Whether there is one.
+    """
+    is_rank = wait_for_the_others()
+    start = time.perf_counter()
+    for number in range(case.kernels):
+        launch(number)
+    synchronize()
+    found = {"first": time.perf_counter() - start}
+    if has_other and not is_rank:
+        start = time.perf_counter()
+        launch(case.kernels)
+        synchronize()
+        found["second"] = time.perf_counter() - start
+    return found
+
+
+def check(values: Any, found: dict[str, float], case: Case) -> None:
+    """What the last kernel wrote; nothing under the driver that runs nothing."""
+    last = case.kernels if "second" in found else case.kernels - 1
+    assert is_pretended() or (values == 2 + last).all(), values
+
+
+def numba_arrays() -> tuple[Any, Any, Callable[[], object]]:
     import numpy as np
-
-    import numba_kcache
-    from numba_kcache import cached_kernel
-
-    @cached_kernel(arch="auto")
-    def saxpy():
-        return SOURCE
-
     from numba import cuda
 
     x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
     cuda.synchronize()
-    start = time.perf_counter()
-    saxpy[N // 256, 256](2.0, x, y, N)
-    cuda.synchronize()
-    first = time.perf_counter() - start
-    assert (y.copy_to_host() == 3).all()
-    info = numba_kcache.info("process")
-    report(first, compiles=info.compiles, hits=info.hits)
+    return x, y, cuda.synchronize
 
 
-def child_cupy() -> None:
+def here_run(kernels: Sequence[Any], case: Case, *size: int) -> None:
+    import numba_kcache
+
+    x, y, synchronize = numba_arrays()
+    found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y, *size), synchronize, case)
+    check(y.copy_to_host(), found, case)
+    say(**found, compiles=numba_kcache.info("process").compiles)
+
+
+def here(case: Case) -> None:
+    from numba_kcache import cached_kernel
+
+    here_run([cached_kernel(source) for source in sources(case)], case, N)
+
+
+def here_module(case: Case) -> None:
+    from numba_kcache import cached_module
+
+    module = cached_module(whole_source(case))
+    x, y, synchronize = numba_arrays()
+    names = [f"k{number}" for number in range(case.kernels)]
+    found = measured(
+        lambda number: module[names[number]][N // 256, 256](2.0, x, y, N), synchronize, case, has_other=False
+    )
+    check(y.copy_to_host(), found, case)
+    import numba_kcache
+
+    say(**found, compiles=numba_kcache.info("process").compiles)
+
+
+def functions(case: Case, head: str, body: str) -> list[Any]:
+    """The functions of a generated file, which the first process of a cache writes."""
+    path = Path(os.environ["KC_BENCH_DIR"], f"program_{case.kernels}.py")
+    if not path.is_file():
+        path.write_text(head + "".join(body.format(number=number) for number in range(case.kernels + 1)))
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    module: Any = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return [getattr(module, f"k{number}") for number in range(case.kernels + 1)]
+
+
+NUMBA_BODY = """
+
+def k{number}(a, x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] = a * x[i] + {number}
+"""
+
+
+def numba_functions(case: Case) -> list[Any]:
+    if case.has_header:
+        cannot("kernels in Python include no headers")
+    return functions(case, "from numba import cuda\n", NUMBA_BODY)
+
+
+def here_numba(case: Case) -> None:
+    from numba_kcache import cached_kernel
+
+    here_run([cached_kernel(function) for function in numba_functions(case)], case)
+
+
+def numba(case: Case) -> None:
+    from numba import cuda
+
+    kernels = [cuda.jit(cache=True)(function) for function in numba_functions(case)]
+    x, y, synchronize = numba_arrays()
+    found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y), synchronize, case)
+    check(y.copy_to_host(), found, case)
+    say(**found, compiles=sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
+
+
+def cupy_run(kernel_of: Callable[[int], Any], case: Case, *, has_other: bool = True) -> None:
     import cupy
     import numpy as np
+    from cupy.cuda import compiler
 
-    saxpy = cupy.RawKernel(SOURCE, "saxpy", backend="nvrtc")
     x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)  # compiled or cached too: its machinery is warm
+    a, n = np.float32(2.0), np.int32(N)
     cupy.cuda.Device().synchronize()
-    start = time.perf_counter()
-    saxpy((N // 256,), (256,), (np.float32(2.0), x, y, np.int32(N)))
-    cupy.cuda.Device().synchronize()
-    first = time.perf_counter() - start
-    assert (cupy.asnumpy(y) == 3).all()
-    report(first)
+    compiled: list[None] = []
+    real = compiler.compile_using_nvrtc
+
+    def counted(*arguments: Any, **more: Any) -> Any:
+        compiled.append(None)
+        return real(*arguments, **more)
+
+    compiler.compile_using_nvrtc = counted
+    wait = cupy.cuda.Device().synchronize
+    found = measured(
+        lambda number: kernel_of(number)((N // 256,), (256,), (a, x, y, n)), wait, case, has_other=has_other
+    )
+    check(cupy.asnumpy(y), found, case)
+    say(**found, compiles=len(compiled))
 
 
-def child_cuda_core() -> None:
+def cupy_options(case: Case) -> tuple[str, ...]:
+    return tuple(f"-I{folder}" for folder in include_dirs()) if case.has_header else ()
+
+
+def cupy_kernel(case: Case) -> None:
+    import cupy
+
+    options = cupy_options(case)
+    made = [
+        cupy.RawKernel(source, f"k{number}", options, backend="nvrtc") for number, source in enumerate(sources(case))
+    ]
+    cupy_run(made.__getitem__, case)
+
+
+def cupy_module(case: Case) -> None:
+    import cupy
+
+    module = cupy.RawModule(code=whole_source(case), options=cupy_options(case), backend="nvrtc")
+    cupy_run(lambda number: module.get_function(f"k{number}"), case, has_other=False)
+
+
+def cuda_core(case: Case) -> None:
     import numpy as np
     from cuda.bindings import driver
     from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
@@ -83,83 +248,172 @@ def child_cuda_core() -> None:
     for pointer in (x, y):
         driver.cuMemcpyHtoD(pointer, host.ctypes.data, 4 * N)
     stream.sync()
-    start = time.perf_counter()
-    options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
-    code = Program(SOURCE, "c++", options=options).compile("cubin", cache=cache)
-    kernel = code.get_kernel("saxpy")
-    config = LaunchConfig(grid=N // 256, block=256)
-    launch(stream, config, kernel, np.float32(2.0), int(x), int(y), np.int32(N))
-    stream.sync()
-    first = time.perf_counter() - start
+    folders = include_dirs() if case.has_header else None
+    passed = (np.float32(2.0), int(x), int(y), np.int32(N))
+
+    texts = sources(case)
+
+    def one(number: int) -> None:
+        options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True, include_path=folders)
+        code = Program(texts[number], "c++", options=options).compile("cubin", cache=cache)
+        launch(stream, LaunchConfig(grid=N // 256, block=256), code.get_kernel(f"k{number}"), *passed)
+
+    found = measured(one, stream.sync, case)
     driver.cuMemcpyDtoH(host.ctypes.data, y, 4 * N)
-    assert (host == 3).all()
-    report(first)
+    check(host, found, case)
+    say(**found)
 
 
-def report(first_s: float, **more: object) -> None:
-    print(json.dumps({"first_s": first_s, "end": time.time(), **more}))
+TRITON_BODY = """
+
+@triton.jit
+def k{number}(a, x, y, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(y + i, a * tl.load(x + i, mask=i < n) + {number}, mask=i < n)
+"""
 
 
-CHILDREN = {
-    "numba_kcache": child_here,
-    "cupy RawKernel": child_cupy,
-    "cuda.core FileStreamProgramCache": child_cuda_core,
+def triton(case: Case) -> None:
+    if case.has_header:
+        cannot("kernels in Python include no headers")
+    import torch
+
+    kernels = functions(case, "import triton\nimport triton.language as tl\n", TRITON_BODY)
+    x, y = torch.ones(N, device="cuda"), torch.ones(N, device="cuda")
+    torch.cuda.synchronize()
+    wait = torch.cuda.synchronize
+    found = measured(lambda number: kernels[number][(N // 256,)](2.0, x, y, N, block=256), wait, case)
+    check(y.cpu().numpy(), found, case)
+    say(**found)
+
+
+def torch_compile(case: Case) -> None:
+    import torch
+
+    x, y = torch.ones(N, device="cuda"), torch.ones(N, device="cuda")
+    torch.cuda.synchronize()
+    more = {"cuda_include_dirs": include_dirs()} if case.has_header else {}
+
+    texts = sources(case)
+
+    def one(number: int) -> None:
+        kernel = torch.cuda._compile_kernel(texts[number], f"k{number}", **more)
+        kernel((N // 256, 1, 1), (256, 1, 1), (2.0, x, y, N))
+
+    found = measured(one, torch.cuda.synchronize, case)
+    check(y.cpu().numpy(), found, case)
+    say(**found)
+
+
+def pycuda(case: Case) -> None:
+    import numpy as np
+    import pycuda.autoprimaryctx
+    from pycuda import driver
+    from pycuda.compiler import SourceModule
+
+    assert pycuda.autoprimaryctx
+    x, y = driver.to_device(np.ones(N, np.float32)), driver.to_device(np.ones(N, np.float32))
+    folder = os.environ["KC_BENCH_DIR"]
+
+    texts = sources(case)
+
+    def one(number: int) -> None:
+        kernel = SourceModule(texts[number], cache_dir=folder, no_extern_c=True).get_function(f"k{number}")
+        kernel(np.float32(2.0), x, y, np.int32(N), block=(256, 1, 1), grid=(N // 256, 1))
+
+    found = measured(one, driver.Context.synchronize, case)
+    check(driver.from_device(y, (N,), np.float32), found, case)
+    say(**found)
+
+
+SYSTEMS: dict[str, Callable[[Case], None]] = {
+    "numba_kcache": here,
+    "numba_kcache, module": here_module,
+    "numba_kcache, Numba kernel": here_numba,
+    "cupy RawKernel": cupy_kernel,
+    "cupy RawModule": cupy_module,
+    "cuda.core FileStreamProgramCache": cuda_core,
+    "Numba cache=True": numba,
+    "Triton": triton,
+    "torch _compile_kernel": torch_compile,
+    "PyCUDA SourceModule": pycuda,
 }
-VARIABLES = {"numba_kcache": "NUMBA_KCACHE_DIR", "cupy RawKernel": "CUPY_CACHE_DIR"}
+NOT_HERE = {"Warp": "not asked: it was installed nowhere that this ran"}
+SLOW = ("Numba cache=True", "Triton", "numba_kcache, Numba kernel")
+"""Left out at 300 kernels in a short turn: they take half a minute for one sample."""
 
 
-def sample(system: str, directory: Path) -> dict[str, float] | None:
-    """One fresh process; None where the system cannot run here."""
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "KC_BENCH_DIR": str(directory)}
-    environment[VARIABLES.get(system, "KC_BENCH_DIR")] = str(directory)
-    start = time.time()
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", system], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        print(f"{system}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return None
-    result = json.loads(done.stdout.strip().splitlines()[-1])
-    result["process_s"] = result.pop("end") - start
-    return result
+def measure(case: Case, cold: int, warm: int, left_out: dict[str, str], skipped: Sequence[str]) -> dict[str, Any]:
+    """Seconds by system and by "cold/warm first/second/process".
 
-
-def measure(rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Samples in seconds by system and by "cold/warm first/process"."""
+    Args:
+        case: What is run.
+        cold: Cold samples of each system.
+        warm: Warm ones after each cold one.
+        left_out: Where to note why a system is not there.
+        skipped: Systems not to ask.
+    """
     found: dict[str, dict[str, list[float]]] = {}
-    for _ in range(rounds):
-        for system in CHILDREN:
-            directory = Path(tempfile.mkdtemp())
-            for state in ("cold", "warm"):
-                result = sample(system, directory)
-                if result is None:
+    for _ in range(cold):
+        for system in SYSTEMS:
+            named = f"{system}, {case.name}"
+            if system in skipped or system in left_out or named in left_out:
+                continue
+            folder = Path(tempfile.mkdtemp())
+            for state in ("cold", *["warm"] * warm):
+                words = [__file__, "--child", system, "--kernels", str(case.kernels), *["--header"] * case.has_header]
+                result = fresh(words, folder)
+                if isinstance(result, str):
+                    left_out[system if "No module named" in result else named] = result
+                    print(f"{named}: {result}", file=sys.stderr)
                     break
-                if system == "numba_kcache":
-                    assert result["compiles"] == (state == "cold"), result
-                for what in ("first", "process"):
-                    found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[f"{what}_s"])
-            shutil.rmtree(directory, ignore_errors=True)
+                if system.startswith("numba_kcache"):
+                    assert (result["compiles"] > 0) == (state == "cold"), (system, state, result)
+                for what in [each for each in ("first", "second", "process") if each in result]:
+                    found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[what])
+            shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child", choices=CHILDREN)
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--child", choices=SYSTEMS)
+    parser.add_argument("--kernels", default="1,31,300", help="how many, with commas between")
+    parser.add_argument("--header", action="store_true", help="only with the header; default: without, then with it")
+    parser.add_argument("--rounds", type=int, default=11, help="samples of one kernel; many kernels take fewer")
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.child:
-        CHILDREN[arguments.child]()
+        SYSTEMS[arguments.child](Case(int(arguments.kernels), arguments.header))
         return
     from header import machine_header, write_result
 
-    compileall.compile_dir(str(Path(__file__).resolve().parent.parent / "numba_kcache"), quiet=2)
-    samples = measure(arguments.rounds)
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
+    samples: dict[str, Any] = {}
+    left_out = dict(NOT_HERE)
+    for has_header in (True,) if arguments.header else (False, True):
+        for kernels in map(int, arguments.kernels.split(",")):
+            if arguments.quick and has_header and kernels > 31:
+                left_out[Case(kernels, True).name] = "a short turn"
+                continue
+            case = Case(kernels, has_header)
+            cold, warm = (1, 1 + (kernels == 1)) if arguments.quick else (arguments.rounds, 1)
+            if kernels > 1 and not arguments.quick:
+                cold, warm = 1, 3
+            skipped = SLOW if arguments.quick and kernels > 31 else ()
+            left_out |= {f"{system}, {case.name}": "a short turn" for system in skipped}
+            samples[case.name] = measure(case, cold, warm, left_out, skipped)
+            show(case, samples[case.name])
+            if arguments.json:  # after each case, so that a limit of time loses one at most
+                write_result(arguments.json, "first_launch", machine_header(), samples, left_out=left_out)
+
+
+def show(case: Case, samples: dict[str, dict[str, list[float]]]) -> None:
+    print(f"{case.name} kernels, ms")
     for system, rows in samples.items():
-        cells = (f"{name} {statistics.median(times) * 1e3:9.3f} ms" for name, times in rows.items())
-        print(f"{system:36}", "  ".join(cells))
-    if arguments.json:
-        write_result(arguments.json, "first_launch", machine_header(), samples)
+        cells = (f"{name} {statistics.median(times) * 1e3:9.3f}" for name, times in rows.items())
+        print(f"  {system:34}", "  ".join(cells), flush=True)
 
 
 if __name__ == "__main__":

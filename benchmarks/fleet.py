@@ -164,7 +164,7 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
             last_s = max(last_s, now_s)
             continue
         if what == "built":
-            server_s = max(server_s, now_s) + costs["entry_s"] + costs["small_s"]
+            server_s = max(server_s, now_s) + costs["entry_s"] + 2 * costs["small_s"]
             requests, sent = requests + 3, sent + ENTRY_BYTES  # the entry, its manifest, the release
             busiest[int(server_s)] = busiest.get(int(server_s), 0) + 3
             stored[kernel] = min(stored[kernel], server_s)
@@ -172,8 +172,8 @@ def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: b
             continue
         is_there = stored[kernel] <= now_s
         is_hit = is_there and what == "get"
-        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"])
-        asked = 1 if what == "get" else 2  # a claim asks and looks
+        asked = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim asks and looks
+        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * asked)
         requests, sent = requests + asked, sent + (ENTRY_BYTES if is_hit else 100)
         busiest[int(server_s)] = busiest.get(int(server_s), 0) + asked
         then_s = server_s + NETWORK_S * asked

@@ -30,16 +30,19 @@ def machine_header() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
         "versions": versions,
-        **_gpu(),
+        **gpu_of(),
     }
 
 
-def _gpu() -> dict[str, Any]:
+def gpu_of() -> dict[str, Any]:
+    """The device, or `{"gpu": None}`."""
     try:
         from cuda.bindings import driver
 
         driver.cuInit(0)
-        _, device = driver.cuDeviceGet(0)
+        status, device = driver.cuDeviceGet(0)
+        if status:
+            return {"gpu": None}
         _, name = driver.cuDeviceGetName(100, device)
         _, number = driver.cuDriverGetVersion()
         return {"gpu": name.partition(b"\0")[0].decode(), "driver_cuda": number, "driver": _driver_release()}
@@ -56,7 +59,8 @@ def _driver_release() -> str | None:
     return found[0] if found else None
 
 
-def write_result(path: Path, question: str, header: dict[str, Any], samples: Any) -> None:
-    """One JSON file for one run of one question."""
+def write_result(path: Path, question: str, header: dict[str, Any], samples: Any, **notes: object) -> None:
+    """One JSON file for one run of one question; `notes` say what was left out or shortened."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"question": question, "machine": header, "samples": samples}, indent=1) + "\n")
+    result = {"question": question, "machine": header, **notes, "samples": samples}
+    path.write_text(json.dumps(result, indent=1) + "\n")

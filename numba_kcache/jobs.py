@@ -270,7 +270,8 @@ def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, nam
 def _lines(definition: SourceDefinition, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
     """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
     start = first_line(text, definition.origin)
-    return definition.origin.path, start or definition.origin.line, options.base_dir, os.getcwd()
+    path = "" if definition.origin.is_cell else definition.origin.path
+    return path, start or definition.origin.line, options.base_dir, os.getcwd()
 
 
 def _read_off(

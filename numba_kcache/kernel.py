@@ -36,7 +36,7 @@ from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.options import SOURCE_KINDS, compile_options
 from .model.parameter import Parameter
-from .model.request import ModuleEntries
+from .model.request import ModuleEntries, SourceRequest
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
 from .rehearsal import rehearse
@@ -46,6 +46,8 @@ from .settings import NVRTC_VARIABLES, variables
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
     from .observe.explain import Explanation
+    from .toolchain.libraries import Toolchain
+    from .toolchain.time_trace import TimeTrace
 
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
@@ -278,7 +280,22 @@ class CachedKernel(Launchable):
             return found
 
     def _job(self, target: Target, through: Target | None = None) -> Job:
-        return source_job(self._plan, self._source(), target, through)
+        job = source_job(self._plan, self._source(), target, through)
+        plan, lazy = self._plan, self._plan.module is not None and self._plan.module.lazy
+        if through is None or job.headers or plan.link or plan.options.lto or lazy:
+            return job
+        return job._replace(build=functools.partial(self._build_through, job, through))
+
+    def _build_through(self, job: Job, through: Target, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+        """Build by way of PTX: from that alone, where `compile` has stored it."""
+        stored = None if job.uncacheable else self._resolver().find(self._job(through))
+        if stored is None or not stored.artifact.ptx:
+            return job.build(toolchain, trace)
+        from .toolchain.source_build import link_stored
+
+        definition, options = self._plan.definition, self._plan.options
+        request = SourceRequest(definition.kind, definition.label, "", None, None, job.target, options)
+        return link_stored(request, stored.artifact)
 
     def _is_stored(self, target: Target, types: Any) -> bool:
         return self._resolver().find(self._job(target)) is not None

@@ -304,6 +304,12 @@ class NumbaKernel(Launchable):
         cache = self._entries()
         for types in self._signatures(signature):
             for target in self._targets(arch):
+                if target.virtual:
+                    raise OptionError(
+                        f"cannot compile {self.__name__} for {target} alone",
+                        "a Numba kernel is linked for a device",
+                        f"name the device: {target.name.replace('compute', 'sm')!r}",
+                    )
                 job = cache.job(types, target)
                 if job.uncacheable:
                     self._resolver().key(job)  # raises, and says why

@@ -1,8 +1,7 @@
 """A service that starts often: its kernels are compiled when its image is built, and only loaded when it starts.
 
-`python app.py` is the service. With a GPU the kernel runs and is checked against NumPy. Without one the launch is
-skipped,
-and the script says so. Run it anywhere: `python examples/docker/app.py`.
+`python app.py` is the service; `python examples/docker/app.py` runs it anywhere. With a GPU the kernels run and are
+checked against NumPy. Without one the launches are skipped, and the script says so.
 """
 
 import time

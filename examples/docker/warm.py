@@ -7,13 +7,9 @@ import sys
 
 import app
 
-import numba_kcache
-
-TARGETS = sys.argv[1:] or ["sm_80", "sm_90"]
+from numba_kcache import warm_up
 
 if __name__ == "__main__":
-    for kernel in (app.saxpy, app.scale):
-        kernel.compile(arch=TARGETS)
-    info = numba_kcache.info("process")
-    print(f"warmed for {', '.join(TARGETS)}: {info.compiles} compiles, {info.hits} hits; launches skipped")
-    numba_kcache.print_info()
+    targets = sys.argv[1:] or ["sm_80", "sm_90"]
+    print(warm_up(app, arch=targets))
+    print("compiled ahead: launches skipped")

@@ -121,11 +121,17 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         kind or "cuda",
         label,
         function.__name__,
-        Origin(os.path.abspath(path) if path else "", code.co_firstlineno),
+        Origin(os.path.abspath(path) if path else _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
         text,
         lambda: _likely_text(function),
     )
+
+
+def _cell(name: str) -> str:
+    """The name under which Python shows a notebook's cell in tracebacks, if it is one; "" for what it cannot show."""
+    linecache = sys.modules.get("linecache")
+    return name if linecache is not None and name in linecache.cache else ""
 
 
 def _likely_text(function: Callable[..., Any]) -> str | None:

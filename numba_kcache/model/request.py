@@ -27,11 +27,14 @@ class Origin(NamedTuple):
         path: The user's file; `""` where there is none (exec, stdin).
         line: The line of that file at which the source, or what defines it, starts; 1-based.
         is_whole_file: Whether the file itself is the source.
+        is_cell: Whether `path` is the name of a notebook's cell: messages name it, line tables and keys do not, for it
+            is another in each session.
     """
 
     path: str = ""
     line: int = 1
     is_whole_file: bool = False
+    is_cell: bool = False
 
 
 class ModuleEntries(NamedTuple):

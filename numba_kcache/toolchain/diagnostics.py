@@ -68,23 +68,24 @@ class _Overlay:
         """Where the file shows each text: on a line of its own, beside quotes, or through placeholders."""
         alone: dict[str, set[int]] = {}
         quoted: list[tuple[int, str]] = []
-        formatted: list[tuple[int, re.Pattern[str]]] = []
+        formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
         for index, line in enumerate(self._shown):
             alone.setdefault(line, set()).add(index)
             if "'" in line or '"' in line:
                 quoted.append((index, re.sub(r"\\(['\"])", r"\1", line)))
-            template = _template(line)
+            start, template = _template(line)
             if isinstance(template, str):
                 alone.setdefault(template, set()).add(index)
             elif template is not None:
-                formatted.append((index, template))
+                formatted.setdefault(start, []).append((index, template))
 
         def places(text: str) -> set[int]:
             found = alone.get(text, set())
             if len(text) <= _SHORT:
                 return found
             beside = {index for index, line in quoted if text in line}
-            return found | beside | {index for index, template in formatted if template.fullmatch(text)}
+            likely = formatted.get(text[:_SHORT], []) + formatted.get("", [])
+            return found | beside | {index for index, template in likely if template.fullmatch(text)}
 
         return {text: sorted(places(text)) for text in texts}
 
@@ -106,29 +107,34 @@ class _Overlay:
         return offset + self._wanted[0] < len(self._shown)
 
 
-def _template(line: str) -> str | re.Pattern[str] | None:
+def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
     """What a line of a string literal stands for: `{{` for `{`, two backslashes for one, `{n}` for anything.
 
     Returns:
-        The text itself where there is no placeholder, a pattern where there is one, None where it says too little.
+        How the text begins, where that is known; and the text itself where there is no placeholder, a pattern where
+        there is one, None where it says too little.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
-        return None
+        return "", None
     parts = re.split(_PLACEHOLDER, re.sub(_QUOTES, "", line).strip().replace("\\\\", "\\"))
     texts = [
         part[0] if part in ("{{", "}}") else part if number % 2 == 0 else None for number, part in enumerate(parts)
     ]
     if None not in texts:
-        return "".join(filter(None, texts))
+        return "", "".join(filter(None, texts))
     if sum(len(text or "") for text in texts) <= _SHORT:
-        return None
-    return re.compile("".join(".*" if text is None else re.escape(text) for text in texts))
+        return "", None
+    start = texts[0] or ""
+    pattern = re.compile("".join(".*" if text is None else re.escape(text) for text in texts))
+    return start[:_SHORT] if len(start) >= _SHORT else "", pattern
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None where the file does not show it."""
+    """The line of `origin.path` that holds the first line of `source`; None where there is no file that shows it."""
     if origin.is_whole_file:
         return 1
+    if origin.is_cell:
+        return None
     found = _Overlay(source, origin).first_line()
     return None if found is None else found + 1
 

@@ -65,6 +65,36 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
     )
 
 
+def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
+    """The code for a device of what was compiled to PTX before, as a compile by way of that PTX would give it.
+
+    Raises:
+        LinkError: nvJitLink refused it.
+        ToolchainMissingError: nvJitLink is not installed.
+    """
+    start = time.perf_counter()
+    result = NvrtcResult(True, made.log, {"ptx": made.ptx})
+    cubin, link_log = linked(request, result, (), None)
+    described = read_cubin(cubin)
+    kernels = {each.symbol: each for each in described.kernels}
+    entries = tuple(
+        each._replace(
+            registers=kernels[each.symbol].registers,
+            shared_bytes=kernels[each.symbol].shared_bytes,
+            local_bytes=kernels[each.symbol].local_bytes,
+            const_bytes=described.const_bytes,
+        )
+        for each in made.entries
+    )
+    return made._replace(
+        target=request.target,
+        entries=entries,
+        cubin=cubin,
+        compile_time_s=time.perf_counter() - start,
+        extras=extras_of(request, result, link_log),
+    )
+
+
 def made_before(request: SourceRequest) -> NvrtcResult:
     """What a compiler made of the request's source before it came here.
 
@@ -274,7 +304,7 @@ def _linkable(
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     """The options as nvJitLink takes them."""
-    flags = [f"-O{options.opt}"]
+    flags = [f"-O{options.opt}" if options.opt in (0, 3) else f"-Xptxas=-O{options.opt}"]  # its own are these two
     for wanted, flag in (
         (lto, "-lto"),
         (options.max_registers, f"-maxrregcount={options.max_registers}"),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
+import pty
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.cli import main
 from numba_kcache.finding import find_kernels
@@ -237,6 +242,21 @@ def test_bundle_goes_from_one_cache_to_another(
     assert main(["import", str(filled / "nowhere.kcache")]) == 1
 
 
+def test_push_and_pull_move_entries_between_stores(
+    filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To a directory and from there into an empty cache; what is there already is counted and left."""
+    (tmp_path / "team").mkdir(mode=0o700)
+    team = f"{tmp_path / 'team'}?readonly=0"
+    pushed = [said(capsys, "push", team, "--directory", str(filled)) for _ in range(2)]
+    pulled = said(capsys, "pull", str(tmp_path / "team"), "--directory", str(tmp_path / "own"))
+
+    assert [(code, told["entries"], told["present"]) for code, told in pushed] == [(0, 3, 0), (0, 0, 3)]
+    assert (pulled[0], pulled[1]["entries"], pulled[1]["failed"]) == (0, 3, 0)
+    assert len(said(capsys, "list", "--directory", str(tmp_path / "own"))[1]) == 3
+    assert main(["push", "--directory", str(filled)]) != 0
+
+
 @pytest.mark.parametrize("key", ["", "f00dface", "../../etc", "Z", "KEY"])
 def test_unknown_key_is_an_error_that_says_so(filled: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 1, and where to find keys."""
@@ -354,9 +374,43 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
+    """And is as wide as the terminal there; in a pipe it is plain lines."""
+    reader, writer = pty.openpty()
+    environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
+    subprocess.run(
+        [sys.executable, "-m", "numba_kcache", "list", "--directory", str(filled)],
+        env={**environment, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"},
+        stdout=writer,
+        check=True,
+    )
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while part := os.read(reader, 4096):
+            shown += part
+    os.close(reader)
+
+    assert b"\x1b[1m" in shown
+    assert key_of_saxpy(filled)[:12].encode() in shown
+    assert "\x1b" not in run(filled, "list").stdout
+
+
+def test_program_s_name_leads_to_the_command_line() -> None:
+    """What pip installs as `numba-kcache`, and `python -m numba_kcache`."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module, _, name = scripts["numba-kcache"].partition(":")
+
+    assert getattr(importlib.import_module(module), name) is main
+    done = run(
+        Path("/nowhere"), "--version", code="import runpy; runpy.run_module('numba_kcache', run_name='__main__')"
+    )
+    assert done.stdout == f"numba-kcache {numba_kcache.__version__}\n"
+
+
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """What it does, each option, and the exit codes."""
-    for verb in (*VERBS, "doctor", "warm"):
+    for verb in (*VERBS, "doctor", "warm", "push", "pull"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])
         text = capsys.readouterr().out

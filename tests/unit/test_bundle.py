@@ -27,6 +27,10 @@ from numba_kcache import (
     SettingsError,
     cached_kernel,
 )
+from numba_kcache.closures import without_stats
+from numba_kcache.inputs.closure import Closure, HeaderFile, closure_to_json
+from numba_kcache.inputs.file_identity import FileStat
+from numba_kcache.inputs.include_search import Place
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
@@ -106,6 +110,19 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
     cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=filled, arch="sm_80").compile()  # renews the stats
     filled.export_bundle(tmp_path / "4.kcache")
     assert (tmp_path / "3.kcache").read_bytes() == (tmp_path / "4.kcache").read_bytes()
+
+
+def test_variant_goes_in_without_this_machine_s_inodes() -> None:
+    """Size, times, device and inode of a header say nothing elsewhere, and would make the bytes differ."""
+    file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
+    closure = Closure(((-1, ""),), (file,))
+    bare = closure._replace(files=(file._replace(stat=None),))
+    variant = {"key": key_of(2), "request": key_of(3)}
+
+    assert without_stats({**variant, "closures": [closure_to_json(closure), None]}) == {
+        **variant, "closures": [closure_to_json(bare), None],
+    }  # fmt: skip
+    assert without_stats(variant) == variant
 
 
 def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:

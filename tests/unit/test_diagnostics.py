@@ -116,6 +116,24 @@ def test_source_without_a_file_keeps_the_compiler_s_positions() -> None:
     assert "k.cu(4): error: identifier" in refused(cached_kernel(names["k"])).log
 
 
+def test_cell_of_a_notebook_is_named_with_its_line() -> None:
+    """As Python's tracebacks name it. It is in no key, not with `lineinfo` either: it is another in each session."""
+    keys = []
+    for name in ("/tmp/ipykernel_1/2345.py", "/tmp/ipykernel_2/99.py"):
+        text = MODULES["raw"]
+        linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, name, "exec"), names)
+        try:
+            kernel = cached_kernel(names["k"], arch="sm_90", lineinfo=True)
+            assert f"{name}(5): error: identifier" in refused(kernel).log
+            keys.append(kernel.key())
+        finally:
+            del linecache.cache[name]
+
+    assert keys[0] == keys[1]
+
+
 def test_source_that_its_file_does_not_show_keeps_the_compiler_s_positions(tmp_path: Path) -> None:
     """Generated source: no line of the file is blamed for what it does not hold."""
     text = "def k() -> str:\n    return '\\n'.join(chr(ord(c)) for c in [])\n"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,9 +148,12 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
     """Launches go on without it; the doctor says so."""
     (tmp_path / "tier").mkdir(mode=0o700)
     cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
-    found = list(doctor._judged_tiers(cache.resolver))
 
-    assert [each.state for each in found] == [FINE]
+    assert [each.state for each in doctor._judged_tiers(cache.resolver)] == [FINE]
+    (seen,) = cache.resolver.tier_reports()
+    for report in (seen._replace(is_reachable=False), seen._replace(errors=3)):
+        broken = SimpleNamespace(store=None, local=None, tier_reports=lambda report=report, **_: (report,))
+        assert [each.state for each in doctor._judged_tiers(broken)] == [WRONG]  # type: ignore[arg-type]
 
 
 def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import pty
+import select
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -29,9 +30,10 @@ class Terminal:
         self.stream: TextIO = os.fdopen(writer, "w")
 
     def read_until(self, text: str) -> str:
-        """What is written up to `text`; blocks until it is there."""
+        """What is written up to `text`."""
         seen = ""
         while text not in seen:
+            assert select.select([self._reader], [], [], 30)[0], f"only {seen!r} was written"
             seen += os.read(self._reader, 4096).decode()
         return seen
 

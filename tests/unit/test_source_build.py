@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,15 @@ def test_max_registers_reaches_the_code() -> None:
 
     assert free.registers > 32 >= held.registers
     assert held.local_bytes > 0
+
+
+@pytest.mark.parametrize("how", [{"lto": True}, {"through": "compute_80"}])
+def test_every_level_is_linked(how: dict[str, Any]) -> None:
+    """nvJitLink has two levels of its own, 0 and 3; those between are ptxas's."""
+    codes = [build(HUNGRY, opt=level, **how).cubin for level in range(4)]
+
+    assert len(set(codes)) > 2
+    assert build(HUNGRY, **how).cubin == codes[3]
 
 
 def test_opt_reaches_the_code() -> None:
@@ -507,5 +517,5 @@ def test_link_and_compile_flags_of_every_option() -> None:
 
     assert {"--use_fast_math", "--maxrregcount=40", "--generate-line-info", "--device-debug", "--ptxas-options=-O1",
             "--std=c++20"} <= set(source_build._nvrtc_flags(asked, ()))  # fmt: skip
-    assert source_build.link_flags(asked.options) == ["-O1", "-maxrregcount=40", "-lineinfo", "-g"]
+    assert source_build.link_flags(asked.options) == ["-Xptxas=-O1", "-maxrregcount=40", "-lineinfo", "-g"]
     assert set(source_build.link_flags(asked.options, True)) >= {"-lto", "-ftz=1", "-prec-div=0", "-prec-sqrt=0"}

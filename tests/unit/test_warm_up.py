@@ -153,6 +153,15 @@ def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> Non
         warm_up(cached_kernel(lambda x: None, kind="numba"), "sm_80", progress=False)
 
 
+def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
+    """Numba links what it compiles: a real target is wanted, and the message says which."""
+    with pytest.raises(CompileError, match="a Numba kernel is linked for a device") as caught:
+        warm_up(kernels.numba_add, ["compute_80", "sm_80"], progress=False)
+
+    assert "name the device: 'sm_80'" in caught.value.log
+    assert statuses(caught.value.report) == [("compute_80", "failed"), ("sm_80", "built")]  # type: ignore[attr-defined]
+
+
 def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) -> None:
     """`__main__`, with no guard around warm_up: C++ and Numba kernels go by value."""
     script = tmp_path / "script.py"

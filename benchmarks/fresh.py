@@ -1,0 +1,96 @@
+"""Start a script in a fresh process, whatever caches it uses in a folder of its own, and take what it says.
+
+Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What
+            a child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.
+Not here    What is measured: the child prints one JSON object, last, with `end`, its time.time() when it was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "KC_BENCH_DIR")
+
+
+def environment(folder: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of a child whose caches are all in `folder`."""
+    caches = dict.fromkeys(FOLDERS, str(folder))
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "CUDA_CACHE_DISABLE": "1", "PYTHONPATH": path, **caches, **(more or {})}
+
+
+def start(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A child that runs the script and arguments of `words`."""
+    return subprocess.Popen(
+        [sys.executable, *words], env=environment(folder, more), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
+    """What the child printed last; a text where it failed or took longer than `limit_s`."""
+    try:
+        out, error = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        return f"took longer than {limit_s:.0f} s"
+    if child.returncode != 0:
+        return ((error or out).strip().splitlines() or ["it died"])[-1][:200]
+    found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return found
+
+
+def fresh(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> dict[str, Any] | str:
+    """One child's answer, with `process`: seconds from its start to its result."""
+    begin = time.time()
+    found = answer(start(words, folder, more))
+    if isinstance(found, dict):
+        found["process"] = found.pop("end") - begin
+    return found
+
+
+def say(**found: object) -> None:
+    """Print what a child found, and that it ends now."""
+    print(json.dumps({**found, "end": time.time()}))
+
+
+def wait_for_the_others() -> bool:
+    """Where this child is a rank (`KC_BENCH_BARRIER`, a folder): say that it is ready, and wait for the start."""
+    barrier = os.environ.get("KC_BENCH_BARRIER")
+    if barrier:
+        Path(barrier, str(os.getpid())).touch()
+        while not os.path.exists(os.path.join(barrier, "go")):
+            time.sleep(0.0005)
+    return bool(barrier)
+
+
+def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit_s: float = 120.0) -> float:
+    """Let the children start when all of them are ready, or have died; when that was."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if all(child.poll() is not None or (barrier / str(child.pid)).exists() for child in children):
+            break
+        time.sleep(0.001)
+    started = time.time()
+    (barrier / "go").touch()
+    return started
+
+
+def is_pretended() -> bool:
+    """Whether the driver is the tests' own, on which no kernel runs: then no result can be checked."""
+    return bool(os.environ.get("KC_FAKE_DEVICES"))
+
+
+def cannot(why: str) -> NoReturn:
+    """End a child that cannot do what it is asked."""
+    print(why, file=sys.stderr)
+    raise SystemExit(3)

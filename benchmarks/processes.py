@@ -1,0 +1,92 @@
+"""How long until the last of 8 and of 16 ranks of one node has its results when nothing is compiled yet?
+
+Method      As many fresh processes wait, after imports, decoration and context creation, until all are ready; then each
+            runs four kernels that are in no cache. "last": from that start until the last rank's results are there.
+            "all": from the start of the first process. Compiles are counted in every rank and added up: four are needed.
+            Then the same ranks again, warm. One GPU serves all ranks. The caches of a run are in a new folder.
+Shows not   Several nodes, a shared file system, or a GPU for each rank; ranks that start at different times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fresh import ROOT, answer, open_barrier, start
+
+SYSTEMS = ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel", "Numba cache=True")
+"""Of first_launch.py, which is what each rank runs."""
+
+KERNELS = 4
+
+
+def ranks(words: Sequence[str], count: int, folder: Path) -> dict[str, Any] | str:
+    """Start so many ranks of a script together: seconds and compiles; a text where one failed."""
+    barrier = Path(tempfile.mkdtemp())
+    begin = time.time()
+    children = [start(words, folder, {"KC_BENCH_BARRIER": str(barrier)}) for _ in range(count)]
+    started = open_barrier(barrier, children)
+    found = [answer(child) for child in children]
+    shutil.rmtree(barrier)
+    for each in found:
+        if isinstance(each, str):
+            return each
+    ends = [each["end"] for each in found if isinstance(each, dict)]
+    compiles = [each["compiles"] for each in found if isinstance(each, dict)]
+    return {"last": max(ends) - started, "all": max(ends) - begin, "compiles": sum(compiles)}
+
+
+def measure(counts: tuple[int, ...], rounds: int, left_out: dict[str, str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By number of ranks, system, and "cold/warm last/all/compiles"."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    script = str(Path(__file__).with_name("first_launch.py"))
+    for count in counts:
+        for _ in range(rounds):
+            for system in SYSTEMS:
+                folder = Path(tempfile.mkdtemp())
+                words = [script, "--child", system, "--kernels", str(KERNELS)]
+                for state in ("cold", "warm"):
+                    result = left_out.get(system) or ranks(words, count, folder)
+                    if isinstance(result, str):
+                        left_out[system] = result
+                        break
+                    rows = found.setdefault(str(count), {}).setdefault(system, {})
+                    for what, value in result.items():
+                        rows.setdefault(f"{state} {what}", []).append(value)
+                shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="8,16")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    from header import machine_header, write_result
+
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
+    left_out: dict[str, str] = {}
+    counts = tuple(map(int, arguments.ranks.split(",")))
+    samples = measure(counts, 1 if arguments.quick else arguments.rounds, left_out)
+    for count, systems in samples.items():
+        for system, rows in systems.items():
+            cells = (f"{name} {median(times) * 1e3:.0f} ms" for name, times in rows.items() if "compiles" not in name)
+            print(f"{count:>3} ranks, {system:28}", ", ".join(cells), "compiles", rows["cold compiles"])
+    for system, why in left_out.items():
+        print(f"{system}: {why}", file=sys.stderr)
+    if arguments.json:
+        write_result(arguments.json, "processes", machine_header(), samples, left_out=left_out, kernels=KERNELS)
+
+
+if __name__ == "__main__":
+    main()

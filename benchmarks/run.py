@@ -1,0 +1,103 @@
+"""Run every benchmark that this machine can: those without a device anywhere, the others where there is one.
+
+Method      A process for each script, one after another, with a limit of time. What a script writes until then is kept.
+            `--quick` takes few samples, for a short turn on a borrowed machine, and the result says so.
+Output      A line for each script, and FOLDER/NAME.json with the machine's header; benchmarks/tables.py and
+            benchmarks/plots.py make the documents from those that are committed.
+Shows not   Anything by itself: each script says what it measures and what it does not show.
+Run         python benchmarks/run.py [FOLDER] [--quick] [--only NAME,NAME] [--limit SECONDS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from header import gpu_of
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks/results"
+
+
+class Script(NamedTuple):
+    """One question.
+
+    Args:
+        name: Of the script and of its result.
+        needs_device: Whether nothing of it can be said without a GPU.
+        quick: Arguments for a short turn.
+    """
+
+    name: str
+    needs_device: bool
+    quick: tuple[str, ...]
+
+
+SCRIPTS = (
+    Script("import_time", False, ("--rounds", "7")),
+    Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),
+    Script("store", False, ("--entries", "10", "--processes", "1")),
+    Script("numba_fingerprint", False, ("--rounds", "5")),
+    Script("lookup", True, ("--rounds", "3")),
+    Script("launch", True, ("--batches", "11")),
+    Script("whole_process", True, ("--rounds", "5")),
+    Script("warm_steps", True, ("--rounds", "3")),
+    Script("first_launch", True, ("--quick",)),
+    Script("numba_first_launch", True, ("--rounds", "3", "--batches", "11")),
+    Script("modules", True, ("--cold", "1", "--warm", "3")),
+    Script("workloads", True, ("--quick",)),
+    Script("processes", True, ("--quick",)),
+    Script("growth", True, ("--quick",)),
+)
+"""The short ones first, so that a limit on the whole takes the fewest."""
+
+
+def run(script: Script, folder: Path, limit_s: float, *, is_quick: bool) -> str:
+    """Run one script and say how it ended."""
+    words = [str(ROOT / f"benchmarks/{script.name}.py"), "--json", str(folder / f"{script.name}.json")]
+    start, begin = time.monotonic(), time.time()
+    try:
+        done = subprocess.run(
+            [sys.executable, *words, *(script.quick if is_quick else ())], cwd=ROOT, timeout=limit_s, check=False
+        )
+        end = "done" if done.returncode == 0 else f"failed with {done.returncode}"
+    except subprocess.TimeoutExpired:
+        end = f"stopped at its limit of {limit_s:.0f} s"
+    written = folder / f"{script.name}.json"
+    if is_quick and written.is_file() and written.stat().st_mtime >= begin:
+        written.write_text(json.dumps({"quick": True, **json.loads(written.read_text())}, indent=1) + "\n")
+    return f"{script.name}: {end}, {time.monotonic() - start:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=RESULTS)
+    parser.add_argument("--only", help="names of scripts, with commas between")
+    parser.add_argument("--quick", action="store_true", help="few samples")
+    parser.add_argument("--limit", type=float, help="seconds for a script; default 600, with --quick 150")
+    arguments = parser.parse_args()
+    wanted = set(arguments.only.split(",")) if arguments.only else {script.name for script in SCRIPTS}
+    if unknown := wanted - {script.name for script in SCRIPTS}:
+        parser.error(f"no script is called {', '.join(sorted(unknown))}")
+    folder, has_device = arguments.folder.resolve(), gpu_of()["gpu"] is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it for an installed package
+    limit_s, lines = arguments.limit or (150 if arguments.quick else 600), []
+    for script in SCRIPTS:
+        if script.name in wanted:
+            left_out = script.needs_device and not has_device
+            line = f"{script.name}: left out, it needs a GPU" if left_out else ""
+            lines.append(line or run(script, folder, limit_s, is_quick=arguments.quick))
+            print(f"== {lines[-1]}", flush=True)
+    print("\n".join(lines))
+    return int(any("failed" in line for line in lines))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

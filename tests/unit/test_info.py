@@ -1,0 +1,64 @@
+"""What info() says beside its figures: what to do where the rate is low, the limits bind, or there was trouble."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from numba_kcache.observe.info import CacheInfo, bytes_text, cache_info, entries_text, seconds_text
+from numba_kcache.observe.statistics import Counts
+from numba_kcache.tiers.tier import TierReport
+
+TIER = TierReport("team", True, 3, 1, 0, 100, 0, 0.5, True)
+
+
+def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
+    sums = Counts(counts)
+    return cache_info("lifetime", sums, directory="/c", entries=1, size_bytes=1, limit=10, tiers=tiers)
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({}, []),
+        ({"hits": 90, "misses": 10}, []),
+        ({"hits": 1, "misses": 18}, []),
+        ({"hits": 9, "misses": 11}, ["only 45% were served", "numba-kcache report"]),
+        ({"hits": 10, "misses": 10}, []),
+        ({"hits": 1, "evictions": 5}, ["5 entries were removed", "NUMBA_KCACHE_MAX_SIZE", "max_entries"]),
+        ({"hits": 1, "errors": 2}, ["trouble 2 times", "numba-kcache doctor"]),
+    ],
+    ids=["nothing yet", "high rate", "too few to say", "low rate", "half", "evictions", "errors"],
+)
+def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], words: list[str]) -> None:
+    """In text, HTML and JSON alike; nothing where all is well."""
+    found = info(**counts)
+
+    assert bool(found.advice) == bool(words)
+    assert all(each in " ".join(found.advice) for each in words)
+    assert str(found).count("hint: ") == len(found.advice)
+    assert found._repr_html_().count("<p>") == len(found.advice)
+    assert json.loads(json.dumps(found.to_dict()))["advice"] == list(found.advice)
+
+
+def test_info_tells_of_each_tier() -> None:
+    """A row for each, and everything in the dict."""
+    found = info(TIER)
+
+    assert "team, read-only: answers in 500.0 ms; 3 hits" in str(found)
+    assert json.loads(json.dumps(found.to_dict()))["tiers"] == [TIER._asdict()]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (bytes_text(1023), "1023 B"), (bytes_text(1536), "1.5 KiB"), (bytes_text(5 << 40), "5120.0 GiB"),
+        (seconds_text(85e-6), "85 us"), (seconds_text(0.0021), "2.1 ms"), (seconds_text(8.5), "8.5 s"),
+        (seconds_text(190), "3 min 10 s"), (entries_text(1), "1 entry"), (entries_text(0), "0 entries"),
+    ],
+)  # fmt: skip
+def test_figures_are_written_as_people_read_them(text: str, wanted: str) -> None:
+    """Units that fit, and one entry is no entries."""
+    assert text == wanted
