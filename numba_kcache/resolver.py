@@ -247,6 +247,7 @@ class Resolver:
                 return self._compile(job, components)
             if election.waited_s > 0:
                 self._emit(EventKind.WAITED, job, found.key, waited_s=election.waited_s)
+            self.store.settle()  # type: ignore[union-attr]  # those who wait for this node's turn look there
             return found
 
     def find(self, job: Job) -> Resolution | None:

@@ -220,7 +220,9 @@ def pull(resolver: Resolver, source: str | None) -> Moved:
     keys = _keys(tier, ENTRY, "pull from")
     missing = sorted(key for key in keys if resolver.local.peek(key) is None)
     before = tier.report().bytes_read
-    went = {key for key in missing if tier.get(key) is not None and resolver.local.peek(key) is not None}
+    went = {key for key in missing if tier.get(key) is not None}
+    tier.settle()
+    went = {key for key in went if resolver.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read - before
     held = went | (keys - set(missing))
     for family in sorted(_keys(tier, MANIFEST, "pull from")):

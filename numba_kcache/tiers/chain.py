@@ -4,7 +4,8 @@ Promise     The verbs of the local store mean what they meant, but that `get` go
             has nothing. No byte of a tier is believed before it was decoded under the key that was asked for. Whatever
             a tier does is a miss, one event and a count; it never reaches the caller.
 Method      A hit in a tier is written to the local store as it came, with its variant of the manifest, so that it is
-            asked for once. A put goes to the local store, then to every tier that takes it.
+            asked for once; behind the launch if it came from a server. A put goes to the local store, then to
+            every tier that takes it.
 Not here    What may stand in for what (resolver), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
 
@@ -15,16 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import KCacheError
 from ..keys.digests import sha256
 from ..model.event import Emit, Event, EventKind
 from ..store.directory import format_directory
-from ..store.disk import DiskStore
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
 from ..store.manifest import Variant, merge, variants_of
-from ..store.memory import MemoryStore
 from .behind import WriteBehind
 from .breaker import Breaker
 from .lease import NO_ELECTION, Election, Electoral, elected
@@ -32,9 +31,15 @@ from .signing import Unsigned
 from .tier import Tier, TierReport
 from .trust import Trust
 
+if TYPE_CHECKING:  # a warm start takes what it needs of them before
+    from ..store.disk import DiskStore
+    from ..store.memory import MemoryStore
+
 Result = TypeVar("Result")
 
 _NOWHERE = "0" * 64
+_SETTLE_S = 60.0
+"""Longest wait for the local disk."""
 
 
 class CheckedTier:
@@ -45,13 +50,21 @@ class CheckedTier:
         local: Where a hit is kept.
         emit: Takes TROUBLE.
         behind: Where what is put in a remote tier waits.
+        keeping: Where what was found in one waits to be kept locally.
         trust: Whom to believe, and how to be believed; None: everybody.
     """
 
     def __init__(
-        self, tier: Tier, local: DiskStore | MemoryStore, emit: Emit, behind: WriteBehind, trust: Trust | None = None
+        self,
+        tier: Tier,
+        local: DiskStore | MemoryStore,
+        emit: Emit,
+        *,
+        behind: WriteBehind,
+        keeping: WriteBehind,
+        trust: Trust | None = None,
     ) -> None:
-        self.tier, self._local, self._emit, self._behind = tier, local, emit, behind
+        self.tier, self._local, self._emit, self._behind, self._keeping = tier, local, emit, behind, keeping
         self._breaker = Breaker(_breaker_path(tier, local)) if tier.is_remote else None
         self._trust = None if tier.is_vouched else trust
         self._counting = threading.Lock()
@@ -73,7 +86,7 @@ class CheckedTier:
             self._misses += 1
             return None
         self._hits += 1
-        self._local.put_encoded(key, data)
+        self._keep(lambda: self._local.put_encoded(key, data), len(data))
         return entry
 
     def _verified(self, key: str, data: bytes) -> StoredEntry | None:
@@ -123,7 +136,16 @@ class CheckedTier:
 
     def keep_variant(self, family: str, variant: Variant) -> None:
         """Keep the variant that a hit came from locally, so that the next process need not ask."""
-        self._local.add_variant(family, variant)
+        self._keep(lambda: self._local.add_variant(family, variant), 0)
+
+    def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
+        """Have what a launch found kept; where finding it took a server, behind the launch as well."""
+        if self._breaker is None or not self._keeping.add(work, size_bytes):
+            work()
+
+    def settle(self) -> None:
+        """Return when all that was found is kept."""
+        self._keeping.flush(_SETTLE_S)
 
     @property
     def takes(self) -> bool:
@@ -266,12 +288,12 @@ class Chain:
         self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit, trust: Trust | None = None
     ) -> None:
         self.local, self._emit, self._trust = local, emit, trust
-        self._behind = WriteBehind()
+        self._behind, self._keeping = WriteBehind(), WriteBehind()
         self.tiers = tuple(self.checked(tier) for tier in tiers)
 
     def checked(self, tier: Tier) -> CheckedTier:
         """A tier, to be asked in safety."""
-        return CheckedTier(tier, self.local, self._emit, self._behind, self._trust)
+        return CheckedTier(tier, self.local, self._emit, behind=self._behind, keeping=self._keeping, trust=self._trust)
 
     def mount(self, tier: Tier) -> None:
         """Ask one more tier, before the others, in place of one of the same name."""
@@ -321,8 +343,12 @@ class Chain:
         return tuple(tier.report() for tier in self.tiers)
 
     def flush(self, wait_s: float) -> bool:
-        """Wait until everything was handed on, or for `wait_s`; whether it was."""
-        return self._behind.flush(wait_s)
+        """Wait until everything was handed on and kept, or for `wait_s` each; whether it was."""
+        return self._behind.flush(wait_s) and self._keeping.flush(wait_s)
+
+    def settle(self) -> None:
+        """Return when all that was found in tiers is kept locally."""
+        self._keeping.flush(_SETTLE_S)
 
     def close(self) -> None:
         """Let every tier go."""

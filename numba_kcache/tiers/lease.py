@@ -40,6 +40,9 @@ class Electoral(Protocol):
     def claim(self, name: str, token: str, lease_s: float) -> str:
         """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
 
+    def standing(self, name: str) -> str:
+        """What stands under `name`; "" for nothing."""
+
     def renew(self, name: str, token: str, lease_s: float) -> bool:
         """Have `token` stand for another `lease_s`; whether it stood."""
 
@@ -84,8 +87,11 @@ def elected(
     """
     token, start = os.urandom(8).hex(), time.monotonic()
     pause, waited_s = _FIRST_PAUSE_S, 0.0
+    standing: str | None = ""
     while True:
-        standing = ask(lambda: tier.claim(key, token, LEASE_S))
+        standing = ask(lambda: tier.standing(key)) if standing else ""  # a wait costs one request at each look
+        if standing == "":
+            standing = ask(lambda: tier.claim(key, token, LEASE_S))
         if standing is None or standing in (token, _DONE, _FAILED):
             break
         left = start + tier.wait_s - time.monotonic()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
 from ..model.tier_address import TierAddress, parse_tier
 from ..settings import Settings
-from .bundle import Bundle, BundleTier, open_bundle, open_resource, open_traversable
-from .directory import DirectoryTier
-from .signing import TrustedKeys
-from .tier import Tier
+
+if TYPE_CHECKING:  # each kind is imported where it is opened
+    from .bundle import Bundle
+    from .tier import Tier
 
 
 def open_tiers(settings: Settings) -> tuple[Tier, ...]:
@@ -22,11 +22,15 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 
 def _open(address: TierAddress, settings: Settings) -> Tier:
     if address.kind in ("bundle", "resource"):
+        from .bundle import BundleTier
+
         return BundleTier(address.place, functools.partial(open_any, address.place, settings))
     if address.kind in ("redis", "rediss"):
         return _open_redis(address)
     if address.kind in ("s3", "gs", "az"):
         return _open_objects(address)
+    from .directory import DirectoryTier
+
     return DirectoryTier(
         address.place,
         readonly=address.readonly is not False,
@@ -75,6 +79,9 @@ def open_any(source: Any, settings: Settings) -> Bundle:
         BundleError: It is refused.
         OptionError: It is none of these.
     """
+    from .bundle import open_bundle, open_resource, open_traversable
+    from .signing import TrustedKeys
+
     trusted = TrustedKeys(settings.trusted_keys)
     if isinstance(source, str) and "://" not in source and parse_tier(source).kind == "resource":
         package, _, resource = source.partition(":")

@@ -109,8 +109,13 @@ class RedisTier:
     def claim(self, name: str, token: str, lease_s: float) -> str:
         """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
         lease = self._name("lease", name).encode()
-        self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s))
-        return (self._ask(b"GET", lease) or b"").decode("latin-1")
+        if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s)) is not None:
+            return token
+        return self.standing(name)
+
+    def standing(self, name: str) -> str:
+        """What stands under `name`; "" for nothing."""
+        return (self._ask(b"GET", self._name("lease", name).encode()) or b"").decode("latin-1")
 
     def renew(self, name: str, token: str, lease_s: float) -> bool:
         """Have `token` stand for another `lease_s`; whether it stood."""

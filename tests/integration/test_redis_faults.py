@@ -91,6 +91,7 @@ def test_answer_that_is_not_whole_is_a_miss(proxy: FaultProxy, tmp_path: Path, e
     assert time.monotonic() - start < WAIT_S / 3
     assert [event.kind for event in events.of(EventKind.TROUBLE)] == [EventKind.TROUBLE]
     assert not file_of(chain.local, key_of(1)).exists()
+    assert ("above the limit" in str(events[-1].fields["error"])) == (fault == "lies")  # not taken until time was up
     report = chain.reports()[0]
     assert (report.hits, report.misses, report.errors) == (0, 1, 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisTier
 from numba_kcache.tiers.resp import RedisError
 from tests.support.compiling import EMPTY, in_python
-from tests.support.redis_server import RedisServer, needs_redis, redis_server
+from tests.support.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
 
 pytestmark = needs_redis
@@ -70,6 +72,7 @@ def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, 
 
     assert second.get(key_of(1)) == entry_of(1)
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    second.settle()
     assert file_of(second.local, key_of(1)).read_bytes() == encode_entry(entry_of(1))
     assert events.of(EventKind.TROUBLE) == []
     report = first.reports()[0]
@@ -187,6 +190,19 @@ print(found.compiles, found.hits, found.errors)
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
 
 
+def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
+    """Without an election nothing has imported redis-py before, and at the end it is too late to begin with that."""
+    code = """
+import sys
+from numba_kcache import KernelCache
+from numba_kcache.store.entry import StoredEntry
+KernelCache(tiers=[sys.argv[1]]).resolver.store.put(StoredEntry("0" * 64, {}, {"cubin": b"x"}))
+"""
+    in_python(code, server.url, NUMBA_KCACHE_DIR=str(tmp_path))
+
+    assert len(server.keys()) == 1
+
+
 def test_four_cold_processes_of_four_nodes_compile_once(server: RedisServer, tmp_path: Path) -> None:
     """The resolver's own turn, with NVRTC: one compiles, three are hits."""
     code = """
@@ -254,6 +270,30 @@ def test_password_opens_and_is_never_shown(tmp_path: Path, events: Events, passw
     assert password not in shown
     assert quote(password, safe="") not in shown
     assert "WRONGPASS" in shown
+
+
+def test_tls_is_spoken_and_its_certificate_is_checked(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read and written by rediss:// where the certificate is trusted; else told, counted, and nothing is read."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl: apt-get install openssl")
+    key, certificate, port = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem"), str(free_port())
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    subprocess.run([*words.split(), *names], check=True, capture_output=True)
+    files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", certificate]
+    with redis_server(tmp_path / "redis", "--tls-port", port, "--tls-auth-clients", "no", *files):
+        url = f"rediss://localhost:{port}/0"
+        assert chain(tmp_path / "a", RedisTier(url), events).get(key_of(1)) is None
+        assert "CERTIFICATE_VERIFY_FAILED" in str(events[-1].fields["error"])
+        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        node = chain(tmp_path / "b", RedisTier(url), events)
+        node.put(entry_of(1))
+        assert node.flush(WAIT_S)
+
+        assert node.tiers[0].get(key_of(1)) == entry_of(1)
+    assert len(events.of(EventKind.TROUBLE)) == 1
 
 
 @pytest.mark.parametrize(

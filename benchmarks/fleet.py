@@ -1,0 +1,229 @@
+"""What do 10,000 nodes of 8 ranks ask of one Redis, cold and warm, and when does the last rank run?
+
+Method      Two parts. `measure`: what one operation of the tier takes against a redis-server on loopback, one client at
+            a time (latency) and as many as the cores take (throughput of the server), and what the first resolution of
+            a kernel takes from the local directory and from Redis, in fresh processes, in turn. `simulate`: events over
+            these costs: every node wants every kernel, in one order; the server answers one request after the other at
+            its measured rate; a poll, a claim, a read and a write are requests each.
+Reads       `with lease and back-fill` is what the package does. `without lease`: every node compiles what it misses.
+            `without back-fill`: every rank asks Redis for itself, at each start.
+Limits      One server, no network but a latency; a compile takes what it is told. It says where the server saturates,
+            not what a cluster of another make does.
+Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import heapq
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from header import machine_header, write_result
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from numba_kcache.tiers import lease  # noqa: E402
+from numba_kcache.tiers.redis import RedisTier  # noqa: E402
+from tests.support.redis_server import RedisServer, redis_server  # noqa: E402
+
+ENTRY_BYTES = 20_000
+RANKS = 8
+COMPILE_S = 1.0
+NETWORK_S = 200e-6
+"""A round trip in a cluster, on top of what loopback takes."""
+
+FIRST = """
+import socket, sys, time, urllib.parse  # numba.cuda has imported them in any program that launches
+from numba_kcache import KernelCache, cached_kernel
+cached_kernel  # what a process without tiers imports is there before
+start = time.perf_counter_ns()
+cache = KernelCache(sys.argv[1], tiers=[sys.argv[2]] if sys.argv[2] else None, durability="none")
+kernel = cached_kernel(sys.argv[3], arch="sm_90", cache=cache)
+made = time.perf_counter_ns()
+kernel.compile()
+end = time.perf_counter_ns()
+print((made - start) / 1e6, (end - made) / 1e6, cache.info("process").compiles)
+"""
+SOURCE = 'extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[threadIdx.x] += a * x[threadIdx.x]; }'
+
+
+def percentiles(times: list[float]) -> dict[str, float]:
+    ordered = sorted(times)
+    return {f"p{p}": round(ordered[min(len(ordered) - 1, len(ordered) * p // 100)], 4) for p in (50, 90, 99)}
+
+
+def timed(work: Any, rounds: int = 2000) -> list[float]:
+    """Microseconds of each round."""
+    times = []
+    for number in range(rounds):
+        start = time.perf_counter_ns()
+        work(number)
+        times.append((time.perf_counter_ns() - start) / 1e3)
+    return times
+
+
+def measure_operations(server: RedisServer) -> dict[str, Any]:
+    """Latency of each operation, and requests per second that the server answers."""
+    tier = RedisTier(server.url)
+    keys = [f"{number:064x}" for number in range(4000)]
+    data = random.Random(1).randbytes(ENTRY_BYTES)
+    tier.put_entry(keys[0], data)
+    found = {
+        "miss_us": percentiles(timed(lambda n: tier.get_entry(keys[1 + n % 3000]))),
+        "hit_us": percentiles(timed(lambda n: tier.get_entry(keys[0]))),
+        "claim_us": percentiles(timed(lambda n: tier.claim(keys[n], "token", 60.0))),
+        "put_us": percentiles(timed(lambda n: tier.put_entry(keys[n], data))),
+    }
+    for name, size in (("get_20kb_per_s", str(ENTRY_BYTES)), ("get_3b_per_s", "3")):
+        words = [
+            "redis-benchmark",
+            "-p",
+            str(server.port),
+            "-c",
+            "50",
+            "-n",
+            "100000",
+            "-d",
+            size,
+            "-t",
+            "get",
+            "--csv",
+        ]
+        server.told("SET", "key:__rand_int__", bytes(int(size)))
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        found[name] = float(said.split(",")[1].strip('"'))
+    tier.close()
+    return found
+
+
+def measure_first(server: RedisServer, folder: Path, rounds: int = 15) -> dict[str, Any]:
+    """Milliseconds to make cache and kernel, and of the first resolution, in fresh processes, in turn.
+
+    `local`: the entry is in the directory. `redis`: it is in Redis alone; the directory knows the compilers, as one
+    that was used before. `redis, new directory`: it is empty, and the compilers have to be found as well.
+    """
+
+    def run(directory: Path, url: str, source: str = SOURCE) -> tuple[float, float, bool]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        words = [sys.executable, "-c", FIRST, str(directory), url, source]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        made_ms, took_ms, compiles = done.stdout.split()
+        return float(made_ms), float(took_ms), compiles == "0"
+
+    run(folder / "filled", server.url)
+    run(folder / "filled", "")
+    found: dict[str, list[tuple[float, float, bool]]] = {"local": [], "redis": [], "redis, new directory": []}
+    for number in range(rounds):
+        used = folder / f"used{number}"
+        run(used, "", SOURCE.replace("saxpy", "other"))
+        found["local"].append(run(folder / "filled", ""))
+        found["redis"].append(run(used, server.url))
+        found["redis, new directory"].append(run(folder / f"new{number}", server.url))
+    assert all(is_hit for times in found.values() for _, _, is_hit in times)
+    return {
+        name: {
+            "made_ms": percentiles([made for made, _, _ in times]),
+            "resolved_ms": percentiles([took for _, took, _ in times]),
+        }
+        for name, times in found.items()
+    }
+
+
+def simulate(nodes: int, kernels: int, *, warm: bool, leases: bool, back_fill: bool, costs: dict[str, float]) -> Any:
+    """Requests, bytes, and when the last rank has its last kernel.
+
+    Args:
+        nodes: Nodes that start within a second.
+        kernels: Wanted by each, in the same order.
+        warm: Whether Redis has them all.
+        leases: Whether one node is elected to compile.
+        back_fill: Whether what one rank of a node found serves the others.
+        costs: Seconds of the server for one small request (`small_s`) and for one with an entry (`entry_s`).
+    """
+    chance = random.Random(1)
+    askers = nodes if back_fill else nodes * RANKS
+    stored: list[float] = [0.0 if warm else float("inf")] * kernels
+    builder: list[int] = [-1] * kernels
+    server_s = requests = sent = compiles = 0.0
+    busiest: dict[int, int] = {}
+    events = [(chance.random(), who, 0, "get", lease._FIRST_PAUSE_S) for who in range(askers)]
+    heapq.heapify(events)
+    last_s = 0.0
+    while events:
+        now_s, who, kernel, what, pause_s = heapq.heappop(events)
+        if kernel == kernels:
+            last_s = max(last_s, now_s)
+            continue
+        if what == "built":
+            server_s = max(server_s, now_s) + costs["entry_s"] + 2 * costs["small_s"]
+            requests, sent = requests + 3, sent + ENTRY_BYTES  # the entry, its manifest, the release
+            busiest[int(server_s)] = busiest.get(int(server_s), 0) + 3
+            stored[kernel] = min(stored[kernel], server_s)
+            heapq.heappush(events, (now_s, who, kernel + 1, "get", lease._FIRST_PAUSE_S))
+            continue
+        is_there = stored[kernel] <= now_s
+        is_hit = is_there and what == "get"
+        asked = 2 if what == "claim" and pause_s == lease._FIRST_PAUSE_S else 1  # the first claim asks and looks
+        server_s = max(server_s, now_s) + (costs["entry_s"] if is_hit else costs["small_s"] * asked)
+        requests, sent = requests + asked, sent + (ENTRY_BYTES if is_hit else 100)
+        busiest[int(server_s)] = busiest.get(int(server_s), 0) + asked
+        then_s = server_s + NETWORK_S * asked
+        if is_hit:
+            heapq.heappush(events, (then_s, who, kernel + 1, "get", lease._FIRST_PAUSE_S))
+        elif what == "get" and leases:
+            heapq.heappush(events, (then_s, who, kernel, "claim", pause_s))
+        elif is_there:
+            heapq.heappush(events, (then_s, who, kernel, "get", pause_s))  # its lease says "done"
+        elif not leases or builder[kernel] < 0:
+            builder[kernel] = who
+            compiles += 1
+            heapq.heappush(events, (then_s + COMPILE_S, who, kernel, "built", pause_s))
+        else:
+            wait_s = pause_s * chance.uniform(0.5, 1.5)
+            longer_s = min(2 * pause_s, lease._LONGEST_PAUSE_S)
+            heapq.heappush(events, (then_s + wait_s, who, kernel, "claim", longer_s))
+    return {
+        "nodes": nodes, "warm": warm, "leases": leases, "back_fill": back_fill, "requests": int(requests),
+        "busiest_second": max(busiest.values(), default=0), "gigabytes": round(sent / 1e9, 3),
+        "compiles": int(compiles), "last_rank_s": round(last_s, 2),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--kernels", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    compileall.compile_dir(ROOT / "numba_kcache", quiet=1)  # as pip does it
+    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder) / "redis") as server:
+        operations = measure_operations(server)
+        first = measure_first(server, Path(folder))
+    costs = {"small_s": 1 / operations["get_3b_per_s"], "entry_s": 1 / operations["get_20kb_per_s"]}
+    rows = []
+    for nodes in sorted({arguments.nodes // 100, arguments.nodes // 10, arguments.nodes} - {0}):
+        for warm, leases, back_fill in (
+            (False, True, True), (False, False, True), (True, True, True), (True, True, False),
+        ):  # fmt: skip
+            row = simulate(nodes, arguments.kernels, warm=warm, leases=leases, back_fill=back_fill, costs=costs)
+            rows.append(row)
+            print(row, flush=True)
+    print(operations, first, sep="\n")
+    if arguments.json:
+        settings = {"kernels": arguments.kernels, "entry_bytes": ENTRY_BYTES, "ranks": RANKS, "compile_s": COMPILE_S}
+        settings["network_s"] = NETWORK_S
+        samples = {"settings": settings, "operations": operations, "first_resolution": first, "fleet": rows}
+        write_result(arguments.json, (__doc__ or "").splitlines()[0], machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()
