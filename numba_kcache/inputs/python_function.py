@@ -153,6 +153,8 @@ class _Graph:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
         options = dict(value.targetoptions) if is_jitted else {}
         word = "kernel" if not self._functions else "device function" if is_jitted else "function"
+        if word == "device function":  # never told to its compiler; its default says whether nvJitLink is installed
+            options.pop("lto", None)
         lines = self.with_lines or bool(options.get("debug") or options.get("lineinfo"))
         code = function.__code__
         try:

@@ -80,9 +80,10 @@ def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: 
 def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:
     """What a fresh interpreter with these variables prints."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONHASH"))}
+    path = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**inherited, "PYTHONPATH": str(ROOT), **environment},
+        env={**inherited, "PYTHONPATH": os.pathsep.join(path), **environment},
         capture_output=True,
         text=True,
         check=False,

@@ -169,6 +169,14 @@ def test_lines_count_where_they_are_compiled_in(tmp_path: Path) -> None:
     assert taken(tmp_path, {**PROGRAM, "helpers": "\n" + with_own}).digest != before.digest
 
 
+def test_absent_linker_keeps_digest_of_device_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba sets their `lto` by whether nvJitLink is installed, and tells no compiler; shipped caches lack it."""
+    before = taken(tmp_path, PROGRAM)
+    monkeypatch.setattr("numba.cuda.decorators._have_nvjitlink", lambda: False)
+
+    assert changed(before, taken(tmp_path, PROGRAM)) <= {"options of kernels.make.<locals>.kernel"}
+
+
 @pytest.mark.parametrize("seed", ["0", "1", "4711"])
 def test_hash_seed_and_process_keep_digest(tmp_path: Path, seed: str) -> None:
     """Sets and dicts of another process come in another order; the digest does not see it."""
