@@ -7,7 +7,7 @@ Method      Two parts. `measure`: what one operation of the tier takes against a
             its measured rate; a poll, a claim, a read and a write are requests each.
 Reads       `with lease and back-fill` is what the package does. `without lease`: every node compiles what it misses.
             `without back-fill`: every rank asks Redis for itself, at each start.
-Limits      One server, no network but a latency; a compile takes what it is told. It says where the server saturates,
+Shows not   One server, no network but a latency; a compile takes what it is told. It says where the server saturates,
             not what a cluster of another make does.
 Run         python benchmarks/fleet.py [--nodes 10000] [--kernels 20] [--json FILE]
 """
