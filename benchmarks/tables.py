@@ -166,7 +166,7 @@ def written(name: str, text: str) -> str:
     try:
         made = TABLES[name][1]()
     except NoResult as missing:
-        made = f"`benchmarks/results/{missing}.json` is not committed."
+        made = f"Not measured yet: `benchmarks/{missing}.py` measures it."
     return _between(f"table: {name}", made, text)
 
 
