@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from itertools import count
 
@@ -25,3 +26,9 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setattr(resolver, "_process", None)
     monkeypatch.setattr(resolver, "_overrides", {})
     monkeypatch.setattr(resolver, "_registered", {})
+
+
+@pytest.fixture
+def alone() -> None:
+    """The caches of earlier tests are gone: what they write when they are collected meets no fault of this test."""
+    gc.collect()

@@ -36,6 +36,8 @@ from tests.support.stores import (
     small_entry,
 )
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 TEMPLATE = "template <typename T> __global__ void k(T *x, T a) { *x = a; }"
 
 

@@ -28,6 +28,8 @@ from tests.support.stores import (
     small_entry,
 )
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 CALLS = (
     "open",
     "read",

@@ -29,6 +29,8 @@ from tests.support.stores import (
     small_entry,
 )
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 KILLS = int(os.environ.get("NUMBA_KCACHE_TEST_KILLS", "40"))
 OLD = small_entry(1)
 NEW = StoredEntry(OLD.key, {"new": True}, {"cubin": bytes(range(256)) * 40})

@@ -384,6 +384,7 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
     assert keys_of(cache) == set()
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])
 def test_import_that_fails_in_the_middle_adds_nothing(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
