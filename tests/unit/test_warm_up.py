@@ -341,9 +341,10 @@ def run(script: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 def started(tmp_path: Path) -> tuple[subprocess.Popen[str], int]:
     """A warm-up in a process of its own, and the worker that is in the middle of a compile."""
     code = """
-import sys
+import signal, sys
 from numba_kcache import cached_kernel, warm_up
 from tests.support.doomed import Doomed
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 warm_up([cached_kernel(sys.argv[2]), Doomed("slow", sys.argv[1])], "sm_90", workers=1, progress=False)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
