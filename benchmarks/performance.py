@@ -31,10 +31,11 @@ def result_of(name: str) -> dict[str, Any]:
 def machine_of(result: dict[str, Any]) -> str:
     """The machine in a line."""
     machine = result["machine"]
+    few = " Few samples (`--quick`)." if result.get("quick") else ""
     if not machine["gpu"]:
-        return f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}."
+        return f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}.{few}"
     driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
-    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}."
+    return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{few}"
 
 
 def cell(times_s: list[float]) -> str:
@@ -60,8 +61,7 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 def footer(result: dict[str, Any]) -> list[str]:
     """Where it was measured, what was shortened, and who could not be asked."""
-    quick = " Few samples (`--quick`)." if result.get("quick") else ""
-    lines = ["", machine_of(result) + quick]
+    lines = ["", machine_of(result)]
     left_out = result.get("left_out") or {}
     if left_out:
         said = "; ".join(f"{what}: {_plain(why)}" for what, why in left_out.items())

@@ -125,10 +125,7 @@ class CachedKernel(Launchable):
             launcher, loaded = self._loaded()
             check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=launcher.kernel)
             block = loaded.potential_block_size(sharedmem)
-        grid = -(-ntasks // block)
-        if self._launch_options and self._launch_options.cluster:
-            grid += -grid % self._launch_options.cluster[0]
-        return self[grid, block, stream, sharedmem]
+        return self[self._blocks_for(ntasks, block), block, stream, sharedmem]
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
         launcher, loaded = self._loaded()

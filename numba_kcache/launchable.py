@@ -10,7 +10,7 @@ Not here    What a launch does (kernel, numba_kernel), and how grids and blocks 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import LaunchConfigError
 from .keys.components import Component
@@ -19,6 +19,9 @@ from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
 from .launch.loader import current_device
 from .model.target import Target, read_arch
 from .resolver import Resolver
+
+if TYPE_CHECKING:
+    from .launch.attributes import LaunchOptions
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
@@ -51,6 +54,7 @@ class Launchable:
     """
 
     __name__: str
+    _launch_options: LaunchOptions | None
 
     def __init__(self, arch: tuple[Target, ...]) -> None:
         self._arch = arch
@@ -122,6 +126,13 @@ class Launchable:
         """Refuse `forall` of fewer than none."""
         if ntasks < 0:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+
+    def _blocks_for(self, ntasks: int, block: int) -> int:
+        """Blocks that hold so many tasks, in whole clusters."""
+        grid = -(-ntasks // block)
+        if self._launch_options and self._launch_options.cluster:
+            grid += -grid % self._launch_options.cluster[0]
+        return grid
 
     # -- for those that warm up and ship many
 

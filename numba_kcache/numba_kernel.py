@@ -192,10 +192,7 @@ class NumbaKernel(Launchable):
         def launch(*args: Any) -> None:
             if ntasks:
                 block = tpb or self._block_size(args, sharedmem)
-                grid = -(-ntasks // block)
-                if self._launch_options and self._launch_options.cluster:
-                    grid += -grid % self._launch_options.cluster[0]
-                self[grid, block, stream, sharedmem](*args)
+                self[self._blocks_for(ntasks, block), block, stream, sharedmem](*args)
 
         return launch
 

@@ -90,15 +90,6 @@ def lay_out(kernel: str, arguments: Sequence[Argument], found: Sequence[Paramete
     return tuple(Parameter(each.offset, each.size, _CODES[letter]) for letter, each in pairs)
 
 
-def packing_format(letters: str, parameters: Sequence[Parameter]) -> str:
-    """The `struct` format of the parameter buffer: native order, gaps where the offsets have them."""
-    text, end = "=", 0
-    for letter, each in zip(letters, parameters, strict=True):
-        text += "x" * (each.offset - end) + letter
-        end = each.offset + each.size
-    return text
-
-
 def _argument(kind: Any) -> Argument:
     from numba.cuda import types
 
