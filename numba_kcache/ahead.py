@@ -27,8 +27,8 @@ MAX_ENTRIES = 64
 """Artifacts that are read ahead in one process: a library of a thousand kernels must not slow down its import."""
 
 MAX_CUBIN_BYTES = 4 << 20
-"""Largest cubin that is read ahead. To read, verify and unpack one of 1.4 MB takes 2 to 3 ms, mostly for touching memory
-for the first time; the driver loads it in 0.6."""
+"""Largest cubin that is read ahead. To read, verify and unpack one of 1.4 MB takes 2 to 3 ms, most of it for touching
+memory for the first time; the driver loads it in 0.6."""
 
 MAX_BYTES = 8 << 20
 """Cubins that are read ahead in one process, together: they stay in memory until they are used."""
