@@ -199,7 +199,7 @@ def show(samples: dict[str, dict[str, list[Any]]]) -> None:
     one = statistics.median(seconds for run in runs for seconds in run[1:]) if runs else float("nan")
     wall, cpu = (middle(LAZY, what) / middle(EAGER, what) for what in ("cold all", "cold cpu"))
     print(
-        f"lazy, cold: median kernel / eager whole {one / eager:.3f}; all one by one {wall:.2f} in time, {cpu:.2f} in cpu"
+        f"lazy, cold: median kernel / eager whole {one / eager:.3f}; all one by one {wall:.2f} in time, {cpu:.2f} cpu"
     )
     floor = middle(FLOOR, "warm load")
     print(f"eager, warm: bound {middle(EAGER, 'warm bound') / floor:.2f} of the floor, first result "
