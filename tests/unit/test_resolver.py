@@ -18,7 +18,6 @@ from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
-from numba_kcache.resolver import Resolver
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
