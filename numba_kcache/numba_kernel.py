@@ -46,8 +46,9 @@ from .model.parameter import Parameter
 from .model.target import Target, read_arch
 from .numba_cache import Choice, DispatcherCache, Types, Uncached
 from .numba_jobs import NUMBA_KERNEL, NumbaPlan
+from .process_cache import process_resolver
 from .rehearsal import rehearse
-from .resolver import Resolver, process_resolver
+from .resolver import Resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
