@@ -58,6 +58,33 @@ print(json.dumps([info.compiles, info.hits, info.misses]))
 """
 
 
+WITHOUT_COMPILERS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from numba_kcache.toolchain import libraries
+looked_for = []
+def absent(what, answer):
+    def look(name="", *_more):
+        looked_for.append(name if isinstance(name, str) else what)
+        return answer
+    return look
+for what, answer in (("_locate", None), ("installed_include_dirs", []), ("_tree_identity", ""), ("_version", None)):
+    setattr(libraries, what, absent(what, answer))
+sys.addaudithook(lambda event, given: event == "subprocess.Popen" and looked_for.append(str(given[0])))
+import numba_kcache
+if sys.argv[2:]:
+    numba_kcache.register_bundle(sys.argv[2])
+import program
+from numba import cuda
+cuda.current_context()
+looked_for.clear()  # what Numba itself looks for to find the driver
+program.empty[1, 1]()
+program.scale._loaded()
+info = numba_kcache.info("process")
+print(json.dumps([[info.compiles, info.hits, info.misses], looked_for]))
+"""
+
+
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with its kernels and their cache, and the bundle of it."""
@@ -109,6 +136,35 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
         settings["NUMBA_KCACHE_MODE"] = "frozen"
 
     assert launched(project, toolkit, *given, **settings) == (0, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("way", "looked_for"),
+    [
+        ("bundle", []), ("frozen bundle", []), ("image layer", []), ("imported, any compiler", []),
+        ("imported", ["nvrtc"]),
+    ],
+)  # fmt: skip
+def test_hit_looks_for_no_compiler_and_no_header_of_one(
+    warmed: Path, tmp_path: Path, way: str, looked_for: list[str]
+) -> None:
+    """Where none is installed the search is the longest part of a start; only a cache of one's own depends on it."""
+    given, settings = [], {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}
+    if way == "image layer":
+        settings["NUMBA_KCACHE_TIERS"] = str(shutil.copytree(warmed / "cache", tmp_path / "image"))
+    elif way.startswith("imported"):
+        KernelCache(tmp_path / "new").import_bundle(warmed / "all.kcache")
+    else:
+        given.append(str(warmed / "all.kcache"))
+    if way == "frozen bundle":
+        settings["NUMBA_KCACHE_MODE"] = "frozen"
+    if way == "imported, any compiler":
+        settings["NUMBA_KCACHE_TOOLCHAIN"] = "any"
+    for _ in range(2):
+        around = {**environment(build(), devices=(90,)), **settings}
+        said = in_python(WITHOUT_COMPILERS, str(warmed / "project"), *given, **around)
+
+        assert json.loads(said) == [[0, 2, 0], looked_for]
 
 
 def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> None:
