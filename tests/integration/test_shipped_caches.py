@@ -167,6 +167,42 @@ def test_hit_looks_for_no_compiler_and_no_header_of_one(
         assert json.loads(said) == [[0, 2, 0], looked_for]
 
 
+NUMBA_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cuda.bindings import runtime
+from numba_kcache.toolchain import libraries
+if "none" in sys.argv:  # what a machine without CUDA's runtime and compilers answers
+    runtime.getLocalRuntimeVersion = lambda: (runtime.cudaError_t.cudaErrorNotSupported, 0)
+    libraries._locate, libraries.installed_include_dirs = lambda *_asked: None, lambda: []
+import numba_kcache
+from numba import cuda
+from kernel import scale
+if "none" in sys.argv:
+    numba_kcache.register_bundle(sys.argv[2])
+    scale[1, 32](cuda.device_array(32, "float32"), 2.0)
+else:
+    scale.compile("sm_90")
+    numba_kcache.export_bundle(sys.argv[2])
+print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
+"""
+
+
+def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
+    """Nor CUDA's runtime, of whose version Numba makes defaults for what it compiles."""
+    (tmp_path / "kernel.py").write_text(
+        "from numba_kcache import cached_kernel\n"
+        "@cached_kernel(signature='void(float32[::1], float64)')\n"
+        "def scale(x, by):\n    x[0] *= by\n"
+    )
+    said = []
+    for toolkit in ("whole", "none"):
+        around = {**environment(build(), devices=(90,)), "NUMBA_KCACHE_DIR": str(tmp_path / toolkit)}
+        said.append(in_python(NUMBA_PROGRAM, str(tmp_path), str(tmp_path / "b.kcache"), toolkit, **around).split())
+
+    assert said == [["1", "0"], ["0", "1"]]
+
+
 def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> None:
     """It serves what was compiled of these files, and nothing else."""
     project = shutil.copytree(warmed / "project", tmp_path / "checkout")
