@@ -326,4 +326,4 @@ def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Pat
     report = cache.warm_up([cached_kernel(text, cache=cache) for text in sources], "sm_90", workers=2, progress=False)
 
     assert len(report.built) == 3
-    assert len(RedisTier(server.url).keys(ENTRY)) == 3
+    assert len(set(RedisTier(server.url).keys(ENTRY))) == 3
