@@ -151,6 +151,8 @@ class Lookup:
 
     def key_ahead(self, job: Job) -> Expected | None:
         """Key a job before its first use; None where that would have to look for compilers, or at headers."""
+        if job.headers:  # which are looked at when the kernel is used; what that takes is imported now, in 2 ms
+            from . import closures as closures
         if job.uncacheable or job.headers or self.settings.mode not in LOOKING:
             return None
         made_by = self._made_by_known((job.libraries, job.distributions))
