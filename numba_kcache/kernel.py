@@ -22,7 +22,8 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
+from .launch.devices import current_device, current_ordinal
+from .launch.loader import LoadedKernel, disassemble, make_launcher
 from .launchable import Launchable, Sent
 from .lookup import Expected, Resolution
 from .model.artifact import Artifact, Entry
@@ -139,7 +140,7 @@ class CachedKernel(Launchable):
         """
         before = current_ordinal()
         now = self._loaded()[1]
-        if now is loaded and before == loaded.device.ordinal:
+        if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
             return False
         self._unbind()  # what is kept may be for the module or device that was
         self._bind(config)(*args)
@@ -153,7 +154,7 @@ class CachedKernel(Launchable):
         with self._lock:
             device = current_device()
             found = self._launchers.get(device.ordinal)
-            if found is not None and found[1].live[0]:
+            if found is not None and not found[1].has_lost_its_context():
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)

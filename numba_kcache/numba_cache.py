@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, NoDeviceError, UncacheableError
 from .jobs import Job
-from .launch.loader import LoadedKernel, current_device
+from .launch.devices import current_device
+from .launch.loader import LoadedKernel
 from .launch.numba_dispatcher import compiler_lock, read_signatures
 from .launch.numba_overload import make_overload
 from .lookup import Resolution
