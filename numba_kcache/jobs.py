@@ -88,17 +88,20 @@ class HeaderQuestion(NamedTuple):
     has_siblings: bool = True
     is_linked_by_numba: bool = False
 
-    def search(self, toolchain: Toolchain, *, is_fresh: bool = False) -> Search:
+    def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
         """Where NVRTC looks for what the text includes.
 
         Args:
-            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba.
+            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba; None for the
+                user's alone, for code whose compiler brought its own headers.
             is_fresh: Have Numba say anew which they are.
         """
         from .inputs.include_search import WORKING, Search, Tree
 
         own = self.folders
         source_base: int | None
+        if toolchain is None:
+            return Search(own, (), self.has_siblings, self.forced, working_folder=os.getcwd())
         if self.is_linked_by_numba:
             folders = (*toolchain.numba_include_dirs(is_fresh=is_fresh), *own)
             source_base = len(folders) - 1 if self.of and self.of.folder else WORKING

@@ -105,7 +105,7 @@ def numba_job(
             signature,
             component("target", [target.name, through.name if through else None]),
             component("environment", dict(variables(NVRTC_VARIABLES))),
-            *([environment] if environment else []),
+            *environment,
             *([] if plan.keep_ptx else [component("options", {"keep_ptx": False})]),
             *found.components,
         ),

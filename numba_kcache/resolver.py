@@ -66,8 +66,12 @@ class Resolver(Lookup):
         """
         if job.uncacheable:
             return self._uncached(job)
+        looks, others, stand_ins = self.settings.mode in LOOKING, tuple(others), tuple(stand_ins)
+        if looks:
+            found = self.find_unasked(job, others, stand_ins)
+            if found is not None:
+                return found
         components = self.components(job)
-        looks = self.settings.mode in LOOKING
         if looks:
             found = self._find(job, components, others, stand_ins)
             if found is not None:
