@@ -4,10 +4,10 @@ Method      Every part is a fresh process. "kept" and "dropped": so many distinc
             decorated or made, loaded warm from the system's own cache and run; then kept, or let go at once.
             "launches": one kernel. After each tenth: the seconds it took, the process's resident memory (VmRSS, after a
             collection) and the device's (cuMemGetInfo). What a kernel takes is the growth from the first tenth to the
-            last, by kernels. Ours are 10^4 sources that differ in a constant; their cubins are patched from one compile as they
-            are stored, so that filling the cache is quick, and everything after it is as ever. The floor loads such
-            cubins by cuModuleLoadData, and unloads them where they are dropped. Peers have fewer kernels, each really
-            compiled before. How many were run stands in the result.
+            last, by kernels. Ours are 10^4 sources that differ in a constant; their cubins are patched from one compile
+            as they are stored, so that filling the cache is quick, and everything after it is as ever. The floor loads
+            such cubins by cuModuleLoadData, and unloads them where they are dropped. Peers have fewer kernels, each
+            really compiled before. How many were run stands in the result.
 Shows not   10 to 10^5 entries in a store, which store.py measures; kernels that are large; another allocator.
 """
 
