@@ -258,6 +258,8 @@ class CheckedTier:
             self._trouble(str(error) or type(error).__name__)
             return None
         finally:
+            if self._breaker is not None:
+                self._breaker.ended()
             with self._counting:
                 self._operations += 1
                 self._seconds += time.perf_counter() - start
