@@ -31,6 +31,10 @@ LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
 _IDLE = 4
 _KINDS = {ENTRY: "entry", MANIFEST: "manifest"}
 _RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
+_REPLACE = """
+if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
+return 1"""
 _RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
 
 
@@ -89,9 +93,11 @@ class RedisTier:
         """Keep the file of an entry."""
         self._put(self._name("entry", key), data)
 
-    def put_manifest(self, family: str, data: bytes) -> None:
-        """Keep the file of a manifest."""
-        self._put(self._name("manifest", family), data)
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
+        self._check_size(data)
+        arguments = self._name("manifest", family), before or b"", data, self._ttl_s or 0
+        return bool(self._told(lambda client: client.eval(_REPLACE, 1, *arguments)))
 
     def put_signature(self, kind: int, key: str, record: bytes) -> None:
         """Keep the signature of an entry or manifest."""
@@ -170,9 +176,12 @@ class RedisTier:
     # -- everything else ---------------------------------------------------------------------------------------------
 
     def _put(self, name: str, data: bytes) -> None:
+        self._check_size(data)
+        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
+
+    def _check_size(self, data: bytes) -> None:
         if len(data) > self._limit_bytes:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
-        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def _told(self, work: Callable[[Any], Result]) -> Result:
         """What redis-py did; its errors as those that the readers raise."""
