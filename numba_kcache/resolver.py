@@ -378,7 +378,7 @@ class Resolver:
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
-        self.ahead.learn(job.file, job.label, key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact, job.types)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self._emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)
@@ -426,7 +426,7 @@ class Resolver:
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             self.store_artifact(job, actual, learned, artifact, key)
-            self.ahead.learn(job.file, job.label, key, artifact)
+            self.ahead.learn(job.file, job.label, key, artifact, job.types)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
