@@ -146,6 +146,11 @@ class _Graph:
             if self._is_ahead:
                 raise _Cannot("it can only be read when it is used", "")
 
+    def _look_at(self, value: Any) -> None:
+        """Go no further ahead of the first use where an attribute of a value may be the user's code."""
+        if self._is_ahead:
+            self._met(is_trusted(type(value).__module__))
+
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
         numbers, order = {start: 0}, [start]
@@ -277,6 +282,7 @@ class _Graph:
             found, value = self._global(function, read.name)
         where = read.name
         for attribute in read.attributes:
+            self._look_at(value)
             if not found or not isinstance(value, ModuleType):
                 break
             at, where = id(value.__dict__), attribute
@@ -326,8 +332,7 @@ class _Graph:
 
     def _add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
-        if self._is_ahead:  # what of it is looked at from here on must be no code of the user's
-            self._met(is_trusted(type(value).__module__))
+        self._look_at(value)
         pinned = trusted_name(value)
         if pinned is not None:
             self._met(self.seen.pinned(value, pinned))
