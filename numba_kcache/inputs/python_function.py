@@ -239,7 +239,7 @@ class _Graph:
         options["signatures"] = fixed_signatures(dispatcher) if index else None  # a kernel's are in the key anyway
         options["locals"] = getattr(dispatcher, "locals", None) or None
         given = {key: options[key] for key in sorted(options)}
-        self._edge(index, "options", self._add_value(given, f"options of {name}"))
+        self._edge(index, "options", self._add_value(given, f"options of {name}", is_compared=True))
         self._add_links(index, links, name)
 
     def _add_links(self, index: int, links: Any, name: str) -> None:
@@ -330,7 +330,7 @@ class _Graph:
                 for each in self._registrations.of_attribute[attribute]:
                     self._edge(index, f".{attribute}", self._add_registered(each))
 
-    def _add_value(self, value: Any, label: str) -> int | str:
+    def _add_value(self, value: Any, label: str, *, is_compared: bool = False) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
         self._look_at(value)
         pinned = trusted_name(value)
@@ -360,7 +360,7 @@ class _Graph:
             if not self._is_vouched:
                 raise _Cannot(f"{refusal}{_REMEDY}", label) from None
             form, clear = vouched_form(value), VOUCHED
-        self._met(self.seen.is_complete and self.seen.value(value, form))
+        self._met(is_compared or (self.seen.is_complete and self.seen.value(value, form)))
         self.alive.append(value)
         return self._add(label, form, clear, edges)
 
