@@ -70,8 +70,8 @@ def footer(result: dict[str, Any]) -> list[str]:
 
 
 def _plain(why: str) -> str:
-    """A reason that cannot be taken for markup, no longer than a line."""
-    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:110]
+    """A reason that cannot be taken for markup, no longer than two lines."""
+    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:240]
 
 
 def _by_system(name: str, head: str, columns: Sequence[str]) -> str:

@@ -19,10 +19,11 @@ from .inputs.python_function import Fingerprint, Uncapturable
 from .keys.components import Component
 from .launch.numba_arguments import Parts, parts_of
 from .launch.numba_dispatcher import types_from_text
+from .lookup import Expected, Resolution
 from .model.artifact import Artifact
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
-from .resolver import Expected, Resolution, Resolver
+from .resolver import Resolver
 from .settings import NVRTC_VARIABLES, variables
 
 

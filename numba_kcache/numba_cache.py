@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .errors import CompileError, NoDeviceError, UncacheableError
 from .inputs.python_function import Fingerprint, Uncapturable
 from .jobs import Job
-from .launch.loader import LoadedKernel, current_device
+from .launch.devices import current_device
+from .launch.loader import LoadedKernel
 from .launch.numba_dispatcher import compiler_lock, read_signatures
 from .launch.numba_overload import make_overload
+from .lookup import Resolution
 from .model.artifact import Artifact
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
-from .resolver import Resolution, Resolver
+from .resolver import Resolver
 
 if TYPE_CHECKING:
     from .ahead import Read

@@ -8,7 +8,7 @@ Promise     A job's components hold everything that decides the code: the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import UncacheableError
 from .inputs.code_environment import code_environment, extra_search_paths
@@ -22,7 +22,9 @@ from .model.request import LinkInput
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import TimeTrace
+
+if TYPE_CHECKING:
+    from .toolchain.time_trace import TimeTrace
 
 _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 """NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""

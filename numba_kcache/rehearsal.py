@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import KCacheError
 from .inputs.source import SourceDefinition
-from .jobs import CUDA_SOURCE, source_job, source_plan
+from .jobs import CUDA_SOURCE, source_job
 from .keys.components import component, derive
 from .launch.arguments import Launcher
 from .launch.config import DeviceLimits, check_launch, launch_shape
@@ -30,7 +30,9 @@ from .model.parameter import Parameter
 from .model.request import Origin
 from .model.target import Target
 from .numba_jobs import NUMBA_KERNEL, NumbaPlan, numba_job, read_function
-from .resolver import Resolver, process_resolver
+from .plans import source_plan
+from .process_cache import process_resolver
+from .resolver import Resolver
 from .store.entry import StoredEntry, decode_entry, encode_entry
 
 MadeBy = tuple[tuple[str, ...], tuple[str, ...]]

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..model.parameter import Parameter
-from .elements import CARRIERS, TAKE_ANY, alignment_of
-
-_TYPESTRS = {
-    "b1": "|b1", "i1": "|i1", "u1": "|u1", "i2": "<i2", "u2": "<u2", "i4": "<i4", "u4": "<u4", "i8": "<i8",
-    "u8": "<u8", "f2": "<f2", "f4": "<f4", "f8": "<f8", "c4": "<c8", "c8": "<c16",
-}  # fmt: skip
-"""How a dtype of elements of each code spells itself."""
+from .elements import CARRIERS, TAKE_ANY, TYPESTRS, alignment_of
 
 _TYPES = {
     "b1": (bool,), "i1": (int,), "u1": (int,), "i2": (int,), "u2": (int,), "i4": (int,), "u4": (int,), "i8": (int,),
@@ -60,7 +54,7 @@ def usual_values(parameters: Sequence[Parameter], arguments: tuple[Any, ...], st
 
 def _address(pointee: str, array: Any, stream: Any) -> int | None:
     element = pointee[2:] if pointee[0] == "v" else pointee
-    if pointee not in TAKE_ANY and array.dtype.str != _TYPESTRS[CARRIERS.get(element, element)]:
+    if pointee not in TAKE_ANY and array.dtype.str != TYPESTRS[CARRIERS.get(element, element)]:
         return None
     own = array.stream
     if (own and own is not stream) or not array._dummy.flags["C_CONTIGUOUS"]:

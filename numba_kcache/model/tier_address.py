@@ -19,7 +19,7 @@ SCHEMES: tuple[str, ...] = ("redis", "rediss", "s3", "gs", "az")
 _SECONDS = r"(?=.*[1-9])\d{1,5}(?:\.\d{1,3})?"
 _ANY = {"readonly": "|0|1", "unsigned": "|0|1", "timeout": _SECONDS}
 _REDIS = {**_ANY, "ttl": r"[1-9]\d{0,8}", "wait": _SECONDS, "prefix": r"[\w.:-]{1,100}"}
-_OBJECTS = {**_ANY, "endpoint": r"https?://[\w.-]+(?::\d+)?/?", "region": r"[\w-]{1,50}"}
+_OBJECTS = {**_ANY, "endpoint": r"https?://[\w.-]+(?::\d+)?(?:/[\w.-]+)*/?", "region": r"[\w-]{1,50}"}
 """What may stand behind the `?` of a server's URL, and what it may be."""
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/|\Z)"

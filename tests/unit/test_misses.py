@@ -13,7 +13,7 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.misses import SOURCE_LIMIT_BYTES
+from numba_kcache.rolls import SOURCE_LIMIT_BYTES
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
@@ -366,7 +366,7 @@ sys.addaudithook(lambda name, arguments: seen.append(str(arguments[0])) if name 
 kernel.compile()
 files = [os.path.relpath(each, sys.argv[1]).split("/")[1] for each in seen if each.startswith(sys.argv[1] + "/v1/")]
 loaded = [name for name in sys.modules if name.startswith("numba_kcache.") and name.rpartition(".")[2] in
-          ("misses", "reasons", "explain", "reason", "closure_mismatches")]
+          ("compiling", "rolls", "misses", "explanations", "reasons", "explain", "reason", "closure_mismatches")]
 print(cache.info("process").hits, *files, *loaded)
 """
 
@@ -424,7 +424,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
-    monkeypatch.setattr("numba_kcache.misses._roll", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.misses.roll", lambda *_: 1 / 0)
     kernel = program.kernel()
     kernel.compile()
 

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache import resolver as resolver_module
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
-from numba_kcache.resolver import Resolver
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -89,7 +88,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     sources = [SAXPY, OTHER, EMPTY]
     cache = open_cache(directory)
     sizes = [len(compiled(cache, source).cubin()) for source in sources]
-    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
+    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
     cache = open_cache(directory)
     for source in sources:
         compiled(cache, source)
@@ -100,7 +99,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     compiled(cache, SAXPY)
     assert cache.info("process").loads == 4
 
-    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", 1)
+    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", 1)
     compiled(cache, OTHER)
     compiled(cache, OTHER)
     assert list(cache.resolver._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
@@ -162,13 +161,13 @@ def test_code_that_contradicts_its_description_is_used_but_not_stored(
 ) -> None:
     """Whatever went wrong between compiler and store stays in this process: one warning, one error counted."""
     other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
-    build = Resolver._build
+    build = compiling.build
 
-    def mixed_up(resolver: Resolver, job: Any, key: str) -> Any:
+    def mixed_up(resolver: Lookup, job: Any, key: str) -> Any:
         artifact, learned = build(resolver, job, key)
         return artifact._replace(**{"cubin": other, **wrong}), learned
 
-    monkeypatch.setattr(Resolver, "_build", mixed_up)
+    monkeypatch.setattr(compiling, "build", mixed_up)
     cache = open_cache(directory / "cache")
     with pytest.warns(KCacheWarning, match=reason) as said:
         kernels = [compiled(cache) for _ in range(2)]
