@@ -346,7 +346,7 @@ class Lookup:
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
-        self.ahead.learn(job.file, job.label, key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact, job.types)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)

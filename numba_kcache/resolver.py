@@ -122,7 +122,7 @@ class Resolver(Lookup):
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             publish(self, job, actual, learned, artifact, key)
-            self.ahead.learn(job.file, job.label, key, artifact)
+            self.ahead.learn(job.file, job.label, key, artifact, job.types)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
