@@ -14,7 +14,8 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.rolls import SOURCE_LIMIT_BYTES, name_of
+from numba_kcache.keys.components import component
+from numba_kcache.rolls import SOURCE_LIMIT_BYTES, digests_of, name_of
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, job_of
@@ -167,6 +168,28 @@ def test_every_header_that_changed_is_named(program: Program) -> None:
     }
     (program.root / "second/b.h").write_text("#define N 3\n")
     assert {Path(each.name).name for each in program.including().explain().reasons} == {"a.h", "b.h", "asked.h"}
+
+
+def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) -> None:
+    """Of several sets of headers, the newest is not meant, but the one from which the fewest differ."""
+    first = (program.root / "second/b.h").read_text()
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n#define M 1\n')
+    (program.root / "second/b.h").write_text("#define N 2\n")
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n')
+    (program.root / "second/b.h").write_text(first)
+    (program.root / "first/asked.h").write_text("")
+    found = program.including().explain()
+
+    assert [(each.kind, Path(each.name).name) for each in found.reasons] == [(ReasonKind.HEADER_ANSWER, "asked.h")]
+
+
+def test_roll_holds_no_digest_of_each_function() -> None:
+    """A Numba kernel may call hundreds; the components of every kernel are told apart, and those in one."""
+    parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
+
+    assert set(digests_of(parts)) == {"function", "versions"}
 
 
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
@@ -376,6 +399,35 @@ def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
         cache.explain("not a key")
 
 
+def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> None:
+    """Both texts are in the cache; in which file they stand is not."""
+    program.kernel().compile()
+    program.kernel(SAXPY.replace("a * x", "a + x"), fastmath=True).compile()
+    (newer,) = [entry for entry in program.cache().entries()
+                if any(part["name"] == "options" and "fastmath" in str(part) for part in
+                       program.cache().entry(entry.key).to_dict()["components"])]  # fmt: skip
+    ((_, reasons),) = program.cache().explain(newer.key).others
+
+    assert [(each.name, each.where, each.old, each.new) for each in reasons] == [
+        ("fastmath", "", None, "true"),
+        ("", "line 4", "if (i < n) y[i] = a * x[i] + y[i];", "if (i < n) y[i] = a + x[i] + y[i];"),
+    ]
+
+
+def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
+    """And what is wrong with it."""
+    kernel = program.kernel()
+    kernel.compile()
+    cache = program.cache()
+    path = file_of(cache.resolver.store, kernel.key())  # type: ignore[arg-type]
+    path.write_bytes(path.read_bytes()[:-1])
+    found = cache.explain(kernel.key())
+
+    assert (found.outcome, found.is_hit) == ("not stored", False)
+    assert [each.kind for each in found.reasons] == [ReasonKind.DAMAGED]
+    assert found.reasons[0].new
+
+
 def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
     """A function of the process's cache looks where the kernel looks."""
     kernel = program.kernel()
@@ -481,7 +533,13 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
     store: Any = program.cache().resolver.store
     (entry,) = program.cache().entries()
     stored = store.peek(entry.key)
-    for report in (b"", b"[]", b'{"components": [[1]], "created_s": "x", "roll": 7}', b'{"components": 3}'):
+    for report in (
+        b"",
+        b"[]",
+        b'{"components": [[1]], "created_s": "x", "roll": 7}',
+        b'{"components": 3}',
+        b'{"components": [3, ["a"], [1, "b", 2], ["a", 2, null], ["a", "b", "c", "d"]]}',
+    ):
         store.put(StoredEntry(entry.key, stored.header, {"cubin": stored.payloads["cubin"], "report": report}))
 
         assert program.cache().explain(entry.key).outcome == "stored"
@@ -496,6 +554,17 @@ def test_failure_while_explaining_does_not_reach_the_compile(program: Program, m
 
     monkeypatch.undo()
     assert [each.kind for each in kernel.explain().compiled_for] == [ReasonKind.UNKNOWN]
+
+
+def test_code_has_no_source_to_keep(program: Program) -> None:
+    """What a compiler made is known by its digest."""
+    made = program.kernel()
+    made.compile()
+    kernel = cached_kernel(made.cubin(), name="saxpy", arch="sm_90", cache=program.cache())
+    kernel.compile()
+
+    (entry,) = [each for each in program.cache().entries() if each.key == kernel.key()]
+    assert set(entry.payload_bytes) == {"cubin", "report"}
 
 
 def test_large_source_is_not_kept(program: Program) -> None:
