@@ -250,6 +250,27 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
     assert found.nearest is None
 
 
+def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program) -> None:
+    """Its old values are told, though more of them differ."""
+    program.kernel(EMPTY + "//", std="c++17").compile()
+    nearest = program.kernel(EMPTY, fastmath=True)
+    nearest.compile()
+    program.cache().resolver.store.remove(nearest.key())
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert {(each.component, each.old) for each in found.reasons} == {("source", EMPTY + "//"), ("options", "c++17")}
+
+
+def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
+    """A kernel with hundreds of entries is explained as quickly as one with eight."""
+    for number in range(10):
+        program.kernel(EMPTY, max_registers=32 + 8 * number).compile()
+    (key, *_) = [entry.key for entry in program.cache().entries()]
+
+    assert len(program.cache().explain(key).others) == 8
+
+
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
 def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
     """Whatever is stored."""
@@ -315,6 +336,12 @@ def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str,
     assert (names[0] == names[1]) is is_same
 
 
+def test_kernels_of_one_source_have_rolls_of_their_own() -> None:
+    """By the name that was asked for, which is all that tells them apart."""
+    assert name_of(job_of(EMPTY, name="k")) != name_of(job_of(EMPTY, name="m"))
+    assert name_of(job_of(EMPTY, name="k")) == name_of(job_of(SAXPY, name="k", target="sm_80"))
+
+
 def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
     """Another checkout is the same code base; another program is not."""
     at = [job_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
@@ -340,6 +367,17 @@ def test_other_target_alone_is_a_reason(program: Program) -> None:
 
     assert told(program.kernel().explain("sm_86")) == [(ReasonKind.TARGET, "", "sm_90", "sm_86")]
     assert {each.name for each in program.kernel(std="c++17").explain("sm_80").reasons} == {"fastmath", "std"}
+
+
+def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) -> None:
+    """However much else differs: that is what there is to change."""
+    program.kernel(EMPTY, fastmath=True, std="c++17", max_registers=16).compile()
+    program.kernel(EMPTY, arch="sm_80").compile()
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert found.nearest.target == "sm_90"
+    assert {each.name for each in found.reasons} == {"fastmath", "std", "max_registers"}
 
 
 # -- where it is said --------------------------------------------------------------------------------------------
@@ -538,7 +576,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
         b"[]",
         b'{"components": [[1]], "created_s": "x", "roll": 7}',
         b'{"components": 3}',
-        b'{"components": [3, ["a"], [1, "b", 2], ["a", 2, null], ["a", "b", "c", "d"]]}',
+        b'{"components": [3, ["a"], [1, "b", 2], [1, "b", null], ["a", 2, null], ["a", "b", "c", "d"]]}',
     ):
         store.put(StoredEntry(entry.key, stored.header, {"cubin": stored.payloads["cubin"], "report": report}))
 
@@ -578,6 +616,9 @@ def test_large_source_is_not_kept(program: Program) -> None:
     (reason,) = found.reasons
     assert str(reason.old).startswith("sha256 ")
     assert reason.where
+    program.kernel(large + "y").compile()
+    ((_, (differs,)),) = program.cache().explain(entry.key).others
+    assert (differs.kind, str(differs.old)[:7], differs.where) == (ReasonKind.SOURCE_CHANGED, "sha256 ", "")
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------

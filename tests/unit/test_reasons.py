@@ -90,7 +90,9 @@ def test_component_that_is_too_large_or_absent_is_told_by_digest(name: str) -> N
     assert (added.old, str(added.new)[:7]) == (None, "sha256 ")
 
 
-@pytest.mark.parametrize("old", [None, 7, "text", [], [[]], {}, {"defines": 3}, [[1, 2, 3]], {"a": {"b": None}}])
+@pytest.mark.parametrize(
+    "old", [None, 7, "text", [], [[]], {}, {"defines": 3}, {"defines": [3, "ab"]}, [[1, 2, 3]], {"a": {"b": None}}]
+)
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_whatever_a_store_gives_back_is_compared(name: str, old: Any) -> None:
     """A report that was forged, or comes from another version, costs an explanation and never an error."""
