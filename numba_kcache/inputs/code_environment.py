@@ -34,21 +34,22 @@ def code_environment() -> Component | None:
     if config is None or "numba.cuda" not in sys.modules:
         return None
     global _seen, _last
-    now = environment(), os.path.exists(str(getattr(config, "_config_fname", "")))
-    if now != _seen or now[1]:
+    before, had_file = _seen
+    now, has_file = environment(before), os.access(str(getattr(config, "_config_fname", "")), os.F_OK)
+    if now is not before or has_file or had_file:
         try:
             config.reload_config()
         except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
             pass
-        _seen = now
-    values = [getattr(config, name, None) for name in CODE_SETTINGS]
+        _seen = now, has_file
+    values = list(map(vars(config).get, CODE_SETTINGS))
     if _last is None or list in map(type, values) or not all(map(operator.is_, _last[0], values)):
         plain = [_plain(each) for each in values]
         _last = values, component("numba settings", dict(zip(CODE_SETTINGS, plain, strict=True)))
     return _last[1]
 
 
-_seen: tuple[dict[Any, Any], bool] | None = None
+_seen: tuple[dict[Any, Any] | None, bool] = (None, False)
 """The environment, and whether there was a configuration file, when Numba was last told to read them: as long as
 nothing has changed, it need not be told again."""
 
