@@ -112,7 +112,7 @@ class DispatcherCache:
         return self._resolve(types, Choice(target, through))
 
     def _resolve(self, types: Types, choice: Choice) -> Resolution:
-        found = self._resolved.get((types, choice.target))
+        found = self._resolved.get((types, choice.target)) or self._as_expected(types, choice)
         if found is not None:
             return found
         with compiler_lock():
@@ -123,14 +123,22 @@ class DispatcherCache:
                 found = self._resolved[types, choice.target] = self._resolve_anew(types, choice)
             return found
 
+    def _as_expected(self, types: Types, choice: Choice) -> Resolution | None:
+        """What was read ahead for a signature and is still wanted. Not under Numba's lock, which takes 60 us to get
+        and to give back the first time: nothing is compiled, and a second thread at once merely looks further."""
+        for each in self._expected if choice.through is None else ():
+            if each.types == types:
+                resolver = self._resolver()
+                resolver.users.add(self)
+                found = each.resolve(resolver, choice.target)
+                if found is not None:
+                    self._resolved[types, choice.target] = found
+                    return found
+        return None
+
     def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
-        for each in self._expected if choice.through is None else ():
-            if each.types == types:
-                found = each.resolve(resolver, choice.target)
-                if found is not None:
-                    return found
         read = self._read_function()
         job = numba_job(self.plan, read, types, choice.target, choice.through)
         if job.uncacheable:
