@@ -52,6 +52,7 @@ class Job(NamedTuple):
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
+        types: The argument types that it is for, in words; of Numba kernels.
     """
 
     label: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
     headers: tuple[HeaderQuestion, ...] = ()
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
+    types: tuple[str, ...] = ()
 
 
 class HeaderQuestion(NamedTuple):
@@ -88,17 +90,20 @@ class HeaderQuestion(NamedTuple):
     has_siblings: bool = True
     is_linked_by_numba: bool = False
 
-    def search(self, toolchain: Toolchain, *, is_fresh: bool = False) -> Search:
+    def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
         """Where NVRTC looks for what the text includes.
 
         Args:
-            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba.
+            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba; None for the
+                user's alone, for code whose compiler brought its own headers.
             is_fresh: Have Numba say anew which they are.
         """
         from .inputs.include_search import WORKING, Search, Tree
 
         own = self.folders
         source_base: int | None
+        if toolchain is None:
+            return Search(own, (), self.has_siblings, self.forced, working_folder=os.getcwd())
         if self.is_linked_by_numba:
             folders = (*toolchain.numba_include_dirs(is_fresh=is_fresh), *own)
             source_base = len(folders) - 1 if self.of and self.of.folder else WORKING

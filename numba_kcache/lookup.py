@@ -45,6 +45,12 @@ MEMORY_LIMIT_BYTES = 64 * 2**20
 LOOKING = ("readwrite", "readonly", "frozen")
 """Modes in which what is stored is served."""
 
+_UNASKED = component("compilers", {"": None}), component("versions", {})
+"""Stand for the compilers while nobody has looked for them: as where none is installed."""
+
+_FOUND_QUICKLY = ("nvrtc", "nvJitLink")
+"""Libraries whose absence shows at once; for the others cuda.pathfinder starts a process, which takes 100 ms."""
+
 _TOOLCHAIN_VARIANT = "toolchain"
 _NO_KEY = "0" * 64
 
@@ -112,6 +118,7 @@ class Lookup:
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
+        self._absent: set[str] = set()
         self._lock = threading.Lock()
 
     def prepare(self, wanted: tuple[tuple[str, ...], tuple[str, ...]] = CUDA_SOURCE) -> None:
@@ -151,6 +158,8 @@ class Lookup:
 
     def key_ahead(self, job: Job) -> Expected | None:
         """Key a job before its first use; None where that would have to look for compilers, or at headers."""
+        if job.headers:  # which are looked at when the kernel is used; what that takes is imported now, in 2 ms
+            from . import closures as closures
         if job.uncacheable or job.headers or self.settings.mode not in LOOKING:
             return None
         made_by = self._made_by_known((job.libraries, job.distributions))
@@ -223,6 +232,42 @@ class Lookup:
             found = self._look_further(wanted, stand_ins)
         return found
 
+    def find_unasked(
+        self, job: Job, others: Iterable[Callable[[], Job]], stand_ins: Iterable[Callable[[], Job]]
+    ) -> Resolution | None:
+        """What will do whoever compiled it, before this machine's compilers are looked for; None if they are on record.
+
+        Where they are not installed, finding that out can take longer than all else of a first launch.
+        """
+        if self._made_by_known((job.libraries, job.distributions)) is not None:
+            return None
+        frozen = self.settings.mode == "frozen"
+        anywhere = frozen or self.settings.toolchain == "any"
+        everywhere, readonly = (None, *self.tiers), [tier for tier in self.tiers if tier.readonly]
+        wanted = [job, *(make() for make in others)]
+        found = self._first(wanted, everywhere if anywhere else readonly)
+        if found is None:
+            found = self._first((make() for make in stand_ins), everywhere if frozen else readonly)
+        if found is None and not anywhere and self._lacks_compilers(job):
+            found = self._first(wanted, [None])
+        return found
+
+    def _first(self, jobs: Iterable[Job], places: Sequence[CheckedTier | None]) -> Resolution | None:
+        """The first of these jobs that is in one of these places, whoever compiled it."""
+        for job in jobs if places else ():
+            for place in places:
+                found = self._look_up(job, job.components + _UNASKED, tier=place)
+                if found is not None:
+                    return found
+        return None
+
+    def _lacks_compilers(self, job: Job) -> bool:
+        """Whether one of the compilers is not installed, as far as that can be told quickly."""
+        for name in _FOUND_QUICKLY:
+            if name in job.libraries and name not in self._absent and self.toolchain.library(name) is None:
+                self._absent.add(name)
+        return not self._absent.isdisjoint(job.libraries)
+
     def _look_further(
         self, wanted: Iterable[tuple[Job, Sequence[Component]]], stand_ins: Iterable[Callable[[], Job]]
     ) -> Resolution | None:
@@ -254,7 +299,7 @@ class Lookup:
         if job.headers:
             key, variant = self._key_by_headers(job.headers, components, any_compiler, tier)
         else:
-            key = derive(components)
+            key = None if components[-1] is _UNASKED[-1] else derive(components)
         if key is not None:
             artifact = self._memory.get(key)
             if artifact is not None:
@@ -282,21 +327,26 @@ class Lookup:
         self, texts: Sequence[HeaderQuestion], components: Sequence[Component], any_compiler: bool, tier: Any
     ) -> tuple[str | None, Variant | None]:
         """The key that a closure seen leads to, and its variant of the manifest."""
-        from .closures import find_key
+        from .closures import Found, find_key
 
         family = family_of(components)
         variants = (tier or self.local).get_manifest(family)
         if not variants:
             return None, None
-        searches = [each.search(self.toolchain) for each in texts]
-        found = find_key(variants, components, searches, any_compiler=any_compiler)
+        found = Found(None)
+        # where the toolkit's folders are matters for code with their paths in it, and if the user names one of them
+        for toolchain in (None, self.toolchain) if any_compiler else (self.toolchain,):
+            searches = [each.search(toolchain) for each in texts]
+            found = find_key(variants, components, searches, any_compiler=any_compiler)
+            if found.key is not None:
+                break
         if found.renewed is not None and tier is None and self.settings.mode == "readwrite":
             self.local.add_variant(family, found.renewed)
         return found.key, found.renewed or found.variant
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
-        self.ahead.learn(job.file, job.label, key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact, job.types)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)
@@ -353,6 +403,7 @@ class Lookup:
         self.ahead.forget()
         self.toolchain.forget()
         self._made_by.clear()
+        self._absent.clear()
 
     def _load_record(self, name: str) -> Record | None:
         look = self.local.peek_manifest if self._is_looking else self.local.get_manifest

@@ -66,8 +66,12 @@ class Resolver(Lookup):
         """
         if job.uncacheable:
             return self._uncached(job)
+        looks, others, stand_ins = self.settings.mode in LOOKING, tuple(others), tuple(stand_ins)
+        if looks:
+            found = self.find_unasked(job, others, stand_ins)
+            if found is not None:
+                return found
         components = self.components(job)
-        looks = self.settings.mode in LOOKING
         if looks:
             found = self._find(job, components, others, stand_ins)
             if found is not None:
@@ -118,7 +122,7 @@ class Resolver(Lookup):
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             publish(self, job, actual, learned, artifact, key)
-            self.ahead.learn(job.file, job.label, key, artifact)
+            self.ahead.learn(job.file, job.label, key, artifact, job.types)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:

@@ -4,7 +4,7 @@ Promise     The verbs of the local store mean what they meant, but that `get` go
             has nothing. No byte of a tier is believed before it was decoded under the key that was asked for. Whatever
             a tier does is a miss, one event and a count; it never reaches the caller.
 Method      A hit in a tier is written to the local store as it came, with its variant of the manifest, so that it is
-            asked for once; behind the launch if it came from a server. A put goes to the local store, then to
+            asked for once; behind the launch, which need not wait for a disk. A put goes to the local store, then to
             every tier that takes it.
 Not here    What may stand in for what (resolver), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
@@ -38,8 +38,14 @@ if TYPE_CHECKING:  # a warm start takes what it needs of them before
 Result = TypeVar("Result")
 
 _NOWHERE = "0" * 64
+_TRIES = 4
+"""To add to a manifest to which others add."""
+
 _SETTLE_S = 60.0
 """Longest wait for the local disk."""
+
+_OF_ALL = frozenset(("clear", "entries", "find", "listing", "manifests", "prune", "size", "verify"))
+"""Verbs over all that the local store has: what was found in tiers is to be there by then."""
 
 
 class CheckedTier:
@@ -122,7 +128,9 @@ class CheckedTier:
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        data = self._asked(lambda: self.tier.get_manifest(family))
+        return self._variants(family, self._asked(lambda: self.tier.get_manifest(family)))
+
+    def _variants(self, family: str, data: bytes | None) -> list[Variant]:
         if data is None:
             return []
         self._bytes_read += len(data)
@@ -139,8 +147,8 @@ class CheckedTier:
         self._keep(lambda: self._local.add_variant(family, variant), 0)
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Have what a launch found kept; where finding it took a server, behind the launch as well."""
-        if self._breaker is None or not self._keeping.add(work, size_bytes):
+        """Have what a launch found kept, behind the launch where there is room."""
+        if not self._keeping.add(work, size_bytes):
             work()
 
     def settle(self) -> None:
@@ -162,31 +170,33 @@ class CheckedTier:
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
         """Hand an entry on; whether it was taken."""
         record = self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
-        return record is not None and self._give(ENTRY, entry.key, data, record)
+        return record is not None and bool(self._give(ENTRY, entry.key, data, record))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """As the local store's. Of two that do so at once one may be lost: a miss, later."""
+        """As the local store's."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, before it returns."""
-        before = self._vouched_manifest(family)
-        after = reduce(merge, variants, before)
-        if after != before:
+        """As `add_variant`, before it returns. What is lost when others write all the time is a hit, later."""
+        for _ in range(_TRIES):
+            there = self._asked(lambda: self.tier.get_manifest(family))
+            before = self._vouched_variants(family, there)
+            after = reduce(merge, variants, before)
+            if after == before:
+                return
             data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
             record = self._record(MANIFEST, family, data, "")
-            if record is not None:
-                self._give(MANIFEST, family, data, record)
+            if record is None or self._give(MANIFEST, family, data, record, there) is not False:
+                return
 
-    def _vouched_manifest(self, family: str) -> list[Variant]:
+    def _vouched_variants(self, family: str, data: bytes | None) -> list[Variant]:
         """The variants that are there, those for which nobody trusted vouches left out if we are to sign for them."""
         if self._trust is None or self._trust.demands or not self._trust.signs:
-            return self.get_manifest(family)
-        data = self._asked(lambda: self.tier.get_manifest(family)) or b""
+            return self._variants(family, data)
         record = self._asked(lambda: self.tier.get_signature(MANIFEST, family)) or b""
         try:
-            is_own = self._trust.is_own(MANIFEST, family, data, record)
-            return variants_of(decode_entry(data, family, MANIFEST).header) if is_own else []
+            is_own = self._trust.is_own(MANIFEST, family, data or b"", record)
+            return variants_of(decode_entry(data or b"", family, MANIFEST).header) if is_own else []
         except (ValueError, KCacheError):
             return []
 
@@ -198,18 +208,22 @@ class CheckedTier:
             self._trouble(str(error))
             return None
 
-    def _give(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
+    def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
+        """Whether it was taken; None where that failed, False where another manifest than `before` stands there."""
+
         def work() -> bool:
             if record:
                 self.tier.put_signature(kind, key, record)  # first: a file without one would be an error elsewhere
-            (self.tier.put_entry if kind == ENTRY else self.tier.put_manifest)(key, data)
+            if kind == MANIFEST:
+                return self.tier.put_manifest(key, data, before)
+            self.tier.put_entry(key, data)
             return True
 
-        if not self._asked(work):
-            return False
-        with self._counting:
-            self._bytes_written += len(data)
-        return True
+        is_taken = self._asked(work)
+        if is_taken:
+            with self._counting:
+                self._bytes_written += len(data)
+        return is_taken
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
@@ -258,6 +272,8 @@ class CheckedTier:
             self._trouble(str(error) or type(error).__name__)
             return None
         finally:
+            if self._breaker is not None:
+                self._breaker.ended()
             with self._counting:
                 self._operations += 1
                 self._seconds += time.perf_counter() - start
@@ -301,6 +317,8 @@ class Chain:
         self.tiers = (self.checked(tier), *others)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_ALL:
+            self.settle()
         return getattr(self.local, name)
 
     def get(self, key: str) -> StoredEntry | None:

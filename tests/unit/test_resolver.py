@@ -20,6 +20,7 @@ from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
+from numba_kcache.toolchain.libraries import installed_include_dirs
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import file_of
@@ -205,6 +206,25 @@ def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> 
 
         assert compiled(cache).cubin() == cubin
         assert counts(cache) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Path, named: bool) -> None:
+    """Its toolkit's headers are its own: they are not looked at, unless the user names their folder."""
+    (tmp_path / "mine.h").write_text("#define TWO 2\n")
+    source = '#include "mine.h"\n#include <cuda_fp16.h>\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+    folders = [str(tmp_path), *([installed_include_dirs()[-1]] if named else [])]
+    for hits in (0, 1):
+        cache = open_cache(directory, toolchain="any")
+        if hits and not named:
+            cache.resolver.toolchain = MadeUpToolchain(COMPILERS, VERSIONS)  # type: ignore[assignment]  # knows no header
+        kernel = cached_kernel(source, cache=cache, include_dirs=folders, arch="sm_80")
+        kernel.compile()
+        assert counts(cache) == (1 - hits, hits, 1 - hits)
+    (tmp_path / "mine.h").write_text("#define TWO 3\n")
+    cache = open_cache(directory, toolchain="any")
+    cached_kernel(source, cache=cache, include_dirs=folders, arch="sm_80").compile()
+    assert counts(cache) == (1, 0, 1)
 
 
 # -- modes ------------------------------------------------------------------------------------------------------
