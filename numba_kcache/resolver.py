@@ -29,7 +29,7 @@ from .launch.loader import Loader
 from .model.artifact import Artifact, artifact_from_header, artifact_header
 from .model.event import Emit, Event, EventKind, trouble
 from .observe.events import Events, set_log_level
-from .observe.statistics import Counts, Statistics
+from .observe.statistics import Statistics
 from .settings import Settings, default_directory, read_settings
 from .store.disk import DiskStore
 from .store.entry import StoredEntry
@@ -111,6 +111,9 @@ class Resolver:
         self._is_looking = False
         self.local = _open_store(settings, directory, functools.partial(_tell, emit, self._damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
+        writes = settings.mode not in ("off", "readonly", "frozen")
+        self.ahead = ReadAhead(self.local, reads=settings.mode in _LOOKING, writes=writes)
+        weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)  # at exit: after tiers'
         if settings.tiers and settings.mode != "off":
             from .tiers.opening import open_tiers
 
@@ -118,10 +121,7 @@ class Resolver:
                 self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         self.loader = Loader(emit)
-        writes = settings.mode not in ("off", "readonly", "frozen")
-        self.ahead = ReadAhead(self.local, reads=settings.mode in _LOOKING, writes=writes)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
-        weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
@@ -144,6 +144,7 @@ class Resolver:
 
         if not isinstance(self.store, Chain):
             self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
+            self.statistics.sources.append(self.store.take_unsaved)
         self.store.mount(tier)
 
     def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:
@@ -571,22 +572,27 @@ class Resolver:
             kernel.forget()
         self.loader.forget()
 
-    def tier_reports(self, *, asks: bool = False) -> tuple[TierReport, ...]:
-        """What was seen of the stores behind the local one; with `asks`, after each was asked whether it answers."""
+    def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one.
+
+        Args:
+            sums: Of the counters; None for what this process has counted.
+            asks: Ask each first whether it answers.
+        """
         if self.store is self.local:
             return ()
         if asks:
             self.store.ask()  # type: ignore[union-attr]
-        return self.store.reports()  # type: ignore[union-attr]
+        return self.store.reports(sums)  # type: ignore[union-attr]
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
         _save(self.statistics, self.local, self.settings.mode, self.ahead)
 
-    def lifetime(self) -> Counts:
-        """What was counted in all processes since the cache began, this one included."""
+    def lifetime(self) -> Mapping[str, float]:
+        """The sums of what was counted in all processes since the cache began, this one included."""
         self.save_counts()
-        return Counts(self.local.counters.read())
+        return self.local.counters.read()
 
     def _load_record(self, name: str) -> Record | None:
         look = self.local.peek_manifest if self._is_looking else self.local.get_manifest
