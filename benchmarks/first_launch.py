@@ -4,12 +4,15 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             result. "first" starts after imports, decoration and context creation and ends when all results are
             synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
             "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm: it was
-            filled by a process before. "module" and RawModule have all kernels in one source. With a header the source
-            includes cuda_fp16.h and uses it; CUDA C++ only. Numba and Triton read their kernels from a file of as many
-            functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start is a cold one. Our bytecode is
-            compiled before, as pip does it; the driver's own cache is off. Samples of the systems alternate.
-Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). PyCUDA
-            and Warp where they are not installed: what is left out stands in the result.
+            filled by a process before. Ours runs on memory under `__cuda_array_interface__`, and as "Numba arrays" on
+            Numba's. "module" and RawModule have all kernels in one source, Warp makes one of a file.
+            With a header the source includes cuda_fp16.h and uses it; CUDA C++ only. Numba, Triton and Warp read their
+            kernels from a file of as many functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start
+            is a cold one. Our bytecode is compiled before, as pip does it; the driver's own cache is off. Samples of
+            the systems alternate, one process at a time; but the cold ones of many kernels run side by side, a process
+            for each system, where there are cores enough for all.
+Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). What
+            is not installed, or was not asked for so many kernels, stands in the result as left out.
 """
 
 from __future__ import annotations
@@ -18,19 +21,23 @@ import argparse
 import compileall
 import importlib.util
 import os
-import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fresh import ROOT, cannot, fresh, is_pretended, say, wait_for_the_others
+from fresh import ROOT, fresh, is_pretended, say, wait_for_the_others
 
 N = 1 << 14
 HEADER = "cuda_fp16.h"
+
+
+Arrays = Callable[[], tuple[Any, Any, Callable[[], object]]]
+"""Makes two arrays of ones, and says how to wait for the device."""
 
 
 class Case(NamedTuple):
@@ -115,33 +122,64 @@ def numba_arrays() -> tuple[Any, Any, Callable[[], object]]:
     return x, y, cuda.synchronize
 
 
-def here_run(kernels: Sequence[Any], case: Case, *size: int) -> None:
+class Lent:
+    """Memory of the device that belongs to no package's arrays."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self.__cuda_array_interface__ = {"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}
+
+    def copy_to_host(self) -> Any:
+        import numpy as np
+        from cuda.bindings import driver
+
+        host = np.zeros(N, np.float32)
+        driver.cuMemcpyDtoH(host.ctypes.data, self.address, 4 * N)
+        return host
+
+
+def lent_arrays() -> tuple[Any, Any, Callable[[], object]]:
+    import numpy as np
+    from cuda.bindings import driver
+
+    driver.cuInit(0)
+    _, device = driver.cuDeviceGet(0)
+    _, context = driver.cuDevicePrimaryCtxRetain(device)
+    driver.cuCtxSetCurrent(context)
+    host = np.ones(N, np.float32)
+    (_, x), (_, y) = driver.cuMemAlloc(4 * N), driver.cuMemAlloc(4 * N)
+    for pointer in (x, y):
+        driver.cuMemcpyHtoD(pointer, host.ctypes.data, 4 * N)
+    driver.cuCtxSynchronize()
+    return Lent(int(x)), Lent(int(y)), driver.cuCtxSynchronize
+
+
+def here_run(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> None:
     import numba_kcache
 
-    x, y, synchronize = numba_arrays()
+    x, y, synchronize = arrays()
     found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y, *size), synchronize, case)
     check(y.copy_to_host(), found, case)
     say(**found, compiles=numba_kcache.info("process").compiles)
 
 
-def here(case: Case) -> None:
+def here(case: Case, arrays: Arrays = lent_arrays) -> None:
     from numba_kcache import cached_kernel
 
-    here_run([cached_kernel(source) for source in sources(case)], case, N)
+    here_run([cached_kernel(source) for source in sources(case)], case, arrays, N)
 
 
 def here_module(case: Case) -> None:
+    import numba_kcache
     from numba_kcache import cached_module
 
     module = cached_module(whole_source(case))
-    x, y, synchronize = numba_arrays()
+    x, y, synchronize = lent_arrays()
     names = [f"k{number}" for number in range(case.kernels)]
     found = measured(
         lambda number: module[names[number]][N // 256, 256](2.0, x, y, N), synchronize, case, has_other=False
     )
     check(y.copy_to_host(), found, case)
-    import numba_kcache
-
     say(**found, compiles=numba_kcache.info("process").compiles)
 
 
@@ -167,15 +205,13 @@ def k{number}(a, x, y):
 
 
 def numba_functions(case: Case) -> list[Any]:
-    if case.has_header:
-        cannot("kernels in Python include no headers")
     return functions(case, "from numba import cuda\n", NUMBA_BODY)
 
 
 def here_numba(case: Case) -> None:
     from numba_kcache import cached_kernel
 
-    here_run([cached_kernel(function) for function in numba_functions(case)], case)
+    here_run([cached_kernel(function) for function in numba_functions(case)], case, numba_arrays)
 
 
 def numba(case: Case) -> None:
@@ -274,8 +310,6 @@ def k{number}(a, x, y, n, block: tl.constexpr):
 
 
 def triton(case: Case) -> None:
-    if case.has_header:
-        cannot("kernels in Python include no headers")
     import torch
 
     kernels = functions(case, "import triton\nimport triton.language as tl\n", TRITON_BODY)
@@ -326,8 +360,39 @@ def pycuda(case: Case) -> None:
     say(**found)
 
 
+WARP_BODY = """
+
+@wp.kernel
+def k{number}(a: float, x: wp.array(dtype=float), y: wp.array(dtype=float)):
+    i = wp.tid()
+    y[i] = a * x[i] + {number}.0
+"""
+
+
+def warp(case: Case) -> None:
+    import numpy as np
+    import warp as wp
+
+    wp.config.quiet = True
+    wp.config.kernel_cache_dir = os.environ["KC_BENCH_DIR"]
+    wp.init()
+    device = wp.get_preferred_device()
+    assert device.is_cuda or is_pretended(), "Warp finds no GPU"
+    kernels = functions(case, "import warp as wp\n", WARP_BODY)
+    x, y = (wp.array(np.ones(N, np.float32), dtype=float, device=device) for _ in range(2))
+    wp.synchronize_device(device)
+
+    def one(number: int) -> None:
+        wp.launch(kernels[number], dim=N, inputs=[2.0, x, y], device=device)
+
+    found = measured(one, lambda: wp.synchronize_device(device), case)
+    check(y.numpy(), found, case)
+    say(**found)
+
+
 SYSTEMS: dict[str, Callable[[Case], None]] = {
     "numba_kcache": here,
+    "numba_kcache, Numba arrays": lambda case: here(case, numba_arrays),
     "numba_kcache, module": here_module,
     "numba_kcache, Numba kernel": here_numba,
     "cupy RawKernel": cupy_kernel,
@@ -337,45 +402,90 @@ SYSTEMS: dict[str, Callable[[Case], None]] = {
     "Triton": triton,
     "torch _compile_kernel": torch_compile,
     "PyCUDA SourceModule": pycuda,
+    "Warp": warp,
 }
-NOT_HERE = {"Warp": "not asked: it was installed nowhere that this ran"}
-IMPORTS_TORCH = ("Triton", "torch _compile_kernel")
-"""In a short turn they run one kernel alone, warm once: importing torch takes seconds."""
 
-SLOW = ("Numba cache=True", "numba_kcache, Numba kernel", "cuda.core FileStreamProgramCache")
-"""Left out at 300 kernels in a short turn."""
+ALL = 10**6
+MOST = {
+    "numba_kcache, Numba arrays": (1, ALL),
+    "cuda.core FileStreamProgramCache": (31, ALL),
+    "numba_kcache, Numba kernel": (1, ALL),
+    "Numba cache=True": (1, ALL),
+    "Triton": (1, 31),
+    "torch _compile_kernel": (1, ALL),
+    "PyCUDA SourceModule": (1, 31),
+    "Warp": (1, 31),
+}
+"""More kernels than these are not asked for, in a short turn and in a long one: they take a minute or more."""
+
+IN_PYTHON = ("numba_kcache, Numba kernel", "Numba cache=True", "Triton", "Warp")
+"""Their kernels include no headers."""
+
+NOT_WITH_HEADER = ("numba_kcache, module", "numba_kcache, Numba arrays", "cupy RawModule", "torch _compile_kernel")
+"""Left out with a header in a short turn."""
+
+ONCE = ("Triton", "torch _compile_kernel")
+"""One warm sample in a short turn: importing torch takes seconds."""
 
 
-def measure(case: Case, cold: int, warm: int, left_out: dict[str, str], skipped: Sequence[str]) -> dict[str, Any]:
-    """Seconds by system and by "cold/warm first/second/process".
+class Turn(NamedTuple):
+    """How many samples of one case."""
 
-    Args:
-        case: What is run.
-        cold: Cold samples of each system.
-        warm: Warm ones after each cold one.
-        left_out: Where to note why a system is not there.
-        skipped: Systems not to ask.
-    """
-    found: dict[str, dict[str, list[float]]] = {}
-    for _ in range(cold):
-        for system in SYSTEMS:
-            named = f"{system}, {case.name}"
-            if system in skipped or system in left_out or named in left_out:
-                continue
-            folder = Path(tempfile.mkdtemp())
-            for state in ("cold", *["warm"] * (min(warm, 1) if system in IMPORTS_TORCH else warm)):
-                words = [__file__, "--child", system, "--kernels", str(case.kernels), *["--header"] * case.has_header]
-                result = fresh(words, folder)
-                if isinstance(result, str):
-                    left_out[system if "No module named" in result else named] = result
-                    print(f"{named}: {result}", file=sys.stderr)
-                    break
-                if system.startswith("numba_kcache"):
-                    assert (result["compiles"] > 0) == (state == "cold"), (system, state, result)
-                for what in [each for each in ("first", "second", "process") if each in result]:
-                    found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[what])
-            shutil.rmtree(folder, ignore_errors=True)
-    return found
+    case: Case
+    cold: int
+    warm: int
+
+
+QUICK = (
+    Turn(Case(1, False), 1, 3), Turn(Case(31, False), 1, 2), Turn(Case(300, False), 1, 2),
+    Turn(Case(1, True), 1, 3), Turn(Case(31, True), 1, 2),
+)  # fmt: skip
+LONG = (
+    Turn(Case(1, False), 5, 9), Turn(Case(31, False), 1, 5), Turn(Case(300, False), 1, 3),
+    Turn(Case(1, True), 3, 7), Turn(Case(31, True), 1, 3), Turn(Case(300, True), 1, 3),
+)  # fmt: skip
+
+
+class Samples:
+    """Seconds by system and by "cold/warm first/second/process" of one case, and who is left out of all cases."""
+
+    def __init__(self, case: Case, left_out: dict[str, str]) -> None:
+        self.case, self.left_out = case, left_out
+        self.found: dict[str, dict[str, list[float]]] = {}
+
+    def is_out(self, system: str) -> bool:
+        return system in self.left_out or f"{system}, {self.case.name}" in self.left_out
+
+    def take(self, system: str, state: str, folder: Path) -> None:
+        """Run one process and keep what it says."""
+        case = self.case
+        words = [__file__, "--child", system, "--kernels", str(case.kernels), *["--header"] * case.has_header]
+        result = fresh(words, folder)
+        if isinstance(result, str):
+            self.left_out[system if "No module named" in result else f"{system}, {case.name}"] = result
+            print(f"{system}, {case.name}: {result}", file=sys.stderr)
+            return
+        if system.startswith("numba_kcache"):
+            assert (result["compiles"] > 0) == (state == "cold"), (system, state, result)
+        for what in [each for each in ("first", "second", "process") if each in result]:
+            self.found.setdefault(system, {}).setdefault(f"{state} {what}", []).append(result[what])
+
+
+def measure(turn: Turn, systems: Sequence[str], samples: Samples, *, is_quick: bool) -> None:
+    """All samples of one case: each round fills empty caches, then reads them."""
+    beside = (os.cpu_count() or 1) if turn.case.kernels > 1 else 1
+    with tempfile.TemporaryDirectory() as parent:
+        for number in range(turn.cold):
+            folders = {system: Path(parent, f"{number}-{place}") for place, system in enumerate(systems)}
+            for folder in folders.values():
+                folder.mkdir()
+            with ThreadPoolExecutor(beside) as pool:
+                asked = [system for system in systems if not samples.is_out(system)]
+                list(pool.map(samples.take, asked, ["cold"] * len(asked), map(folders.__getitem__, asked)))
+            for again in range(turn.warm // turn.cold + (number < turn.warm % turn.cold)):
+                for system in systems:
+                    if not samples.is_out(system) and not (is_quick and again and system in ONCE):
+                        samples.take(system, "warm", folders[system])
 
 
 def main() -> None:
@@ -383,7 +493,6 @@ def main() -> None:
     parser.add_argument("--child", choices=SYSTEMS)
     parser.add_argument("--kernels", default="1,31,300", help="how many, with commas between")
     parser.add_argument("--header", action="store_true", help="only with the header; default: without, then with it")
-    parser.add_argument("--rounds", type=int, default=11, help="samples of one kernel; many kernels take fewer")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -393,25 +502,26 @@ def main() -> None:
     from header import machine_header, write_result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples: dict[str, Any] = {}
-    left_out = dict(NOT_HERE)
-    for has_header in (True,) if arguments.header else (False, True):
-        for kernels in map(int, arguments.kernels.split(",")):
-            if arguments.quick and has_header and kernels > 1:
-                left_out[Case(kernels, True).name] = "a short turn"
-                continue
-            case = Case(kernels, has_header)
-            cold, warm = (1, 5 if kernels == 1 else 1) if arguments.quick else (arguments.rounds, 1)
-            if kernels > 1 and not arguments.quick:
-                cold, warm = 1, 3
-            skipped: tuple[str, ...] = ()
-            if arguments.quick and kernels > 1:
-                skipped = IMPORTS_TORCH + (SLOW if kernels > 31 else ())
-            left_out |= {f"{system}, {case.name}": "a short turn" for system in skipped}
-            samples[case.name] = measure(case, cold, warm, left_out, skipped)
-            show(case, samples[case.name])
-            if arguments.json:  # after each case, so that a limit of time loses one at most
-                write_result(arguments.json, "first_launch", machine_header(), samples, left_out=left_out)
+    found: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for turn in QUICK if arguments.quick else LONG:
+        case = turn.case
+        if str(case.kernels) not in arguments.kernels.split(",") or (arguments.header and not case.has_header):
+            continue
+        able = [system for system in SYSTEMS if not (case.has_header and system in IN_PYTHON)]
+        systems = [
+            system for system in able
+            if MOST.get(system, (ALL, ALL))[not arguments.quick] >= case.kernels
+            and not (arguments.quick and case.has_header and system in NOT_WITH_HEADER)
+        ]  # fmt: skip
+        if skipped := [system for system in able if system not in systems]:
+            left_out[case.name] = f"not asked in this turn: {', '.join(skipped)}"
+        samples = Samples(case, left_out)
+        measure(turn, systems, samples, is_quick=arguments.quick)
+        found[case.name] = {system: samples.found[system] for system in systems if system in samples.found}
+        show(case, found[case.name])
+        if arguments.json:  # after each case, so that a limit of time loses one at most
+            write_result(arguments.json, "first_launch", machine_header(), found, left_out=left_out)
 
 
 def show(case: Case, samples: dict[str, dict[str, list[float]]]) -> None:

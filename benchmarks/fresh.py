@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "KC_BENCH_DIR")
@@ -35,6 +36,13 @@ def start(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = N
     )  # fmt: skip
 
 
+def reason(said: str) -> str:
+    """Why a child failed: the last line that names an error, or the last one."""
+    lines = [line.strip() for line in said.strip().splitlines()] or ["it died"]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
+    return (named or lines)[-1][:200]
+
+
 def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
     """What the child printed last; a text where it failed or took longer than `limit_s`."""
     try:
@@ -44,7 +52,7 @@ def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, An
         child.communicate()
         return f"took longer than {limit_s:.0f} s"
     if child.returncode != 0:
-        return ((error or out).strip().splitlines() or ["it died"])[-1][:200]
+        return reason(error or out)
     found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
     return found
 
@@ -88,9 +96,3 @@ def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit
 def is_pretended() -> bool:
     """Whether the driver is the tests' own, on which no kernel runs: then no result can be checked."""
     return bool(os.environ.get("KC_FAKE_DEVICES"))
-
-
-def cannot(why: str) -> NoReturn:
-    """End a child that cannot do what it is asked."""
-    print(why, file=sys.stderr)
-    raise SystemExit(3)

@@ -12,7 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-DISTRIBUTIONS = ("numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "numpy")
+DISTRIBUTIONS = (
+    "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "pycuda", "warp-lang",
+    "numpy",
+)  # fmt: skip
 
 
 def machine_header() -> dict[str, Any]:

@@ -3,12 +3,14 @@
 Method      Lookup: a fresh process looks up kernels that an earlier one stored, for a target it names, so that nothing
             is loaded on a device: six without includes, the first and the others apart, and one that includes
             cub/block/block_reduce.cuh, whose whole closure is verified. CuPy cannot look up without loading: its times
-            hold the load. Learning: what a compile takes beyond NVRTC and the linker, as a share of it, with the trace
-            of NVRTC and, as with NVRTC 12, without; "first" on a new installation, when the toolkit is identified too.
-            Stale code: a header is really changed, and the next process asked what the kernel writes. Samples of the
-            systems alternate; our bytecode is compiled before, as pip does it.
-Shows not   A cold page cache, a network file system. PyCUDA's preprocess mode needs nvcc; what is not installed, or
-            needs a GPU that is not there, is left out, and said so.
+            hold the load. PyCUDA asks nvcc for its version, and to preprocess what includes files. Samples of the
+            systems alternate, one process at a time. Learning: what a compile takes beyond NVRTC and the linker, as a
+            share of it, with the trace of NVRTC and, as with NVRTC 12, without; "first" on a new installation, when the
+            toolkit is identified too; one process for every four cores at a time. Stale code: a header is really
+            changed, and the next process asked what the kernel writes; side by side, since nothing is timed. Our
+            bytecode is compiled before, as pip does it. Each part is written when it is done.
+Shows not   A cold page cache, a network file system. What is not installed, or needs a GPU or an nvcc that is not
+            there, is left out, and said so.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import compileall
 import json
 import os
 import re
-import shutil
 import statistics
 import struct
 import subprocess
@@ -26,8 +27,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from fresh import reason
 
 ARCH = "sm_90"
 PLAIN = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= %d; }'
@@ -85,13 +90,11 @@ def lookup_cupy(order: str) -> dict[str, float]:
 
 
 def lookup_pycuda(order: str) -> dict[str, float]:
-    import pycuda.autoprimaryctx
     from pycuda.compiler import compile as compile_cubin
 
-    assert pycuda.autoprimaryctx
     options = {"arch": ARCH, "cache_dir": os.environ["KC_BENCH_DIR"], "no_extern_c": True}
     plain = [lambda number=number: compile_cubin(PLAIN % number, **options) for number in range(6)]
-    return lookups(order, plain, lambda: compile_cubin(source_with(CUB), include_dirs=list(toolkit_dirs()), **options))
+    return lookups(order, plain, lambda: compile_cubin(source_with(CUB), **options))
 
 
 def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], object] | None) -> dict[str, float]:
@@ -240,6 +243,11 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "cupy RawKernel": (lookup_cupy, value_cupy),
     "pycuda (nvcc --preprocess)": (lookup_pycuda, value_pycuda),
 }
+LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
+"""Where headers lie makes no other lookup."""
+
+ORDERS = ("plain", "cub")
+CORES = os.cpu_count() or 1
 
 
 def in_process(directory: Path, *arguments: str) -> Any:
@@ -248,78 +256,103 @@ def in_process(directory: Path, *arguments: str) -> Any:
     environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
     command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return json.loads(lines[-1]) if done.returncode == 0 else (lines or ["it died"])[-1][:160]
+    return json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else reason(done.stderr)
+
+
+def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
+    """What the calls answer, so many at a time."""
+    with ThreadPoolExecutor(max(1, many)) as pool:
+        return [each.result() for each in [pool.submit(call) for call in calls]]
 
 
 def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
     """Seconds by system and kind of source; a text where a system cannot run here."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as parent:
-        for number in range(rounds + 1):  # the first fills the caches
-            for system in SYSTEMS:
-                directory = Path(parent, re.sub(r"\W", "_", system))
-                directory.mkdir(exist_ok=True)
-                for order in ("plain", "cub"):
-                    times = in_process(directory, "lookup", system, order)
-                    if isinstance(times, str):
-                        found[system] = times
-                    elif number and not isinstance(found.get(system), str):
-                        for name, seconds in times.items():
-                            found.setdefault(system, {}).setdefault(name, []).append(seconds)
+        directories = {system: Path(parent, re.sub(r"\W", "_", system)) for system in LOOKED_UP}
+        for directory in directories.values():
+            directory.mkdir()
+
+        def filled(system: str) -> list[Any]:
+            return [in_process(directories[system], "lookup", system, order) for order in ORDERS]
+
+        for system, answers in zip(
+            LOOKED_UP, side_by_side([partial(filled, each) for each in LOOKED_UP], CORES), strict=True
+        ):
+            refusal = next((each for each in answers if isinstance(each, str)), None)
+            found[system] = {} if refusal is None else refusal
+        for _ in range(rounds):
+            for system in [system for system in LOOKED_UP if not isinstance(found[system], str)]:
+                for order in ORDERS:
+                    for name, seconds in in_process(directories[system], "lookup", system, order).items():
+                        found[system].setdefault(name, []).append(seconds)
     return found
 
 
 def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Seconds of compiling and learning by header, and by "trace" or "scanner", "first" or "later"."""
     found: dict[str, Any] = {}
-    for header in WITH_HEADERS:
-        for how in ("trace", "scanner"):
-            for _ in range(rounds):
-                with tempfile.TemporaryDirectory() as directory:
-                    for when in ("first", "later"):
-                        times = in_process(Path(directory), "learn", header, how)
-                        assert isinstance(times, dict), times
-                        for name, seconds in times.items():
-                            found.setdefault(header, {}).setdefault(f"{how}, {when}", {}).setdefault(name, []).append(
-                                seconds
-                            )
+    asked = [(header, how) for header in WITH_HEADERS for how in ("trace", "scanner")]
+
+    def pair(header: str, how: str) -> list[Any]:
+        with tempfile.TemporaryDirectory() as directory:
+            return [in_process(Path(directory), "learn", header, how) for _ in ("first", "later")]
+
+    for _ in range(rounds):
+        for (header, how), answers in zip(
+            asked, side_by_side([partial(pair, *each) for each in asked], CORES // 4), strict=True
+        ):
+            for when, times in zip(("first", "later"), answers, strict=True):
+                assert isinstance(times, dict), times
+                rows = found.setdefault(header, {}).setdefault(f"{how}, {when}", {})
+                for name, seconds in times.items():
+                    rows.setdefault(name, []).append(seconds)
     return found
 
 
-def measure_stale() -> dict[str, dict[str, str]]:
-    """By system and change: "right", "stale", or what the system said instead."""
+def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
+    """By system and change: "right", "stale", or what the system said instead.
+
+    Args:
+        cannot: Systems that are not to be asked.
+    """
+    asked = [(system, name) for system in SYSTEMS if system not in cannot for name in CHANGES]
+    outcomes = side_by_side([partial(outcome_of, *each) for each in asked], CORES)
     found: dict[str, dict[str, str]] = {}
-    for system in SYSTEMS:
-        for name, change in CHANGES.items():
-            folder = Path(tempfile.mkdtemp())
-            for each in ("first", "second", "cache"):
-                (folder / each).mkdir()
-            (folder / "second/value.h").write_text("#define VALUE 1731100001\n")
-            ask = (folder / "cache", "value", system, str(folder / "first"), str(folder / "second"))
-            before = in_process(*ask)
-            if before == 1731100001:
-                wanted = change(folder)
-                seen = in_process(*ask)
-                outcome = "right" if seen == wanted else "stale" if seen == 1731100001 else str(seen)
-            else:
-                outcome = str(before)
-            is_moot = "working directory" in system and change is shadow
-            found.setdefault(system, {})[name] = "–" if is_moot else outcome
-            shutil.rmtree(folder)
+    for (system, name), outcome in zip(asked, outcomes, strict=True):
+        found.setdefault(system, {})[name] = outcome
     return found
+
+
+def outcome_of(system: str, name: str) -> str:
+    """What one system answers after one change; "–" where the change cannot be made."""
+    change = CHANGES[name]
+    if "working directory" in system and change is shadow:
+        return "–"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent)
+        for each in ("first", "second", "cache"):
+            (folder / each).mkdir()
+        (folder / "second/value.h").write_text("#define VALUE 1731100001\n")
+        ask = (folder / "cache", "value", system, str(folder / "first"), str(folder / "second"))
+        before = in_process(*ask)
+        if before != 1731100001:
+            return str(before)
+        wanted = change(folder)
+        seen = in_process(*ask)
+        return "right" if seen == wanted else "stale" if seen == 1731100001 else str(seen)
 
 
 def report(samples: dict[str, Any]) -> None:
-    for system, rows in samples["lookup"].items():
+    for system, rows in samples.get("lookup", {}).items():
         cells = rows.items() if isinstance(rows, dict) else ()
         shown = [f"{name} {statistics.median(times) * 1e6:.0f} us" for name, times in cells]
         print(f"{system}: {'; '.join(shown) or rows}")
-    for header, rows in samples["learning"].items():
+    for header, rows in samples.get("learning", {}).items():
         for how, times in rows.items():
             compiling, learning = (statistics.median(times[name]) for name in ("compile", "learn"))
             print(f"{header}, {how}: {learning * 1e3:.1f} ms of {compiling * 1e3:.0f} ({learning / compiling:.1%})")
-    for system, outcomes in samples["stale"].items():
+    for system, outcomes in samples.get("stale", {}).items():
         print(f"{system}: " + "; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()))
 
 
@@ -337,14 +370,17 @@ def main() -> None:
     from header import machine_header, write_result
 
     compileall.compile_dir(str(Path(__file__).resolve().parent.parent / "numba_kcache"), quiet=2)
-    samples = {
-        "lookup": measure_lookups(arguments.rounds),
-        "learning": measure_learning(max(1, arguments.rounds // 3)),
-        "stale": measure_stale(),
-    }
-    report(samples)
-    if arguments.json:
-        write_result(arguments.json, "lookup", machine_header(), samples)
+    samples: dict[str, Any] = {}
+
+    def done(part: str, found: Any) -> None:
+        samples[part] = found
+        report({part: found})
+        if arguments.json:  # after each part, so that a limit of time loses one at most
+            write_result(arguments.json, "lookup", machine_header(), samples)
+
+    done("lookup", measure_lookups(arguments.rounds))
+    done("stale", measure_stale({system for system, rows in samples["lookup"].items() if isinstance(rows, str)}))
+    done("learning", measure_learning(max(1, arguments.rounds // 3)))
 
 
 if __name__ == "__main__":

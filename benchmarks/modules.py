@@ -3,9 +3,10 @@
 Method      examples/tropical_gemm.cu. Each sample is a fresh process whose imports, decoration and context are done
             when the clock starts. "bound": one kernel is ready to be launched. "first": its result is there and
             synchronised. "all": every kernel has run. "each": the kernels one by one, from asking for it to its
-            result. Cold: the system's own cache directory is empty; warm: it was filled by a process before. The
-            floor reads the very cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing
-            of types. CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
+            result. "cpu": seconds of processor for "all", which the load of other programs leaves alone. Cold: the
+            system's own cache directory is empty; warm: it was filled by a process before. The floor reads the very
+            cubin from a file, with cuModuleLoadData and one cuModuleGetFunction, and knows nothing of types.
+            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out. Samples of the systems alternate.
 Shows not   A cold page cache, a busy node; sources whose time goes into headers.
 """
 
@@ -44,7 +45,7 @@ def kernel_names() -> list[str]:
 
 
 def measured(ready: Callable[[], object], one: Callable[[str], None], names: Iterable[str]) -> dict[str, Any]:
-    """Seconds to "bound" and "first", then of each further kernel.
+    """Seconds to "bound" and "first", then of each further kernel, and the processor's for all.
 
     Args:
         ready: Makes the first kernel ready to be launched.
@@ -52,7 +53,7 @@ def measured(ready: Callable[[], object], one: Callable[[str], None], names: Ite
         names: The kernels, the first one first.
     """
     first, *others = names
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     ready()
     bound = time.perf_counter()
     one(first)
@@ -61,7 +62,8 @@ def measured(ready: Callable[[], object], one: Callable[[str], None], names: Ite
         one(name)
         ended.append(time.perf_counter())
     each = [after - before for before, after in itertools.pairwise(ended)]
-    return {"bound": bound - start, "first": each[0], "each": each, "all": sum(each)}
+    cpu = time.process_time() - cpu
+    return {"bound": bound - start, "first": each[0], "each": each, "all": sum(each), "cpu": cpu}
 
 
 def matrices(xp: Any) -> tuple[Any, Any, Any]:
@@ -195,8 +197,10 @@ def show(samples: dict[str, dict[str, list[Any]]]) -> None:
     runs = samples.get(LAZY, {}).get("cold each", [])
     eager = middle(EAGER, "cold first")
     one = statistics.median(seconds for run in runs for seconds in run[1:]) if runs else float("nan")
-    all_of_them = middle(LAZY, "cold all") / middle(EAGER, "cold all")
-    print(f"lazy, cold: median kernel / eager whole {one / eager:.3f}, all one by one {all_of_them:.2f}")
+    wall, cpu = (middle(LAZY, what) / middle(EAGER, what) for what in ("cold all", "cold cpu"))
+    print(
+        f"lazy, cold: median kernel / eager whole {one / eager:.3f}; all one by one {wall:.2f} in time, {cpu:.2f} cpu"
+    )
     floor = middle(FLOOR, "warm load")
     print(f"eager, warm: bound {middle(EAGER, 'warm bound') / floor:.2f} of the floor, first result "
           f"{middle(EAGER, 'warm first') / floor:.2f}; cupy {middle(CUPY, 'warm bound') / floor:.2f}")  # fmt: skip

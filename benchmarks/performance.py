@@ -70,8 +70,8 @@ def footer(result: dict[str, Any]) -> list[str]:
 
 
 def _plain(why: str) -> str:
-    """A reason that cannot be taken for markup, no longer than a line."""
-    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:110]
+    """A reason that cannot be taken for markup, no longer than two lines."""
+    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:240]
 
 
 def _by_system(name: str, head: str, columns: Sequence[str]) -> str:
@@ -152,28 +152,31 @@ def processes() -> str:
 
 
 def growth() -> str:
-    """Memory of loaded kernels; then of many launches and of many kernels, at the first tenth and the last."""
+    """What each further kernel takes, kept and dropped; then many launches, at the first tenth and the last."""
     result = result_of("growth")
     samples = result["samples"]
-    loaded = [
-        (name.removeprefix("loaded, "), [digits(each["host_bytes"] / 1e3), digits(each["device_bytes"] / 1e3),
-                                         str(each["kernels"])])
-        for name, each in samples.items() if name.startswith("loaded")
-    ]  # fmt: skip
-    lines = table("a loaded kernel", ("KB of the host", "KB of the device", "of so many"), loaded)
-    long_runs = []
-    for name in ("launches", "distinct"):
-        if name in samples:
-            each = samples[name]
-            early, late = each["tenths"][0], each["tenths"][-1]
-            memory = [digits(value / 1e6) for value in (early[1], late[1], late[2] - early[2])]
-            long_runs.append((f"{each['count']:,} {'launches' if name == 'launches' else 'distinct kernels, warm'}",
-                              [*memory, digits(early[0]), digits(late[0])]))  # fmt: skip
+    rows = []
+    for part, each in samples.items():
+        if part != "launches":
+            early, late, more = each["tenths"][0], each["tenths"][-1], each["count"] - each["count"] // 10
+            memory = [(late[place] - early[place]) / more / 1e3 for place in (1, 2)]
+            seconds = [tenth[0] / (each["count"] // 10) * 1e3 for tenth in (early, late)]
+            rows.append((part, [f"{each['count']:,}", *map(digits, (*memory, *seconds))]))
     columns = (
-        "MB resident after a tenth", "MB resident at the end", "MB more on the device",
-        "seconds of the first tenth", "of the last",
+        "kernels", "KB more of the host for each", "KB more of the device", "ms for each of the first tenth",
+        "of the last",
     )  # fmt: skip
-    return "\n".join([*lines, "", *table("a long process", columns, long_runs), *footer(result)])
+    lines = table("warm, one after another", columns, rows)
+    if each := samples.get("launches"):
+        early, late = each["tenths"][0], each["tenths"][-1]
+        memory = [early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6]
+        took = [tenth[0] / (each["count"] // 10) * 1e6 for tenth in (early, late)]
+        columns = (
+            "MB resident after a tenth", "at the end", "MB more of the device", "us for each of the first tenth",
+            "of the last",
+        )  # fmt: skip
+        lines += ["", *table("launches", columns, [(f"{each['count']:,}", [*map(digits, (*memory, *took))])])]
+    return "\n".join([*lines, *footer(result)])
 
 
 def workloads() -> str:

@@ -12,7 +12,7 @@ Not here    Keys, and when to look (resolver).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .keys.components import component, derive
@@ -26,16 +26,21 @@ if TYPE_CHECKING:
 MAX_ENTRIES = 64
 """Artifacts that are read ahead in one process: a library of a thousand kernels must not slow down its import."""
 
-MAX_CUBIN_BYTES = 1 << 20
-"""Largest cubin that is read ahead; the driver takes longer to load a larger one than the disk to read it."""
+MAX_CUBIN_BYTES = 4 << 20
+"""Largest cubin that is read ahead. To read, verify and unpack one of 1.4 MB takes 2 to 3 ms, most of it for touching
+memory for the first time; the driver loads it in 0.6."""
+
+MAX_BYTES = 8 << 20
+"""Cubins that are read ahead in one process, together: they stay in memory until they are used."""
 
 
 class Read(NamedTuple):
-    """An artifact that was read ahead, and how long that took in seconds."""
+    """An artifact that was read ahead, how long that took in seconds, and the argument types of a Numba kernel."""
 
     key: str
     artifact: Artifact
     read_time_s: float
+    types: tuple[str, ...] = ()
 
 
 class ReadAhead:
@@ -54,7 +59,7 @@ class ReadAhead:
         self._known: set[tuple[str, str]] = set()
         self._taken: set[str] = set()
         self._new: dict[str, dict[str, dict[str, Any]]] = {}
-        self._count = 0
+        self._count = self._bytes = 0
 
     def expect(self, file: str, label: str, read: Callable[[str], Artifact | None], most: int) -> list[Read]:
         """Read what a kernel led to last time, newest first.
@@ -76,15 +81,16 @@ class ReadAhead:
                 continue
             self._known.add((file, hint["key"]))
             key, size = hint.get("entry"), hint.get("cubin_bytes")
-            if type(size) is not int or size > MAX_CUBIN_BYTES or type(key) is not str or not _is_key(key):
+            if type(size) is not int or not 0 <= size <= MAX_CUBIN_BYTES or type(key) is not str or not _is_key(key):
                 continue
-            if len(found) == most or self._count == MAX_ENTRIES:
+            if len(found) == most or self._count == MAX_ENTRIES or self._bytes + size > MAX_BYTES:
                 continue
             self._count += 1
+            self._bytes += size
             start = time.perf_counter()
             artifact = read(key)
             if artifact is not None:
-                self._read[key] = Read(key, artifact, time.perf_counter() - start)
+                self._read[key] = Read(key, artifact, time.perf_counter() - start, _texts(hint.get("types")))
                 found.append(self._read[key])
         return found
 
@@ -95,12 +101,14 @@ class ReadAhead:
             self._taken.add(key)
         return found
 
-    def learn(self, file: str, label: str, key: str, artifact: Artifact) -> None:
+    def learn(self, file: str, label: str, key: str, artifact: Artifact, types: Sequence[str] = ()) -> None:
         """Note what a kernel has led to, for the next process."""
         name = f"{label} {key}"
         if file and self._writes and (file, name) not in self._known:
             self._known.add((file, name))
             hint = {"key": name, "kernel": label, "entry": key, "cubin_bytes": len(artifact.cubin)}
+            if types:
+                hint["types"] = list(types)
             self._new.setdefault(file, {})[name] = hint
 
     def save(self) -> None:
@@ -119,6 +127,11 @@ class ReadAhead:
 
 def _name(file: str) -> str:
     return derive((component("kind", "hints"), component("file", file)))
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """What a hint says of types; nothing where it is no list of texts."""
+    return tuple(given) if type(given) is list and all(type(each) is str for each in given) else ()
 
 
 def _is_key(key: str) -> bool:

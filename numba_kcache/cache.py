@@ -22,7 +22,8 @@ from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
 from .observe.statistics import KEY_DIGITS, Counts
-from .resolver import Resolver, configure_process, process_listeners, process_resolver, register
+from .process_cache import configure_process, process_listeners, process_resolver, register
+from .resolver import Resolver
 from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem

@@ -16,17 +16,17 @@ from .inputs.source import SourceDefinition, normalised_ptx, read_link_inputs
 from .keys.components import Component, component
 from .keys.digests import sha256
 from .keys.encoding import Plain, encode
-from .keys.requests import fixed_components, lazy_components, source_components
+from .keys.requests import lazy_components, source_components
 from .model.artifact import Artifact
 from .model.options import CompileOptions
-from .model.request import LinkInput, ModuleEntries, Origin, SourceRequest
+from .model.request import LinkInput, Origin, SourceRequest
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
-from .toolchain.diagnostics import first_line
 from .toolchain.libraries import Toolchain
 
 if TYPE_CHECKING:
     from .inputs.include_search import Search
+    from .plans import SourcePlan
     from .toolchain.time_trace import TimeTrace
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
@@ -52,6 +52,7 @@ class Job(NamedTuple):
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
+        types: The argument types that it is for, in words; of Numba kernels.
     """
 
     label: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
     headers: tuple[HeaderQuestion, ...] = ()
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
+    types: tuple[str, ...] = ()
 
 
 class HeaderQuestion(NamedTuple):
@@ -88,17 +90,20 @@ class HeaderQuestion(NamedTuple):
     has_siblings: bool = True
     is_linked_by_numba: bool = False
 
-    def search(self, toolchain: Toolchain, *, is_fresh: bool = False) -> Search:
+    def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
         """Where NVRTC looks for what the text includes.
 
         Args:
-            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba.
+            toolchain: Knows the toolkit's folders, which come after the user's, or before with Numba; None for the
+                user's alone, for code whose compiler brought its own headers.
             is_fresh: Have Numba say anew which they are.
         """
         from .inputs.include_search import WORKING, Search, Tree
 
         own = self.folders
         source_base: int | None
+        if toolchain is None:
+            return Search(own, (), self.has_siblings, self.forced, working_folder=os.getcwd())
         if self.is_linked_by_numba:
             folders = (*toolchain.numba_include_dirs(is_fresh=is_fresh), *own)
             source_base = len(folders) - 1 if self.of and self.of.folder else WORKING
@@ -121,48 +126,6 @@ class Learned(NamedTuple):
     components: tuple[Component, ...] = ()
     variant: Mapping[str, Any] = {}
     doubt: str = ""
-
-
-class SourcePlan(NamedTuple):
-    """All that a user said of a source kernel.
-
-    Args:
-        definition: Where the source comes from.
-        name: The entry that is wanted; None to find it.
-        options: How to compile.
-        link: Further link inputs, as the user gave them.
-        signature: C++ types of the parameters; None for the compiler's word alone.
-        depends: Values or files whose content enters the key.
-        strict: Refuse rather than run uncached.
-        fixed: The components that are known already (`keys.requests.fixed_components`).
-        module: Which entries, where all of a module are wanted; None for one kernel.
-    """
-
-    definition: SourceDefinition
-    name: str | None
-    options: CompileOptions
-    link: Sequence[Any]
-    signature: str | None
-    depends: Sequence[Any]
-    strict: bool
-    fixed: tuple[Component, ...]
-    module: ModuleEntries | None = None
-
-
-def source_plan(
-    definition: SourceDefinition,
-    name: str | None,
-    options: CompileOptions,
-    *,
-    link: Sequence[Any] = (),
-    signature: str | None = None,
-    depends: Sequence[Any] = (),
-    strict: bool = False,
-    module: ModuleEntries | None = None,
-) -> SourcePlan:
-    """The plan of a source kernel or module, with all that can be computed before it is used."""
-    fixed = fixed_components(definition.kind, name, definition.guess, options, signature, module)
-    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed, module)
 
 
 def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Target | None) -> Job:
@@ -212,6 +175,8 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
     def texts() -> dict[str, tuple[str, Origin]]:
         if code:
             return {}
+        from .toolchain.diagnostics import first_line  # brings linecache and tokenize, which a hit goes without
+
         start = first_line(text, definition.origin) or 0
         return {"source": (normalised_ptx(text) if kind == "ptx" else text, Origin(definition.origin.path, start))}
 
@@ -229,11 +194,6 @@ def source_job(plan: SourcePlan, text: str | bytes, target: Target, through: Tar
         texts=texts,
         file=definition.origin.path,
     )
-
-
-def rests_on_text(plan: SourcePlan) -> bool:
-    """Whether a job of the plan follows from text, target and environment alone: then it can be made ahead of use."""
-    return not (plan.link or plan.depends or plan.options.lineinfo or plan.options.debug)
 
 
 def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, name: str) -> Job:
@@ -269,6 +229,8 @@ def lazy_job(plan: SourcePlan, text: str, module: Artifact, module_key: str, nam
 
 def _lines(definition: SourceDefinition, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
     """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+    from .toolchain.diagnostics import first_line
+
     start = first_line(text, definition.origin)
     path = "" if definition.origin.is_cell else definition.origin.path
     return path, start or definition.origin.line, options.base_dir, os.getcwd()

@@ -3,7 +3,8 @@
 Promise     Decorating compiles nothing, calls nothing of the user's and imports neither Numba nor CUDA. A kernel is
             resolved once for each target in a process; from then on `kernel[grid, block](args)` only packs and
             launches.
-Not here    What a job holds (jobs), finding and building artifacts (resolver), loading and packing (launch).
+Not here    What the thing is and its options say (plans), what a job holds (jobs), finding and building artifacts
+            (resolver), loading and packing (launch).
 """
 
 from __future__ import annotations
@@ -12,39 +13,32 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from .errors import KCacheError, LaunchError, OptionError, UncacheableError
-from .inputs.numba_objects import is_dispatcher
-from .inputs.source import (
-    SourceDefinition,
-    define_function,
-    define_path,
-    define_text,
-    returns_source,
-    template_defaults,
-)
-from .jobs import Job, SourcePlan, rests_on_text, source_job, source_plan
+from .inputs.source import SourceDefinition, define_function, template_defaults
+from .jobs import Job, source_job
 from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, current_device, current_ordinal, disassemble, make_launcher
+from .launch.devices import current_device, current_ordinal
+from .launch.loader import LoadedKernel, disassemble, make_launcher
 from .launchable import Launchable, Sent
+from .lookup import Expected, Resolution
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
-from .model.options import SOURCE_KINDS, compile_options
 from .model.parameter import Parameter
-from .model.request import ModuleEntries, SourceRequest
+from .model.request import SourceRequest
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
+from .plans import SourcePlan, cache_of, checked_option, define, launch_options, plan_of, rests_on_text
+from .process_cache import process_resolver
 from .rehearsal import rehearse
-from .resolver import Expected, Resolution, Resolver, process_resolver
+from .resolver import Resolver
 from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
-    from .launch.attributes import LaunchOptions
     from .observe.explain import Explanation
     from .toolchain.libraries import Toolchain
     from .toolchain.time_trace import TimeTrace
@@ -52,7 +46,6 @@ if TYPE_CHECKING:
 _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
-_KINDS = (*SOURCE_KINDS, "numba")
 _ANY = Target(9, 0)
 
 _READ_AHEAD = 2
@@ -84,9 +77,9 @@ class CachedKernel(Launchable):
     def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
         self._plan, self._options = plan, options
         super().__init__(read_arch(options.get("arch", "auto")))
-        self._strided = bool(_checked(options, "strided", bool))
-        self._cache = _cache_of(options)
-        self._launch_options = _launch_options(options, plan.definition.kind)
+        self._strided = bool(checked_option(options, "strided", bool))
+        self._cache = cache_of(options)
+        self._launch_options = launch_options(options, plan.definition.kind)
         self._label = plan.definition.label
         self.__name__ = plan.definition.guess or plan.name or plan.definition.label
         self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
@@ -147,7 +140,7 @@ class CachedKernel(Launchable):
         """
         before = current_ordinal()
         now = self._loaded()[1]
-        if now is loaded and before == loaded.device.ordinal:
+        if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
             return False
         self._unbind()  # what is kept may be for the module or device that was
         self._bind(config)(*args)
@@ -161,7 +154,7 @@ class CachedKernel(Launchable):
         with self._lock:
             device = current_device()
             found = self._launchers.get(device.ordinal)
-            if found is not None and found[1].live[0]:
+            if found is not None and not found[1].has_lost_its_context():
                 return found
             resolver = self._resolver()
             resolution = self._resolve_for_device(device.target)
@@ -547,98 +540,15 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     return make_kernel(thing, options, depth=3)
 
 
-_LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
-_OWN_OPTIONS = _LAUNCH_OPTIONS | {
-    "name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache",
-}  # fmt: skip
-
-
 def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
     """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
     thing, definition = define(thing, options.get("kind"), depth=depth + 1)
     return make_numba_kernel(thing, options) if definition is None else _kernel_of(thing, definition, options)
 
 
-def define(thing: Any, kind: str | None, *, depth: int) -> tuple[Any, SourceDefinition | None]:
-    """What a user wraps, and the source it stands for; None for a Numba kernel. The user is `depth` frames up.
-
-    Raises:
-        OptionError: It is nothing that can be wrapped.
-    """
-    if kind is not None and kind not in _KINDS:
-        raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(_KINDS)}")
-    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
-        thing, kind = thing[0], "ptx"
-    if isinstance(thing, (str, bytes)):
-        return thing, define_text(thing, kind, depth)
-    if isinstance(thing, Path):
-        return thing, define_path(thing, kind, depth)
-    if is_dispatcher(thing) or kind == "numba":
-        return thing, None
-    if callable(thing) and hasattr(thing, "__code__"):
-        is_source = kind is not None or returns_source(thing)
-        return thing, define_function(thing, kind) if is_source else None
-    raise OptionError(
-        f"cannot make a kernel of {thing!r}",
-        f"a {type(thing).__name__} is not source",
-        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-    )
-
-
 def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     return CachedKernel(thing, plan_of(definition, options), options)
 
 
-def plan_of(definition: SourceDefinition, options: dict[str, Any], module: ModuleEntries | None = None) -> SourcePlan:
-    """The plan of a source and options as `cached_kernel` takes them.
-
-    Raises:
-        OptionError: An option cannot be used.
-    """
-    compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
-    return source_plan(
-        definition,
-        _checked(options, "name", str),
-        compile_options(definition.kind, compiling, definition.base_dir),
-        link=_listed(options, "link"),
-        signature=_checked(options, "signature", str),
-        depends=_listed(options, "depends"),
-        strict=bool(_checked(options, "strict", bool)),
-        module=module,
-    )
-
-
 def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
     return _kernel_of(definition.text(), definition, options)
-
-
-def _checked(options: dict[str, Any], name: str, kind: type) -> Any:
-    value = options.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
-    return value
-
-
-def _listed(options: dict[str, Any], name: str) -> tuple[Any, ...]:
-    value = options.get(name)
-    if value is None:
-        return ()
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
-    return tuple(value)
-
-
-def _cache_of(options: dict[str, Any]) -> Any:
-    value = options.get("cache")
-    if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
-        raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
-    return value
-
-
-def _launch_options(options: dict[str, Any], kind: str) -> LaunchOptions | None:
-    """The launch attributes that the user gave; None for a kernel of plain launches, which most are."""
-    if not any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
-        return None
-    from .launch.attributes import read_launch_options
-
-    return read_launch_options(options, kind)

@@ -16,7 +16,7 @@ from .errors import LaunchConfigError
 from .keys.components import Component
 from .launch.arguments import BindGrid, Launch
 from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
-from .launch.loader import current_device
+from .launch.devices import current_device
 from .model.target import Target, read_arch
 from .resolver import Resolver
 

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import EntryError, OptionError
-from .jobs import Job, SourcePlan, lazy_job
-from .kernel import CachedKernel, define, plan_of
+from .jobs import Job, lazy_job
+from .kernel import CachedKernel
 from .keys.components import Component
 from .launchable import Request
+from .lookup import Resolution
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target, parse_target
-from .resolver import Resolution, Resolver
+from .plans import SourcePlan, define, plan_of
+from .resolver import Resolver
 
 if TYPE_CHECKING:
     from .observe.explain import Explanation

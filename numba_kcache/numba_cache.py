@@ -10,22 +10,29 @@ Not here    How a launch is packed (launch.numba_arguments) and when this is att
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, NoDeviceError, UncacheableError
+from .inputs.python_function import Fingerprint, Uncapturable
 from .jobs import Job
-from .launch.loader import LoadedKernel, current_device
+from .launch.devices import current_device
+from .launch.loader import LoadedKernel
 from .launch.numba_dispatcher import compiler_lock, read_signatures
 from .launch.numba_overload import make_overload
+from .lookup import Resolution
 from .model.artifact import Artifact
 from .model.target import Target
 from .numba_jobs import NumbaPlan, numba_job, read_function
-from .resolver import Resolution, Resolver
+from .resolver import Resolver
 
 if TYPE_CHECKING:
+    from .ahead import Read
+    from .launch.numba_arguments import Parts
+    from .numba_ahead import NumbaExpected
     from .observe.explain import Explanation
 
 Types = tuple[Any, ...]
@@ -78,6 +85,8 @@ class DispatcherCache:
         self.plan, self._resolver, self._choose, self._is_numbas = plan, resolver, choose, is_numbas
         self._resolved: dict[tuple[Types, Target], Resolution] = {}
         self._uncached: dict[Types, str] = {}
+        self._expected: list[NumbaExpected] = []
+        self._function: Fingerprint | None = None
         self.forgotten: Callable[[], None] | None = None
         self.dispatcher: Any = None
 
@@ -117,7 +126,12 @@ class DispatcherCache:
     def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
-        read = read_function(self.plan)
+        for each in self._expected if choice.through is None else ():
+            if each.types == types:
+                found = each.resolve(resolver, choice.target)
+                if found is not None:
+                    return found
+        read = self._read_function()
         job = numba_job(self.plan, read, types, choice.target, choice.through)
         if job.uncacheable:
             resolver.refuse(job)
@@ -130,13 +144,37 @@ class DispatcherCache:
             resolver.refuse(job._replace(uncacheable=error.why), is_counted=True)
             raise self._refused(types, error.why) from None
 
+    def _read_function(self) -> Fingerprint | Uncapturable:
+        """What the kernel is made of now; what was read before, where nothing of that has changed."""
+        if self._function is not None and self._function.holds():
+            return self._function
+        read = read_function(self.plan)
+        self._function = read if isinstance(read, Fingerprint) else None
+        return read
+
+    def expect(self, reads: Iterable[Read]) -> None:
+        """Make what the first launches will want of artifacts that were read ahead."""
+        from .numba_ahead import expect
+
+        self._expected = expect(self._resolver(), self.plan, reads)
+        if self._expected:
+            self._function = self._expected[0].function
+
+    def parts(self, types: Types, artifact: Artifact) -> Parts | None:
+        """The parts of a launcher that were made ahead for a signature; once, for they are one launcher's."""
+        for each in self._expected:
+            if each.artifact is artifact and each.types == types and each.parts:
+                with contextlib.suppress(IndexError):  # another thread took them
+                    return each.parts.pop()
+        return None
+
     def _refused(self, types: Types, why: str) -> Uncached:
         self._uncached[types] = why
         return Uncached(f"cannot cache {self.plan.label}", why)
 
     def job(self, types: Types, target: Target) -> Job:
         """The request of one signature for a target, as the function is now."""
-        return numba_job(self.plan, read_function(self.plan), types, target, None)
+        return numba_job(self.plan, self._read_function(), types, target, None)
 
     def explain(self, types: Types, choice: Choice) -> Explanation:
         """Whether one signature is in the cache, and if not, why not. Nothing changes."""
@@ -221,3 +259,5 @@ class DispatcherCache:
         """Read the function anew at the next launch; entries stay, they are named by what they hold."""
         self._resolved.clear()
         self._uncached.clear()
+        self._expected.clear()
+        self._function = None

@@ -24,7 +24,7 @@ from .launch.numba_dispatcher import specialize
 from .model.target import Target
 from .numba_cache import Choice, DispatcherCache
 from .numba_jobs import NumbaPlan
-from .resolver import process_resolver
+from .process_cache import process_resolver
 from .settings import install_wanted
 
 _HOME = "numba.cuda.dispatcher"

@@ -8,7 +8,7 @@ Promise     A job's components hold everything that decides the code: the kernel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import UncacheableError
 from .inputs.code_environment import code_environment, extra_search_paths
@@ -22,7 +22,9 @@ from .model.request import LinkInput
 from .model.target import Target
 from .settings import NVRTC_VARIABLES, variables
 from .toolchain.libraries import Toolchain
-from .toolchain.time_trace import TimeTrace
+
+if TYPE_CHECKING:
+    from .toolchain.time_trace import TimeTrace
 
 _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 """NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
@@ -53,12 +55,11 @@ class NumbaPlan(NamedTuple):
     file: str = ""
 
 
-def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
-    """What the kernel is made of now."""
+def read_function(plan: NumbaPlan, *, is_ahead: bool = False) -> Fingerprint | Uncapturable:
+    """What the kernel is made of now; `is_ahead` as in `fingerprint`."""
     options = plan.dispatcher.targetoptions
-    return fingerprint(
-        plan.dispatcher, with_lines=bool(options.get("debug") or options.get("lineinfo")), depends=plan.depends
-    )
+    with_lines = bool(options.get("debug") or options.get("lineinfo"))
+    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends, is_ahead=is_ahead)
 
 
 def numba_job(
@@ -84,7 +85,7 @@ def numba_job(
         texts = dict if isinstance(found, Uncapturable) else found.sources
         return Job(
             plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
-            plan.file,
+            plan.file, tuple(map(str, types)),
         )  # fmt: skip
 
     if isinstance(found, Uncapturable):
@@ -103,7 +104,7 @@ def numba_job(
             signature,
             component("target", [target.name, through.name if through else None]),
             component("environment", dict(variables(NVRTC_VARIABLES))),
-            *([environment] if environment else []),
+            *environment,
             *([] if plan.keep_ptx else [component("options", {"keep_ptx": False})]),
             *found.components,
         ),

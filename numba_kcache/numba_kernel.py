@@ -24,7 +24,8 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.loader import LoadedKernel, check_interpreter, current_device, current_ordinal
+from .launch.devices import check_interpreter, current_device, current_ordinal
+from .launch.loader import LoadedKernel
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
     DECORATOR_OPTIONS,
@@ -46,8 +47,9 @@ from .model.parameter import Parameter
 from .model.target import Target, read_arch
 from .numba_cache import Choice, DispatcherCache, Types, Uncached
 from .numba_jobs import NUMBA_KERNEL, NumbaPlan
+from .process_cache import process_resolver
 from .rehearsal import rehearse
-from .resolver import Resolver, process_resolver
+from .resolver import Resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions
@@ -104,7 +106,9 @@ class NumbaKernel(Launchable):
             rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
             self._entries()
         with suppress(KCacheError):  # met again at the first use, and told there
-            self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
+            reads = self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
+            if reads and self._made is not None:
+                self._made.expect(reads)
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
 
@@ -238,6 +242,7 @@ class NumbaKernel(Launchable):
             launcher = make_numba_launcher(
                 loaded, name, types, relaunch=relaunch, otherwise=otherwise, attributes=attributes,
                 labels=self._labels(types) if self._resolver().settings.debug_launches else None,
+                parts=entries.parts(types, artifact),
             )  # fmt: skip
         self._launchers[loaded.device.ordinal, types] = found = launcher, loaded, options
         return found

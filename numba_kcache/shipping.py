@@ -70,6 +70,8 @@ def export_bundle(
 def _chosen(
     resolver: Resolver, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
 ) -> list[BundledFile]:
+    if isinstance(resolver.store, Chain):
+        resolver.store.settle()
     chosen: dict[str, BundledFile] = {}
     linked: list[tuple[str, BundledFile]] = []
     for key in sorted(each.key for each in resolver.local.entries()):

@@ -26,7 +26,7 @@ from .finding import Cached, kernels_of
 from .model.target import Target, read_arch
 from .observe.info import seconds_text
 from .observe.warm_up_meter import meter
-from .resolver import configured
+from .process_cache import configured
 from .settings import worker_environment
 from .worker import Outcome, Task, compile_request, key_of, pack, unpack
 

@@ -65,7 +65,7 @@ def main(fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # what there is to say, the parent says
-    from .resolver import configure_process
+    from .process_cache import configure_process
 
     connection = Connection(fd)
     try:

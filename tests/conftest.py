@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from numba_kcache import resolver
+from numba_kcache import process_cache
 from numba_kcache.store import directory
 
 _number = count()
@@ -23,9 +23,9 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
     local.mkdir()
     monkeypatch.setattr(directory, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
-    monkeypatch.setattr(resolver, "_process", None)
-    monkeypatch.setattr(resolver, "_overrides", {})
-    monkeypatch.setattr(resolver, "_registered", {})
+    monkeypatch.setattr(process_cache, "_process", None)
+    monkeypatch.setattr(process_cache, "_overrides", {})
+    monkeypatch.setattr(process_cache, "_registered", {})
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 Promise     The values are those that a compilation starting now would use. Numba is never imported: as long
             as `numba.cuda` is not loaded there is nothing to read.
+Method      Two settings have defaults that Numba takes from the installed CUDA runtime. Left alone they say who
+            compiles, and stand in a component of their own; set by a program they say what.
 Not here    Decorator options (python_function has them) and settings that only print.
 """
 
@@ -23,16 +25,21 @@ CODE_SETTINGS = (
 )  # fmt: skip
 """Attributes of `numba.core.config`; each has an environment variable `NUMBA_...` of about the same name."""
 
+_OF_TOOLKIT = {
+    "CUDA_DEBUG_POLY": "DEBUG_POLY_SUPPORTED", "CUDA_DEBUG_POLY_USE_TYPED_CONST": "DEBUG_POLY_USE_TYPED_CONST",
+}  # fmt: skip
+"""Settings whose default depends on the toolkit, and where in `numba.cuda.debuginfo` it stands."""
 
-def code_environment() -> Component | None:
-    """The settings by name, as one component; None while `numba.cuda` is not loaded.
+
+def code_environment() -> tuple[Component, ...]:
+    """The settings by name, and the defaults that are the toolkit's; () while `numba.cuda` is not loaded.
 
     Numba reads changed environment variables when it starts to compile; it is told to do so here already, so
     that key and code are of the same settings.
     """
     config = sys.modules.get("numba.cuda.core.config")
     if config is None or "numba.cuda" not in sys.modules:
-        return None
+        return ()
     global _seen, _last
     now = environment(), os.path.exists(str(getattr(config, "_config_fname", "")))
     if now != _seen or now[1]:
@@ -43,17 +50,25 @@ def code_environment() -> Component | None:
         _seen = now
     values = [getattr(config, name, None) for name in CODE_SETTINGS]
     if _last is None or list in map(type, values) or not all(map(operator.is_, _last[0], values)):
-        plain = [_plain(each) for each in values]
-        _last = values, component("numba settings", dict(zip(CODE_SETTINGS, plain, strict=True)))
+        _last = values, _components(dict(zip(CODE_SETTINGS, map(_plain, values), strict=True)))
     return _last[1]
+
+
+def _components(settings: dict[str, Plain]) -> tuple[Component, ...]:
+    debuginfo = sys.modules.get("numba.cuda.debuginfo")
+    defaults = {name: _plain(getattr(debuginfo, where, None)) for name, where in _OF_TOOLKIT.items()}
+    for name, default in defaults.items():
+        if settings[name] == default:
+            settings[name] = None
+    return component("numba settings", settings), component("numba toolkit", defaults)
 
 
 _seen: tuple[dict[Any, Any], bool] | None = None
 """The environment, and whether there was a configuration file, when Numba was last told to read them: as long as
 nothing has changed, it need not be told again."""
 
-_last: tuple[list[Any], Component] | None = None
-"""The values that were met last, and their component."""
+_last: tuple[list[Any], tuple[Component, ...]] | None = None
+"""The values that were met last, and their components."""
 
 
 def extra_search_paths() -> str:

@@ -16,7 +16,7 @@ from .components import Component, component
 from .digests import sha256
 from .encoding import Plain
 
-TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions"))
+TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions", "numba toolkit"))
 """Components that say who compiled, not what: a family of requests leaves them out."""
 
 OF_ONE_REQUEST = frozenset(("target", "argument types"))

@@ -22,6 +22,12 @@ NUMPY_NAMES = {
 }  # fmt: skip
 """What NumPy, and ml_dtypes and PyTorch for the last three, call each scalar code."""
 
+TYPESTRS = {
+    "b1": "|b1", "i1": "|i1", "u1": "|u1", "i2": "<i2", "u2": "<u2", "i4": "<i4", "u4": "<u4", "i8": "<i8",
+    "u8": "<u8", "f2": "<f2", "f4": "<f4", "f8": "<f8", "c4": "<c8", "c8": "<c16",
+}  # fmt: skip
+"""How a dtype of elements of each code spells itself, and an array interface its elements."""
+
 _BY_NAME = {name: code for code, name in NUMPY_NAMES.items()}
 
 TAKE_ANY = ("?", "o", "i1", "u1")

@@ -125,18 +125,15 @@ def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> 
         inlines: What the code does for each parameter, with the names that it needs.
         fixed: What else is fixed per kernel.
     """
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import OwnedPointer
-
     namespace.update(
-        NumbaArray=DeviceNDArray,
-        OwnedPointer=OwnedPointer,
-        CupyArray=None,  # until one is seen
+        NumbaArray=None,  # until one is seen
+        OwnedPointer=None,
+        CupyArray=None,
         Tensor=None,
         missing=MISSING,
         unusual=(struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
-        integers=_numpy_scalars("iu"),
-        reals=_numpy_scalars("iuf"),
+        integers=frozenset(),
+        reals=frozenset(),
         type=type,
         int=int,
         float=float,
@@ -147,6 +144,8 @@ def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> 
         for name, value in inline.names.items():
             known = _learning(value, namespace) if name == "pointer{k}" else value
             namespace[name.replace("{k}", str(k))] = known
+    if "numpy" in sys.modules:
+        _learn_numpy(namespace)
 
 
 def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
@@ -155,16 +154,34 @@ def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any])
     def address(value: Any, order: int) -> int | None:
         kind = type(value)
         torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
         if torch is not None and kind is torch.Tensor and namespace["Tensor"] is not kind:
-            for name, dtype in list(namespace.items()):
-                if name.startswith("torch_dtype") and isinstance(dtype, str):
-                    namespace[name] = getattr(torch, dtype, None)
+            _name_dtypes(namespace, "torch_dtype", lambda name: getattr(torch, name, None))
             namespace.update(torch_stream=torch_stream(torch), Tensor=kind)
         elif cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
+            _learn_numpy(namespace)
             namespace.update(cupy_stream=cupy.cuda.get_current_stream, CupyArray=kind)
+        elif numba is not None and kind is numba.DeviceNDArray and namespace["NumbaArray"] is not kind:
+            _learn_numpy(namespace)
+            namespace.update(OwnedPointer=sys.modules["numba.cuda.cudadrv.driver"].OwnedPointer, NumbaArray=kind)
         return read(value, order)
 
     return address
+
+
+def _name_dtypes(namespace: dict[str, Any], start: str, dtype: Callable[[str], Any]) -> None:
+    """Put dtypes in the place of their names."""
+    for name, value in list(namespace.items()):
+        if name.startswith(start) and isinstance(value, str):
+            namespace[name] = dtype(value)
+
+
+def _learn_numpy(namespace: dict[str, Any]) -> None:
+    """Let the code recognise NumPy's scalars and dtypes; a program without NumPy does not import it for them."""
+    import numpy
+
+    _name_dtypes(namespace, "dtype", numpy.dtype)
+    namespace.update(integers=_numpy_scalars("iu"), reals=_numpy_scalars("iuf"))
 
 
 def _numpy_scalars(kinds: str) -> frozenset[type]:

@@ -15,7 +15,8 @@ import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from .elements import element_of_dtype, element_of_torch
+from ..model.parameter import SCALAR_SIZES
+from .elements import TYPESTRS, element_of_dtype, element_of_torch
 from .streams import stream_handle
 
 
@@ -175,8 +176,14 @@ def _from_interface(value: Any, interface: dict[str, Any], *, address: int) -> M
     )
 
 
+_BY_TYPESTR = {typestr: (code, SCALAR_SIZES[code]) for code, typestr in TYPESTRS.items()}
+
+
 @lru_cache(maxsize=256)
 def _element_of_typestr(typestr: str) -> tuple[str, int]:
+    known = _BY_TYPESTR.get(typestr)
+    if known is not None:  # a program whose arrays need no NumPy does not import it for this
+        return known
     import numpy
 
     dtype = numpy.dtype(typestr)

@@ -21,6 +21,16 @@ DECORATOR_OPTIONS = (
 )  # fmt: skip
 """Options of `cuda.jit` for a kernel."""
 
+_AXES = tuple(f"{axes}d" for axes in range(9))
+_NUMBERS = {"bool": "boolean"} | {
+    name: name
+    for name in (
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+        "float16", "float32", "float64", "complex64", "complex128",
+    )
+}  # fmt: skip
+"""What Numba calls its types of numbers, and under which name it has them."""
+
 
 def dump_function(function: Any) -> bytes:
     """A function or dispatcher by value, for a process that works for this one and cannot import it."""
@@ -128,6 +138,25 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
         if returned is not None and returned != types.void:
             raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
         found.append(tuple(arguments))
+    return tuple(found)
+
+
+def types_from_text(texts: Sequence[str]) -> tuple[Any, ...] | None:
+    """Numbers and plain arrays of them, from what Numba calls them; None where one is anything else.
+
+    The texts are from a store: they are looked up, and what Numba would call otherwise is not believed.
+    """
+    from numba.cuda import types
+
+    found = []
+    for text in texts:
+        dtype, *shape = text.removeprefix("array(").removesuffix(")").split(", ")
+        made = getattr(types, _NUMBERS.get(dtype, ""), None)
+        if made is not None and len(shape) == 2 and shape[0] in _AXES and shape[1] in ("C", "F", "A"):
+            made = types.Array(made, _AXES.index(shape[0]), shape[1])
+        if made is None or str(made) != text:
+            return None
+        found.append(made)
     return tuple(found)
 
 

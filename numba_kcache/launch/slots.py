@@ -160,10 +160,10 @@ def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any
         lines = lines.replace(part, text)
     if takes_any:
         return lines, {}
-    import numpy
-
-    dtype = numpy.dtype(NUMPY_NAMES[CARRIERS.get(element, element)])
-    return lines, {"dtype{k}": dtype, "torch_dtype{k}": NUMPY_NAMES[element]}
+    return lines, {
+        "dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)],
+        "torch_dtype{k}": NUMPY_NAMES[element],
+    }
 
 
 def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:

@@ -1,17 +1,19 @@
 """A variable of a loaded module as a device array.
 
 Promise     The array lies over the variable itself, is as large, and keeps nothing alive but the module.
-Ground      numba-cuda 0.30.4, cudadrv/driver.py: CudaPythonModule.get_global_symbol.
+Ground      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 from ..errors import OptionError
 from ..model.artifact import Variable
 from ..model.parameter import SCALAR_SIZES
+from .devices import current_device
 from .elements import CARRIERS, NUMPY_NAMES
 from .loader import LoadedKernel
 
@@ -30,6 +32,7 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
     """
     import numpy as np
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer
 
     shape, found = _layout(variable)
     if dtype is not None:
@@ -44,7 +47,8 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
                 f"cannot see {variable.name} as {found}",
                 f"{found.itemsize} bytes do not divide its {variable.size_bytes}",
             )
-    memory = kernel.variable(variable.symbol)
+    address, context = kernel.variable(variable.symbol), current_device().numba
+    memory = MemoryPointer(weakref.proxy(context), address, variable.size_bytes)
     strides = np.empty(shape, np.dtype("u1")).strides
     return DeviceNDArray(shape, tuple(each * found.itemsize for each in strides), found, gpu_data=memory)
 

@@ -3,7 +3,7 @@
 Promise     An option that the kind of kernel does not take, or a value that cannot mean anything, is an
             `OptionError` at decoration. Paths are absolute from here on.
 Not here    How an option is spelt for NVRTC or nvJitLink (toolchain) and which options enter a key
-            (resolver).
+            (keys.requests).
 """
 
 from __future__ import annotations

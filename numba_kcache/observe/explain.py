@@ -2,7 +2,7 @@
 
 Promise     `str()` of an explanation says whether it is a hit, where from, and on a miss every reason with old value,
             new value, place and a next step. `to_dict()` holds plain values only.
-Not here    Finding out (misses, resolver).
+Not here    Finding out (explanations, misses).
 """
 
 from __future__ import annotations

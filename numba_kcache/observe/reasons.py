@@ -40,6 +40,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "function": ReasonKind.SOURCE_CHANGED,
     "argument types": ReasonKind.SIGNATURE,
     "numba settings": ReasonKind.ENVIRONMENT,
+    "numba toolkit": ReasonKind.COMPILER,
 }
 """What each component of a key is about. docs/keys.md has a row for each."""
 
@@ -183,6 +184,7 @@ _PARTS: Mapping[str, Callable[[Any], dict[str, str]]] = {
     "link": _links,
     "environment": _named,
     "numba settings": _settings,
+    "numba toolkit": _settings,
     "argument types": _types,
     "lines": _place,
     "depends": _positions,

@@ -43,7 +43,7 @@ _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, s
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 _RAW, _ZSTD = 0, 1
-_LEVEL = 1
+_LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the same time; 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 

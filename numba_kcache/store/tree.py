@@ -102,15 +102,18 @@ class Tree:
             OSError: It was not published.
         """
         target = self.path(kind, key)
+        folder = os.path.dirname(target)
         mode = 0o666 if self.shared else 0o600
+        if not os.path.isdir(folder):  # the first file here: a publish would find that out after it has synced
+            self.make(folder, durability)
         for last in (False, True):
             try:
                 publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
                 return
-            except FileNotFoundError:  # the first file here, or another process removed the directory
+            except FileNotFoundError:  # another process removed the directory
                 if last:
                     raise
-                self.make(os.path.dirname(target), durability)
+                self.make(folder, durability)
 
     def make(self, directory: str, durability: Durability = "none") -> bool:
         """Make the tree as far as `directory` needs it; whether it is a new tree.

@@ -4,7 +4,7 @@ Promise     The verbs of the local store mean what they meant, but that `get` go
             has nothing. No byte of a tier is believed before it was decoded under the key that was asked for. Whatever
             a tier does is a miss, one event and a count; it never reaches the caller.
 Method      A hit in a tier is written to the local store as it came, with its variant of the manifest, so that it is
-            asked for once; behind the launch if it came from a server. A put goes to the local store, then to
+            asked for once; behind the launch, which need not wait for a disk. A put goes to the local store, then to
             every tier that takes it.
 Not here    What may stand in for what (resolver), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
@@ -43,6 +43,9 @@ _TRIES = 4
 
 _SETTLE_S = 60.0
 """Longest wait for the local disk."""
+
+_OF_ALL = frozenset(("clear", "entries", "find", "listing", "manifests", "prune", "size", "verify"))
+"""Verbs over all that the local store has: what was found in tiers is to be there by then."""
 
 
 class CheckedTier:
@@ -145,8 +148,8 @@ class CheckedTier:
         self._keep(lambda: self._local.add_variant(family, variant), 0)
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Have what a launch found kept; where finding it took a server, behind the launch as well."""
-        if self._breaker is None or not self._keeping.add(work, size_bytes):
+        """Have what a launch found kept, behind the launch where there is room."""
+        if not self._keeping.add(work, size_bytes):
             work()
 
     def settle(self) -> None:
@@ -335,6 +338,8 @@ class Chain:
         self.tiers = (self.checked(tier), *others)
 
     def __getattr__(self, name: str) -> Any:
+        if name in _OF_ALL:
+            self.settle()
         return getattr(self.local, name)
 
     def get(self, key: str) -> StoredEntry | None:

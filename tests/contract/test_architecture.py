@@ -19,9 +19,10 @@ RANKS = {
     "keys": 2, "settings": 2,
     "inputs": 3, "toolchain": 3, "store": 3, "observe": 3,
     "launch": 4, "tiers": 4,
-    "jobs": 5, "numba_jobs": 5, "closures": 5, "misses": 5, "ahead": 5, "resolver": 5,
+    "plans": 5, "jobs": 5, "numba_jobs": 5, "closures": 5, "ahead": 5, "lookup": 5,
+    "rolls": 5, "misses": 5, "explanations": 5, "compiling": 5, "resolver": 5, "process_cache": 5,
     "launchable": 6, "kernel": 6, "rehearsal": 6, "module": 6,
-    "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
+    "numba_ahead": 6, "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
     "finding": 6, "shipping": 6, "warming": 6, "worker": 6, "doctor": 6,
     "cache": 7,
     "cli": 8, "__init__": 8, "__main__": 8,
@@ -29,13 +30,18 @@ RANKS = {
 """Each room of the package; a module imports its own room and rooms of lower rank."""
 
 SAME_SUBJECT = {
-    ("resolver", "jobs"), ("resolver", "closures"), ("resolver", "ahead"), ("resolver", "misses"),
-    ("misses", "jobs"), ("misses", "closures"), ("closures", "jobs"),
+    ("jobs", "plans"), ("closures", "jobs"), ("lookup", "jobs"), ("lookup", "closures"), ("lookup", "ahead"),
+    ("lookup", "rolls"), ("rolls", "jobs"), ("misses", "rolls"), ("misses", "jobs"), ("misses", "closures"),
+    ("explanations", "lookup"), ("explanations", "rolls"), ("explanations", "misses"), ("explanations", "jobs"),
+    ("explanations", "closures"), ("compiling", "lookup"), ("compiling", "rolls"), ("compiling", "jobs"),
+    ("compiling", "closures"), ("resolver", "lookup"), ("resolver", "compiling"), ("resolver", "misses"),
+    ("resolver", "explanations"), ("resolver", "jobs"), ("resolver", "ahead"), ("process_cache", "resolver"),
     ("kernel", "rehearsal"), ("__main__", "cli"), ("cli", "__init__"),
     ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
+    ("numba_cache", "numba_ahead"),
     ("kernel", "launchable"), ("finding", "launchable"), ("finding", "module"), ("warming", "finding"),
     ("warming", "worker"), ("module", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
-    ("module", "kernel"), ("module", "jobs"), ("module", "resolver"),
+    ("module", "kernel"),
 }  # fmt: skip
 """Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
 

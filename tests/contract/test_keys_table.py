@@ -13,18 +13,18 @@ import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
 from numba_kcache.inputs import python_function
-from numba_kcache.kernel import _OWN_OPTIONS
 from numba_kcache.keys.components import derive, diff
 from numba_kcache.launch.numba_dispatcher import DECORATOR_OPTIONS
 from numba_kcache.model.options import CompileOptions
 from numba_kcache.numba_kernel import _OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.observe.reasons import KINDS, PART_KINDS, kind_of
+from numba_kcache.plans import OWN_OPTIONS
 from tests.contract.test_architecture import MODULES, name_of, tree_of
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
 
 PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-NAMES_OF_MANIFESTS = {"misses.py", "ahead.py", "rehearsal.py"}
+NAMES_OF_MANIFESTS = {"rolls.py", "ahead.py", "rehearsal.py"}
 """Modules that derive other names than keys."""
 
 SOURCE = 'extern "C" __global__ void k(int *o) { *o = 1; }'
@@ -129,7 +129,7 @@ def test_each_option_of_the_contract_is_a_row() -> None:
     """Those of `cached_kernel`, for both kinds, and of `cached_module`."""
     compiling = {"options" if name == "flags" else name for name in CompileOptions._fields} - {"base_dir"}
 
-    assert OPTIONS.keys() == {*compiling, *_OWN_OPTIONS, *NUMBA_OPTIONS, *DECORATOR_OPTIONS, "names", "lazy"}
+    assert OPTIONS.keys() == {*compiling, *OWN_OPTIONS, *NUMBA_OPTIONS, *DECORATOR_OPTIONS, "names", "lazy"}
 
 
 def body(o):  # type: ignore[no-untyped-def]

@@ -267,6 +267,18 @@ def test_rename_is_fenced_by_sync(
     assert calls == expected
 
 
+def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold run of many kernels makes a directory for most of them: it must not write each file twice."""
+    store = open_store(tmp_path / "cache", durability="data")
+    synced: list[int] = []
+    real = publish.sync_data
+    monkeypatch.setattr(publish, "sync_data", lambda fd: (synced.append(fd), real(fd)))
+    for number in range(3):
+        assert store.put(entry_of(number))
+
+    assert len(synced) == 3
+
+
 def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
     """The loser of a rename race has published a whole entry too; nobody fails."""
     store = open_store(tmp_path / "cache")

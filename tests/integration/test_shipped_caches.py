@@ -40,7 +40,7 @@ import numba_kcache
 if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
-from numba_kcache.resolver import process_resolver
+from numba_kcache.process_cache import process_resolver
 if {toolkit!r} == "other":
     from numba_kcache.toolchain.libraries import Toolchain
     found = Toolchain.library
@@ -55,6 +55,33 @@ program.empty[1, 1]()
 program.scale._loaded()
 info = numba_kcache.info("process")
 print(json.dumps([info.compiles, info.hits, info.misses]))
+"""
+
+
+WITHOUT_COMPILERS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from numba_kcache.toolchain import libraries
+looked_for = []
+def absent(what, answer):
+    def look(name="", *_more):
+        looked_for.append(name if isinstance(name, str) else what)
+        return answer
+    return look
+for what, answer in (("_locate", None), ("installed_include_dirs", []), ("_tree_identity", ""), ("_version", None)):
+    setattr(libraries, what, absent(what, answer))
+sys.addaudithook(lambda event, given: event == "subprocess.Popen" and looked_for.append(str(given[0])))
+import numba_kcache
+if sys.argv[2:]:
+    numba_kcache.register_bundle(sys.argv[2])
+import program
+from numba import cuda
+cuda.current_context()
+looked_for.clear()  # what Numba itself looks for to find the driver
+program.empty[1, 1]()
+program.scale._loaded()
+info = numba_kcache.info("process")
+print(json.dumps([[info.compiles, info.hits, info.misses], looked_for]))
 """
 
 
@@ -109,6 +136,71 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
         settings["NUMBA_KCACHE_MODE"] = "frozen"
 
     assert launched(project, toolkit, *given, **settings) == (0, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("way", "looked_for"),
+    [
+        ("bundle", []), ("frozen bundle", []), ("image layer", []), ("imported, any compiler", []),
+        ("imported", ["nvrtc"]),
+    ],
+)  # fmt: skip
+def test_hit_looks_for_no_compiler_and_no_header_of_one(
+    warmed: Path, tmp_path: Path, way: str, looked_for: list[str]
+) -> None:
+    """Where none is installed the search is the longest part of a start; only a cache of one's own depends on it."""
+    given, settings = [], {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}
+    if way == "image layer":
+        settings["NUMBA_KCACHE_TIERS"] = str(shutil.copytree(warmed / "cache", tmp_path / "image"))
+    elif way.startswith("imported"):
+        KernelCache(tmp_path / "new").import_bundle(warmed / "all.kcache")
+    else:
+        given.append(str(warmed / "all.kcache"))
+    if way == "frozen bundle":
+        settings["NUMBA_KCACHE_MODE"] = "frozen"
+    if way == "imported, any compiler":
+        settings["NUMBA_KCACHE_TOOLCHAIN"] = "any"
+    for _ in range(2):
+        around = {**environment(build(), devices=(90,)), **settings}
+        said = in_python(WITHOUT_COMPILERS, str(warmed / "project"), *given, **around)
+
+        assert json.loads(said) == [[0, 2, 0], looked_for]
+
+
+NUMBA_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cuda.bindings import runtime
+from numba_kcache.toolchain import libraries
+if "none" in sys.argv:  # what a machine without CUDA's runtime and compilers answers
+    runtime.getLocalRuntimeVersion = lambda: (runtime.cudaError_t.cudaErrorNotSupported, 0)
+    libraries._locate, libraries.installed_include_dirs = lambda *_asked: None, lambda: []
+import numba_kcache
+from numba import cuda
+from kernel import scale
+if "none" in sys.argv:
+    numba_kcache.register_bundle(sys.argv[2])
+    scale[1, 32](cuda.device_array(32, "float32"), 2.0)
+else:
+    scale.compile("sm_90")
+    numba_kcache.export_bundle(sys.argv[2])
+print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
+"""
+
+
+def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
+    """Nor CUDA's runtime, of whose version Numba makes defaults for what it compiles."""
+    (tmp_path / "kernel.py").write_text(
+        "from numba_kcache import cached_kernel\n"
+        "@cached_kernel(signature='void(float32[::1], float64)')\n"
+        "def scale(x, by):\n    x[0] *= by\n"
+    )
+    said = []
+    for toolkit in ("whole", "none"):
+        around = {**environment(build(), devices=(90,)), "NUMBA_KCACHE_DIR": str(tmp_path / toolkit)}
+        said.append(in_python(NUMBA_PROGRAM, str(tmp_path), str(tmp_path / "b.kcache"), toolkit, **around).split())
+
+    assert said == [["1", "0"], ["0", "1"]]
 
 
 def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> None:

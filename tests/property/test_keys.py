@@ -19,8 +19,8 @@ from numba_kcache.keys import components as key_components
 from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
 from numba_kcache.keys.encoding import encode
 from numba_kcache.keys.requests import lazy_components
+from numba_kcache.lookup import family_of
 from numba_kcache.model.request import ModuleEntries, Origin
-from numba_kcache.resolver import family_of
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, job_of, key_of
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from numba_kcache.launchable import Launchable
 from numba_kcache.model.target import Target
-from numba_kcache.resolver import Resolver, process_resolver
+from numba_kcache.process_cache import process_resolver
+from numba_kcache.resolver import Resolver
 
 
 class Doomed(Launchable):

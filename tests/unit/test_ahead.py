@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import EventKind, KernelCache, cached_kernel
-from numba_kcache.ahead import MAX_CUBIN_BYTES, MAX_ENTRIES, ReadAhead
+from numba_kcache.ahead import MAX_BYTES, MAX_CUBIN_BYTES, MAX_ENTRIES, ReadAhead
 from numba_kcache.errors import FrozenCacheError
 from numba_kcache.model.artifact import Artifact
 from numba_kcache.store.manifest import MAX_VARIANTS
@@ -337,6 +337,27 @@ def test_process_reads_no_more_than_the_limit_ahead(tmp_path: Path) -> None:
             ahead.expect(file, f"k{number}", read, 1)
 
     assert len(reads) == MAX_ENTRIES
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_read"),
+    [
+        ([MAX_CUBIN_BYTES], [True]),
+        ([MAX_CUBIN_BYTES + 1, 1], [False, True]),
+        ([MAX_CUBIN_BYTES, MAX_BYTES - MAX_CUBIN_BYTES - 1, 2, 1, 1], [True, True, False, True, False]),
+    ],
+)
+def test_process_reads_no_more_bytes_than_the_limits_ahead(
+    tmp_path: Path, sizes: list[int], is_read: list[bool]
+) -> None:
+    """A module of many kernels is read ahead; one larger than the limit, or than what is left of it, is not."""
+    past = ReadAhead(open_store(tmp_path), reads=True, writes=True)
+    for number, size in enumerate(sizes):
+        past.learn("/a.py", f"k{number}", key_of(number), ARTIFACT._replace(cubin=bytes(size)))
+    past.save()
+    ahead = ReadAhead(open_store(tmp_path), reads=True, writes=True)
+
+    assert [bool(ahead.expect("/a.py", f"k{n}", lambda _key: ARTIFACT, 1)) for n in range(len(sizes))] == is_read
 
 
 def test_kernel_reads_no_more_than_is_worth_it(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ import pytest
 from numba import cuda  # noqa: F401  (loads what is read)
 from numba.cuda.core import config
 
+from numba_kcache.inputs import code_environment as code_environment_module
 from numba_kcache.inputs.code_environment import CODE_SETTINGS, code_environment
 
 
 def digest() -> str:
-    found = code_environment()
-    assert found is not None
-    return found.digest
+    return code_environment()[0].digest
 
 
 @pytest.mark.parametrize(
@@ -45,6 +44,26 @@ def test_value_set_by_the_program_changes_digest(monkeypatch: pytest.MonkeyPatch
     assert digest() != before
 
 
+def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a CUDA runtime, or with an older one, the defaults are others: they are in the key, but not of what is
+    asked for, so that code made elsewhere is found. What a program sets is asked for."""
+    from numba.cuda import debuginfo
+
+    before = code_environment()
+    assert [each.name for each in before] == ["numba settings", "numba toolkit"]
+    other = not debuginfo.DEBUG_POLY_SUPPORTED
+    monkeypatch.setattr(config, "CUDA_DEBUG_POLY", other)
+    set_by_program = code_environment()
+    monkeypatch.setattr(debuginfo, "DEBUG_POLY_SUPPORTED", other)
+    monkeypatch.setattr(code_environment_module, "_last", None)
+    of_another_toolkit = code_environment()
+
+    assert set_by_program[0] != before[0]
+    assert set_by_program[1] == before[1]
+    assert of_another_toolkit[0] == before[0]
+    assert of_another_toolkit[1] != before[1]
+
+
 def test_settings_that_only_print_keep_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dumps and warnings change no code."""
     before = digest()
@@ -66,7 +85,7 @@ def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
         "from numba_kcache.inputs.code_environment import code_environment as read; import sys\n"
-        "assert read() is None and 'numba' not in sys.modules"
+        "assert read() == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -13,10 +14,10 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.misses import SOURCE_LIMIT_BYTES
+from numba_kcache.rolls import SOURCE_LIMIT_BYTES, name_of
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, job_of
 from tests.support.stores import file_of
 
 INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __global__ void k(int *o) { *o = N; }\n'
@@ -245,6 +246,70 @@ def test_kernel_that_cannot_be_keyed_says_why(program: Program) -> None:
     )  # fmt: skip
 
 
+PROGRAM = """
+from numba_kcache import cached_kernel
+@cached_kernel(arch="sm_90")
+def k():
+    return SOURCE
+for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
+    print(each.explain().reasons[0].kind)
+    each.compile()
+"""
+
+
+def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
+    """Both are `__main__`: by a file of its own, by the folder it is typed in; moved lines are the same program."""
+
+    def reasons(folder: str, source: str, *, head: str = "", is_typed: bool = False) -> list[str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        program = head + PROGRAM.replace("SOURCE", repr(source))
+        (tmp_path / folder / "run.py").write_text(program)
+        run = f"import os, runpy; os.chdir({str(tmp_path / folder)!r}); "
+        run += f"exec({program!r})" if is_typed else "runpy.run_path('run.py', run_name='__main__')"
+        return in_python(run, NUMBA_KCACHE_DIR=str(tmp_path / f"cache-{is_typed}")).split()
+
+    for is_typed in (False, True):
+        assert reasons("a", EMPTY, is_typed=is_typed) == ["never_stored"] * 2
+        assert reasons("b", EMPTY + "// b", is_typed=is_typed) == ["never_stored"] * 2
+        assert reasons("a", EMPTY + "// c", is_typed=is_typed, head="\n\n") == ["source_changed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("app.kernels:7", "app.kernels:9", True), ("app.kernels:7[k]", "app.kernels:9[k]", True),
+        ("app.kernels:7[k]", "app.kernels:7[m]", False), ("app.kernels.k", "app.kernels.k(n=3)", False),
+        ("__main__.k", "__mp_main__.k", True), ("__main__:3", "__mp_main__:4", True),
+        ("__main__.k", "<run_path>.k", True), ("__main__.k", "__main__.m", False),
+        ("__main__.k", "__mainly__.k", False), ("k.cu", "m.cu", False),
+    ],
+)  # fmt: skip
+def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str, is_same: bool) -> None:
+    """A process of a pool calls the program `__mp_main__`; a line is no name."""
+    job = job_of(EMPTY)._replace(file=__file__)
+    names = [name_of(job._replace(label=label)) for label in (one, other)]
+
+    assert (names[0] == names[1]) is is_same
+
+
+def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
+    """Another checkout is the same code base; another program is not."""
+    at = [job_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
+
+    assert len({name_of(each._replace(label="app.k")) for each in at}) == 1
+    assert len({name_of(each._replace(label="__main__.k")) for each in at}) == 2
+
+
+def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt in a folder that was removed meanwhile: the kernel compiles and is stored."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert name_of(job_of(EMPTY)._replace(label="__main__.k", file=""))
+
+
 def test_other_target_alone_is_a_reason(program: Program) -> None:
     """The nearest entry is the one for the same target, where there is one."""
     program.kernel().compile()
@@ -330,6 +395,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     """No event, no file, no time of use, no damage set aside, nothing counted."""
     program.kernel().compile()
     program.including().compile()
+    gc.collect()  # the caches that compiled write what they learned when they are gone: now, not among the looks
     kernels = (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY))
     for path in (program.root / "cache").rglob("*"):
         if path.is_file():
@@ -366,7 +432,7 @@ sys.addaudithook(lambda name, arguments: seen.append(str(arguments[0])) if name 
 kernel.compile()
 files = [os.path.relpath(each, sys.argv[1]).split("/")[1] for each in seen if each.startswith(sys.argv[1] + "/v1/")]
 loaded = [name for name in sys.modules if name.startswith("numba_kcache.") and name.rpartition(".")[2] in
-          ("misses", "reasons", "explain", "reason", "closure_mismatches")]
+          ("compiling", "rolls", "misses", "explanations", "reasons", "explain", "reason", "closure_mismatches")]
 print(cache.info("process").hits, *files, *loaded)
 """
 
@@ -424,7 +490,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
-    monkeypatch.setattr("numba_kcache.misses._roll", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.misses.roll", lambda *_: 1 / 0)
     kernel = program.kernel()
     kernel.compile()
 
@@ -446,6 +512,19 @@ def test_large_source_is_not_kept(program: Program) -> None:
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches and bundles travel; the system and the Python are told."""
+    monkeypatch.setattr("platform.node", lambda: "hunters-workstation")
+    program.kernel().compile()
+    (entry,) = program.cache().entries()
+    shown = program.cache().entry(entry.key)
+
+    assert set(shown.built) == {"system", "python"}
+    assert "hunters" not in str(shown)
+    assert not any(b"hunters" in data for data in
+                   program.cache().resolver.store.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
 
 
 def test_secret_is_nowhere_in_store_event_log_or_text(

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache import resolver as resolver_module
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
-from numba_kcache.resolver import Resolver
 from numba_kcache.store import directory as directories
 from numba_kcache.store.entry import StoredEntry
+from numba_kcache.toolchain.libraries import installed_include_dirs
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import file_of
@@ -89,7 +89,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     sources = [SAXPY, OTHER, EMPTY]
     cache = open_cache(directory)
     sizes = [len(compiled(cache, source).cubin()) for source in sources]
-    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
+    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", sizes[1] + sizes[2] + 2 * 1024)
     cache = open_cache(directory)
     for source in sources:
         compiled(cache, source)
@@ -100,7 +100,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     compiled(cache, SAXPY)
     assert cache.info("process").loads == 4
 
-    monkeypatch.setattr(resolver_module, "MEMORY_LIMIT_BYTES", 1)
+    monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", 1)
     compiled(cache, OTHER)
     compiled(cache, OTHER)
     assert list(cache.resolver._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
@@ -162,13 +162,13 @@ def test_code_that_contradicts_its_description_is_used_but_not_stored(
 ) -> None:
     """Whatever went wrong between compiler and store stays in this process: one warning, one error counted."""
     other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
-    build = Resolver._build
+    build = compiling.build
 
-    def mixed_up(resolver: Resolver, job: Any, key: str) -> Any:
+    def mixed_up(resolver: Lookup, job: Any, key: str) -> Any:
         artifact, learned = build(resolver, job, key)
         return artifact._replace(**{"cubin": other, **wrong}), learned
 
-    monkeypatch.setattr(Resolver, "_build", mixed_up)
+    monkeypatch.setattr(compiling, "build", mixed_up)
     cache = open_cache(directory / "cache")
     with pytest.warns(KCacheWarning, match=reason) as said:
         kernels = [compiled(cache) for _ in range(2)]
@@ -206,6 +206,25 @@ def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> 
 
         assert compiled(cache).cubin() == cubin
         assert counts(cache) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Path, named: bool) -> None:
+    """Its toolkit's headers are its own: they are not looked at, unless the user names their folder."""
+    (tmp_path / "mine.h").write_text("#define TWO 2\n")
+    source = '#include "mine.h"\n#include <cuda_fp16.h>\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+    folders = [str(tmp_path), *([installed_include_dirs()[-1]] if named else [])]
+    for hits in (0, 1):
+        cache = open_cache(directory, toolchain="any")
+        if hits and not named:
+            cache.resolver.toolchain = MadeUpToolchain(COMPILERS, VERSIONS)  # type: ignore[assignment]  # knows no header
+        kernel = cached_kernel(source, cache=cache, include_dirs=folders, arch="sm_80")
+        kernel.compile()
+        assert counts(cache) == (1 - hits, hits, 1 - hits)
+    (tmp_path / "mine.h").write_text("#define TWO 3\n")
+    cache = open_cache(directory, toolchain="any")
+    cached_kernel(source, cache=cache, include_dirs=folders, arch="sm_80").compile()
+    assert counts(cache) == (1, 0, 1)
 
 
 # -- modes ------------------------------------------------------------------------------------------------------

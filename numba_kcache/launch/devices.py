@@ -1,0 +1,276 @@
+"""The device that a launch goes to, in whose context: Numba's where the program uses Numba, else the driver's own.
+
+Promise     A program that does not use Numba does not import it, and its launches go into the current context, or
+            into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is the one:
+            it watches over the modules then, and `cuda.close()` is noticed.
+Method      Either way it is the primary context of the device, so memory, streams and kernels of both go together.
+Not here    Modules and kernels (loader).
+Ground      CUDA driver API, "Primary Context Management". numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the
+            private names that the loader uses are checked by `_probe` once. Importing numba.cuda takes most of a
+            second, a hundred times the rest of a warm start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from typing import Any, NamedTuple
+
+from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
+from ..model.target import Target
+
+_NO_DEVICE = "cannot find a CUDA device"
+_WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
+_NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
+
+
+class CurrentDevice(NamedTuple):
+    """The device that a launch would go to.
+
+    Args:
+        numba: Numba's context of it; None where the program does not use Numba.
+        ordinal: Its number.
+        target: What to compile for it: with the architecture-specific suffix from 9.0 on, as Numba does.
+    """
+
+    numba: Any
+    ordinal: int
+    target: Target
+
+
+def current_device() -> CurrentDevice:
+    """The device of the current context; a new one on device 0 where there is none.
+
+    Raises:
+        NoDeviceError: There is no driver or no device.
+        LaunchError: The process is the child of one that used CUDA, or its context is not the primary one.
+    """
+    if is_numba_used():
+        context = _numba_context()
+        device = context.device
+        ordinal, (major, minor) = int(device.id), device.compute_capability
+    else:
+        context, ordinal = None, _enter_primary_context()
+        major, minor = (device_attribute(ordinal, f"COMPUTE_CAPABILITY_{each}") for each in ("MAJOR", "MINOR"))
+    return CurrentDevice(context, ordinal, Target(major, minor, "a" if major >= 9 else ""))
+
+
+def current_ordinal() -> int:
+    """Ordinal of the device of the current context; -1 where there is none. The quickest way to ask.
+
+    Raises:
+        LaunchError: The interpreter is shutting down, and modules are gone.
+    """
+    try:
+        status, device = bindings().cuCtxGetDevice()
+    except ImportError:
+        check_interpreter()
+        return -1
+    except RuntimeError:  # there is no driver library
+        return -1
+    return int(device) if status == 0 else -1
+
+
+def is_numba_used() -> bool:
+    """Whether the program has imported `numba.cuda`."""
+    return "numba.cuda.cudadrv.devices" in sys.modules
+
+
+def check_interpreter() -> None:
+    """Refuse a launch that would have to import something when nothing can be imported any more.
+
+    Raises:
+        LaunchError: The interpreter is shutting down.
+    """
+    if sys.meta_path is None:
+        raise LaunchError(
+            "cannot launch", "the interpreter is shutting down", "launch before the program ends, or from atexit"
+        )
+
+
+def device_count() -> int:
+    """Devices that the process sees."""
+    status, count = bindings().cuDeviceGetCount()
+    return int(count) if status == 0 else 0
+
+
+def device_attribute(ordinal: int, name: str) -> int:
+    """An attribute of a device, by the end of its CU_DEVICE_ATTRIBUTE name."""
+    driver = bindings()
+    which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(done(driver.cuDeviceGetAttribute(which, ordinal), f"ask device {ordinal}"))
+
+
+def context_id() -> int | None:
+    """What tells the current context from every other that was, the next one of the same device included."""
+    driver = bindings()
+    status, context = driver.cuCtxGetCurrent()
+    if status == 0 and int(context):
+        status, found = driver.cuCtxGetId(context)
+        return int(found) if status == 0 else None
+    return None
+
+
+def device_of(address: int) -> int | None:
+    """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
+    driver = bindings()
+    names = driver.CUpointer_attribute
+    ordinal = _device_ordinal(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+    if ordinal is None:
+        return None
+    status, kind = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+    if status != 0 or int(kind) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
+        return None
+    status, managed = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
+    return None if status == 0 and managed else ordinal
+
+
+def _device_ordinal(attribute: int, address: int) -> int | None:
+    """The ordinal, from the driver library itself: cuda-bindings 13.3 answers 0 for memory of any device."""
+    found = ctypes.c_int(-1)
+    status = _driver_library().cuPointerGetAttribute(ctypes.byref(found), int(attribute), ctypes.c_uint64(address))
+    return found.value if status == 0 else None
+
+
+@functools.cache
+def _driver_library() -> ctypes.CDLL:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
+
+
+@functools.cache
+def bindings() -> Any:
+    """`cuda.bindings.driver`, kept: each import statement costs a first launch as much as a call of the driver."""
+    import cuda.bindings.driver as driver
+
+    return driver
+
+
+def done(answer: tuple[Any, ...], action: str) -> Any:
+    """The value of a bindings call, which returns (status, value) or (status,).
+
+    Raises:
+        LaunchError: The driver refused.
+    """
+    if answer[0] != 0:
+        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}")
+    return answer[1] if len(answer) > 1 else None
+
+
+# -- the driver's context ------------------------------------------------------------------------------
+
+_pid: int | None = None
+"""The process that entered a context here: CUDA does not survive a fork."""
+
+_held: set[int] = set()
+"""The devices whose primary context this process holds, until it ends."""
+
+
+def _enter_primary_context() -> int:
+    """Make the primary context of the current device, or of device 0, the current one; returns its ordinal."""
+    global _pid
+    if _pid not in (None, os.getpid()):
+        raise _forked()
+    try:
+        driver = bindings()
+        status, device = driver.cuCtxGetDevice()
+        if status == _NOT_INITIALIZED:
+            (status,) = driver.cuInit(0)
+            if status == _NOT_INITIALIZED:  # what the driver says in the child of a process that used it
+                raise _forked()
+            status = status or _NO_CONTEXT
+        if status == _NO_CONTEXT:
+            status, device = driver.cuDeviceGet(0)
+        context: Any = None
+        if status == 0:
+            status, context = driver.cuDevicePrimaryCtxRetain(device)
+    except ImportError as problem:
+        raise ToolchainMissingError(
+            "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+        ) from problem
+    except RuntimeError as problem:  # the bindings found no driver library
+        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+    if status != 0:
+        raise NoDeviceError(_NO_DEVICE, f"the driver answered {status.name}", _WITHOUT_ONE)
+    ordinal = int(device)
+    if ordinal in _held:
+        driver.cuDevicePrimaryCtxRelease(device)
+    _held.add(ordinal)
+    current = done(driver.cuCtxGetCurrent(), "ask for the current context")
+    if not int(current):
+        done(driver.cuCtxSetCurrent(context), f"enter the context of device {ordinal}")
+    elif int(current) != int(context):
+        raise LaunchError(
+            "cannot launch in the current context",
+            f"it is not the primary context of device {ordinal}",
+            "use the primary context, as Numba, CuPy and PyTorch do",
+        )
+    _pid = os.getpid()
+    return ordinal
+
+
+def _forked() -> LaunchError:
+    return LaunchError(
+        "cannot launch in a forked process",
+        "CUDA was initialised before the fork, and does not survive it",
+        "start workers with spawn, or fork before the first CUDA call",
+    )
+
+
+# -- Numba's context -----------------------------------------------------------------------------------
+
+_probed = False
+
+
+def _numba_context() -> Any:
+    """Numba's current context, made if need be.
+
+    Raises:
+        NoDeviceError: There is no driver or no device.
+        LaunchError: The process is the child of one that used CUDA.
+        ToolchainMissingError: numba-cuda is not as this version of numba_kcache knows it.
+    """
+    global _probed
+    try:
+        import numba.cuda.cudadrv.devices as devices
+        import numba.cuda.cudadrv.driver as driver
+    except ImportError as problem:
+        raise ToolchainMissingError(
+            "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+        ) from problem
+    if not _probed:
+        _probe(driver, devices)
+        _probed = True
+    if driver.driver.pid not in (None, os.getpid()):
+        raise _forked()
+    try:
+        try:
+            return devices.get_context()
+        except driver.CudaAPIError as problem:
+            # After cuda.close() cuda.core believes that it still holds the primary context, and every call of Numba's
+            # fails; one more retain brings it back.
+            if problem.code != _CONTEXT_IS_DESTROYED:
+                raise
+            driver.driver.cuDevicePrimaryCtxRetain(0)
+            return devices.get_context()
+    except (driver.CudaSupportError, driver.CudaDriverError) as problem:
+        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+
+
+def _probe(driver: Any, devices: Any) -> None:
+    for owner, name in (
+        (driver.Context, "create_module_image"),
+        (driver.CudaPythonModule, "get_function"),
+        (devices, "get_context"),
+    ):
+        if not callable(getattr(owner, name, None)):
+            raise ToolchainMissingError(
+                "cannot use this numba-cuda", f"it has no {name}", "pip install 'numba-cuda>=0.30,<0.31'"
+            )
+
+
+def _said(error: BaseException) -> str:
+    return str(error).strip().replace("\n", " ") or type(error).__name__

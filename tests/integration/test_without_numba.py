@@ -1,0 +1,260 @@
+"""CUDA C++ kernels in programs that do not use Numba: nothing of it is imported, and it may come later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiling import SAXPY
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytestmark = needs_fake_driver
+
+HEAD = f"""
+import sys
+from cuda.bindings import driver
+from numba_kcache import *
+SAXPY, COUNTING = {SAXPY!r}, '''__device__ int total;
+extern "C" __global__ void count(int n) {{ atomicAdd(&total, n); }}'''
+N = 1 << 12
+class Lent:  # memory of nobody's package
+    def __init__(self, address):
+        self.__cuda_array_interface__ = {{"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}}
+def context(ordinal=0):
+    driver.cuInit(0)
+    _, held = driver.cuDevicePrimaryCtxRetain(ordinal)
+    driver.cuCtxSetCurrent(held)
+def lent():
+    return Lent(int(driver.cuMemAlloc(4 * N)[1]))
+"""
+
+
+def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
+    """What the child printed, and the driver's events of these kinds."""
+    log = tmp_path / "log"
+    env = {**environment(build(), log=log, devices=devices), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    return run(HEAD + script, env=env).stdout, read_log(log, *events)
+
+
+def test_warm_start_imports_neither_numba_nor_numpy_nor_compilers(tmp_path: Path) -> None:
+    """The whole launch, interpreted and generated, on memory that is nobody's: not one module more."""
+    script = """
+context()
+x, y = lent(), lent()
+saxpy = cached_kernel(SAXPY)
+before = set(sys.modules)
+for _ in range(12):
+    saxpy[16, 256](2.0, x, y, N)
+imported = sorted({each for each in sys.modules if each not in before and not each.startswith("numba_kcache")})
+print(info("process").hits, imported)
+print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") if each in sys.modules])
+"""
+    seen(tmp_path, script)
+    said, launches = seen(tmp_path, script, "launch")
+
+    assert said.splitlines() == ["1 []", "[]"]
+    assert [each["result"] for each in launches] == [0] * 24
+
+
+def test_driver_is_handed_the_same_bytes_with_and_without_numba(tmp_path: Path) -> None:
+    """Grid, block, stream and every parameter; with Numba imported before, and not at all."""
+    script = """
+context()
+kernel = cached_kernel(SAXPY)
+for _ in range(12):
+    kernel[(3, 2), 64, 0, 128](2.5, Lent(0x7000), None, 7)
+print("numba" in sys.modules)
+"""
+    without, bare = seen(tmp_path, script, "launch")
+    (tmp_path / "log").unlink()
+    with_numba, through = seen(tmp_path, "import numba.cuda\n" + script, "launch")
+
+    assert (without, with_numba) == ("False\n", "True\n")
+    for each in (*bare, *through):
+        del each["pid"]
+    assert bare == through
+    assert len(bare) == 12
+
+
+def test_context_is_made_where_there_is_none(tmp_path: Path) -> None:
+    """In the main thread, and in another one: the primary context of device 0, as Numba does it."""
+    script = """
+import threading
+kernel = cached_kernel(SAXPY)
+kernel[1, 32](2.0, None, None, 0)
+thread = threading.Thread(target=lambda: kernel[1, 32](2.0, None, None, 0))
+thread.start()
+thread.join()
+print("numba" in sys.modules, driver.cuDevicePrimaryCtxGetState(0)[2])
+"""
+    said, events = seen(tmp_path, script, "launch", "load")
+
+    assert said == "False 1\n"
+    assert [each["event"] for each in events] == ["load", "launch", "launch"]
+    assert {each["result"] for each in events} == {0}
+
+
+def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
+    """Each launch goes to the device whose context is current; memory of another one is refused."""
+    script = """
+kernel = cached_kernel(SAXPY)
+for ordinal in (0, 1, 0, 1):
+    context(ordinal)
+    own = lent()
+    for _ in range(10):
+        kernel[1, 32](2.0, own, own, 0)
+context(0)
+try:
+    kernel[1, 32](2.0, own, own, 0)
+except ArgumentError as error:
+    print("it is on device 1, the launch on device 0" in str(error), "numba" in sys.modules)
+"""
+    said, events = seen(tmp_path, script, "launch", "load", devices=(90, 90))
+
+    assert said == "True False\n"
+    assert [each["device"] for each in events if each["event"] == "launch"] == ([0] * 10 + [1] * 10) * 2
+    assert len([each for each in events if each["event"] == "load"]) == 2
+
+
+def test_module_outlives_that_numba_is_imported(tmp_path: Path) -> None:
+    """It is not loaded a second time: its variables would have two places. Arrays of Numba are taken from then on."""
+    script = """
+context()
+kernel = cached_kernel(SAXPY)
+for _ in range(12):
+    kernel[1, 32](2.0, lent(), lent(), 0)
+counting = cached_module(COUNTING)
+counting.count[1, 1](3)
+import numpy as np
+from numba import cuda
+array = cuda.device_array(N, np.float32)
+for _ in range(3):
+    kernel[1, 32](2.0, array, array, 0)
+total = counting.symbol("total")
+counting.count[1, 1](4)
+print(total.shape, total.dtype, total.device_ctypes_pointer.value == counting.symbol("total").gpu_data.handle.value
+      if hasattr(total.gpu_data.handle, "value") else True)
+other = cached_kernel(SAXPY.replace("saxpy", "other"))
+other[1, 32](2.0, array, array, 0)
+"""
+    said, events = seen(tmp_path, script, "load", "launch", "unload")
+
+    assert said.startswith("() int32 True")
+    assert len([each for each in events if each["event"] == "load"]) == 3, "saxpy, count and other: one time each"
+    assert {each["result"] for each in events} == {0}
+    assert not [each for each in events if each["event"] == "unload" and each["call"] != "cuLibraryUnload"]
+
+
+@pytest.mark.parametrize("between", ["", "other[1, 32](2.0, array, array, 0)\n"], ids=["unwatched", "watched"])
+def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str) -> None:
+    """Loaded before Numba came; whether or not another kernel showed it Numba's context meanwhile."""
+    script = f"""
+import warnings
+context()
+kernel, other = cached_kernel(SAXPY), cached_kernel(SAXPY.replace("saxpy", "other"))
+for _ in range(12):
+    kernel[1, 32](2.0, None, None, 0)
+import numpy as np
+from numba import cuda
+array = cuda.device_array(N, np.float32)
+{between}cuda.close()
+kernel[1, 32](2.0, None, None, 0)
+kernel[2, 32](2.0, None, None, 0)
+"""
+    _, events = seen(tmp_path, script, "load", "launch")
+
+    kernels = [each for each in events if each["event"] == "launch" and each["kernel"] == "saxpy"]
+    assert [each["result"] for each in kernels if each["result"] == 0] == [0] * 14
+    assert kernels[-2]["result"] == kernels[-1]["result"] == 0
+    assert len([each for each in events if each["event"] == "load"]) == (3 if between else 2)
+
+
+def test_stream_that_is_gone_does_not_load_the_module_anew(tmp_path: Path) -> None:
+    """The driver's answer is the same as for a context that is gone; the module keeps its variables."""
+    script = """
+context()
+kernel = cached_kernel(SAXPY)
+kernel[1, 32](2.0, None, None, 0)
+try:
+    kernel[1, 32, 0xdead0](2.0, None, None, 0)
+except LaunchError as error:
+    print(error.args[0])
+kernel[1, 32](2.0, None, None, 0)
+"""
+    said, loads = seen(tmp_path, script, "load")
+
+    assert "cannot launch saxpy" in said
+    assert len(loads) == 1
+
+
+REFUSED = {
+    "no device": ((), "", "NoDeviceError", "CUDA_ERROR_NO_DEVICE"),
+    "a context that is not the primary one": (
+        (90,),
+        "driver.cuInit(0); driver.cuCtxCreate(None, 0, 0)",
+        "LaunchError",
+        "it is not the primary context of device 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_in_the_way_is_said(tmp_path: Path, case: str) -> None:
+    """In words, before anything is compiled, and still without Numba."""
+    devices, before, kind, message = REFUSED[case]
+    script = f"""
+{before}
+try:
+    cached_kernel(SAXPY)[1, 32](2.0, None, None, 0)
+except KCacheError as error:
+    print(type(error).__name__, error, "numba" in sys.modules)
+"""
+    said, launches = seen(tmp_path, script, "launch", devices=devices)
+
+    assert said.startswith(kind)
+    assert message in said
+    assert said.rstrip().endswith("False")
+    assert not launches
+
+
+def test_missing_driver_library_is_no_device(tmp_path: Path) -> None:
+    """On a machine without a driver at all."""
+    script = """
+try:
+    cached_kernel(SAXPY)[1, 32](2.0, None, None, 0)
+except NoDeviceError as error:
+    print(error, "numba" in sys.modules)
+"""
+    env = {**environment(build()), "LD_LIBRARY_PATH": "", "NUMBA_KCACHE_DIR": str(tmp_path)}
+    said = run(HEAD + script, env=env).stdout
+
+    assert "cannot find a CUDA device" in said
+    assert "arch='sm_90'" in said
+    assert said.rstrip().endswith("False")
+
+
+@pytest.mark.parametrize("user", ["ours", "the program's own"])
+def test_fork_is_a_clear_error_in_the_child(tmp_path: Path, user: str) -> None:
+    """Whoever had used CUDA before it; the parent goes on."""
+    script = f"""
+import os
+kernel = cached_kernel(SAXPY)
+if {user!r} == "ours":
+    kernel[1, 32](2.0, None, None, 0)
+else:
+    context()
+child = os.fork()
+if not child:
+    try:
+        kernel[1, 32](2.0, None, None, 0)
+    except LaunchError as error:
+        os._exit(0 if "does not survive" in str(error) else 1)
+    os._exit(2)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+kernel[1, 32](2.0, None, None, 0)
+"""
+    said, _ = seen(tmp_path, script)
+
+    assert said == "0\n"
