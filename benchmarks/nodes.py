@@ -3,10 +3,10 @@
 Method      As many nodes, each a local directory of its own, with as many ranks: fresh processes, which wait after
             import and decoration until all are ready. Then each wants the same four kernels, in an order of its own,
             with real NVRTC compiles: CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank
-            has all four. Compiles are counted in every rank, for each kernel: one over all nodes is the least there can be.
-            "no tier": each node for itself. "no lease": the nodes share a redis-server on loopback, and none waits for
-            another (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories, the
-            server filled ("warm"). New directories and an empty server in each round; the systems take turns.
+            has all four. Compiles are counted in every rank, for each kernel: one over all nodes is the least there
+            can be. "no tier": each node for itself. "no lease": the nodes share a redis-server on loopback, and none
+            waits for another (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories,
+            the server filled ("warm"). New directories and an empty server in each round; the systems take turns.
 Shows not   Launches and devices: kernels are compiled for sm_90, so it runs anywhere. Nodes with processors of their
             own: all share those of this machine, so that compiles which are repeated cost more time here than in a
             cluster, and waiting costs less. A network: it is loopback; fleet.py simulates many nodes.
