@@ -14,7 +14,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from performance import PERFORMANCE, NoResult, cells, footer, machine_of, result_of, table
+from performance import PERFORMANCE, NoResult, cells, digits, footer, machine_of, result_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -170,6 +170,28 @@ def header_corpus() -> str:
     )
 
 
+def nodes() -> str:
+    """Nodes that start cold on one server: until the last rank has its kernels, and who compiled."""
+    result = result_of("nodes")
+    rows = [
+        (
+            system,
+            [
+                *(
+                    f"{digits(statistics.median(each[name]))} s" if name in each else "–"
+                    for name in ("cold last", "warm last")
+                ),
+                f"{max(sum(compiles) for compiles in each['cold compiles'])}",
+                f"{max(max(compiles) for compiles in each['cold compiles'])}",
+            ],
+        )
+        for system, each in result["samples"].items()
+    ]
+    head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels"
+    columns = ("cold", "warm server, new directories", "compiles", "compiles of one kernel, at most")
+    return "\n".join([*table(head, columns, rows), *footer(result)])
+
+
 TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
@@ -177,6 +199,7 @@ TABLES = {
     "launch": ("README.md", launch),
     "import_time": ("README.md", import_time),
     "store": ("docs/performance-store.md", store),
+    "nodes": ("docs/performance-fleet.md", nodes),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
 

@@ -4,7 +4,8 @@ Promise     A resolution counts as one hit or one miss; launches count nothing. 
             compile time less load time over hits that came from a store. What is kept is bounded, however many
             kernels a process resolves.
 Method      Names of sums. What is counted by something beside has it in the name, after a slash:
-            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`; the counters sum them like the others.
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; the counters sum them
+            like the others.
             A process's counts belong to the day (UTC) on which it reports them.
 Not here    What becomes of the sums in words and pictures (observe.history, observe.page).
 """
@@ -52,6 +53,9 @@ class Statistics:
 
     Args:
         clock: Seconds since the epoch; it says to which day counts belong.
+
+    Attributes:
+        sources: Give what was counted elsewhere since they were last asked, under names of the counters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -62,6 +66,7 @@ class Statistics:
         self._unsaved = Counts()
         self._hits: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
+        self.sources: list[Callable[[], Mapping[str, float]]] = []
 
     @property
     def process(self) -> Counts:
@@ -97,12 +102,17 @@ class Statistics:
             unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
             hits, self._hits = self._hits, {}
             reasons, self._reasons = self._reasons, {}
+        elsewhere: dict[str, float] = {}
+        for source in self.sources:
+            for name, value in source().items():
+                elsewhere[name] = elsewhere.get(name, 0) + value
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         return {
             **unsaved,
             **{f"day/{day}/{name}": value for name, value in unsaved.items()},
             **{f"hits/{key}": number for key, number in hits.items()},
             **{f"reason/{reason}": number for reason, number in reasons.items()},
+            **elsewhere,
         }
 
 
