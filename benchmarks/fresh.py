@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR", "TRITON_CACHE_DIR", "KC_BENCH_DIR")
@@ -96,9 +96,3 @@ def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit
 def is_pretended() -> bool:
     """Whether the driver is the tests' own, on which no kernel runs: then no result can be checked."""
     return bool(os.environ.get("KC_FAKE_DEVICES"))
-
-
-def cannot(why: str) -> NoReturn:
-    """End a child that cannot do what it is asked."""
-    print(why, file=sys.stderr)
-    raise SystemExit(3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -60,13 +62,23 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 
 def footer(result: dict[str, Any]) -> list[str]:
-    """Where it was measured, what was shortened, and who could not be asked."""
+    """Where it was measured, what was shortened, who could not be asked, and what it does not show."""
     lines = ["", machine_of(result)]
-    left_out = result.get("left_out") or {}
+    left_out: dict[str, list[str]] = {}
+    for what, why in (result.get("left_out") or {}).items():
+        left_out.setdefault(_plain(why), []).append(what)
     if left_out:
-        said = "; ".join(f"{what}: {_plain(why)}" for what, why in left_out.items())
+        said = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
         lines += ["", f"Not measured: {said}."]
-    return lines
+    return [*lines, "", f"Does not show: {shows_not(result['question'])}"]
+
+
+def shows_not(script: str) -> str:
+    """What a script says that it does not show."""
+    said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+    (found,) = re.findall(r"^Shows not   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
+    text = " ".join(str(found).split())
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _plain(why: str) -> str:
@@ -152,28 +164,31 @@ def processes() -> str:
 
 
 def growth() -> str:
-    """Memory of loaded kernels; then of many launches and of many kernels, at the first tenth and the last."""
+    """What each further kernel takes, kept and dropped; then many launches, at the first tenth and the last."""
     result = result_of("growth")
     samples = result["samples"]
-    loaded = [
-        (name.removeprefix("loaded, "), [digits(each["host_bytes"] / 1e3), digits(each["device_bytes"] / 1e3),
-                                         str(each["kernels"])])
-        for name, each in samples.items() if name.startswith("loaded")
-    ]  # fmt: skip
-    lines = table("a loaded kernel", ("KB of the host", "KB of the device", "of so many"), loaded)
-    long_runs = []
-    for name in ("launches", "distinct"):
-        if name in samples:
-            each = samples[name]
-            early, late = each["tenths"][0], each["tenths"][-1]
-            memory = [digits(value / 1e6) for value in (early[1], late[1], late[2] - early[2])]
-            long_runs.append((f"{each['count']:,} {'launches' if name == 'launches' else 'distinct kernels, warm'}",
-                              [*memory, digits(early[0]), digits(late[0])]))  # fmt: skip
+    rows = []
+    for part, each in samples.items():
+        if part != "launches":
+            early, late, more = each["tenths"][0], each["tenths"][-1], each["count"] - each["count"] // 10
+            memory = [(late[place] - early[place]) / more / 1e3 for place in (1, 2)]
+            seconds = [tenth[0] / (each["count"] // 10) * 1e3 for tenth in (early, late)]
+            rows.append((part, [f"{each['count']:,}", *map(digits, (*memory, *seconds))]))
     columns = (
-        "MB resident after a tenth", "MB resident at the end", "MB more on the device",
-        "seconds of the first tenth", "of the last",
+        "kernels", "KB more of the host for each", "KB more of the device", "ms for each of the first tenth",
+        "of the last",
     )  # fmt: skip
-    return "\n".join([*lines, "", *table("a long process", columns, long_runs), *footer(result)])
+    lines = table("warm, one after another", columns, rows)
+    if each := samples.get("launches"):
+        early, late = each["tenths"][0], each["tenths"][-1]
+        memory = [early[1] / 1e6, late[1] / 1e6, (late[2] - early[2]) / 1e6]
+        took = [tenth[0] / (each["count"] // 10) * 1e6 for tenth in (early, late)]
+        columns = (
+            "MB resident after a tenth", "at the end", "MB more of the device", "us for each of the first tenth",
+            "of the last",
+        )  # fmt: skip
+        lines += ["", *table("launches", columns, [(f"{each['count']:,}", [*map(digits, (*memory, *took))])])]
+    return "\n".join([*lines, *footer(result)])
 
 
 def workloads() -> str:
@@ -209,8 +224,36 @@ def cli() -> str:
     return "\n".join([*table("", ("ms",), rows), *footer(result)])
 
 
+def launch() -> str:
+    """Microseconds of one launch by number of arguments: medians."""
+    result = result_of("launch")
+    counts = ("0", "2", "4", "8", "16")
+    rows = (
+        (system, [f"{median(by_count[count]):.2f}" if by_count.get(count) else "–" for count in counts])
+        for system, by_count in result["samples"].items()
+    )
+    return "\n".join([*table("arguments", counts, rows), *footer(result)])
+
+
+def import_time() -> str:
+    """Whole interpreters, without and with the package and three decorations."""
+    result = result_of("import_time")
+    rows = ((name, [cell(times)]) for name, times in result["samples"].items())
+    return "\n".join([*table("whole process", ("ms",), rows), *footer(result)])
+
+
+def numba_fingerprint() -> str:
+    """The parts of a Numba kernel's key in fresh processes."""
+    result = result_of("numba_fingerprint")
+    rows = ((name, [_microseconds(times)]) for name, times in result["samples"].items())
+    return "\n".join([*table("", ("us",), rows), *footer(result)])
+
+
 PERFORMANCE: dict[str, Callable[[], str]] = {
     "cold_warm": cold_warm,
+    "launches": launch,
+    "imports": import_time,
+    "numba_fingerprint": numba_fingerprint,
     "numba_first_launch": numba_first_launch,
     "warm_steps": warm_steps,
     "whole_process": whole_process,

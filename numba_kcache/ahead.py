@@ -12,7 +12,7 @@ Not here    Keys, and when to look (resolver).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .keys.components import component, derive
@@ -35,11 +35,12 @@ MAX_BYTES = 8 << 20
 
 
 class Read(NamedTuple):
-    """An artifact that was read ahead, and how long that took in seconds."""
+    """An artifact that was read ahead, how long that took in seconds, and the argument types of a Numba kernel."""
 
     key: str
     artifact: Artifact
     read_time_s: float
+    types: tuple[str, ...] = ()
 
 
 class ReadAhead:
@@ -89,7 +90,7 @@ class ReadAhead:
             start = time.perf_counter()
             artifact = read(key)
             if artifact is not None:
-                self._read[key] = Read(key, artifact, time.perf_counter() - start)
+                self._read[key] = Read(key, artifact, time.perf_counter() - start, _texts(hint.get("types")))
                 found.append(self._read[key])
         return found
 
@@ -100,12 +101,14 @@ class ReadAhead:
             self._taken.add(key)
         return found
 
-    def learn(self, file: str, label: str, key: str, artifact: Artifact) -> None:
+    def learn(self, file: str, label: str, key: str, artifact: Artifact, types: Sequence[str] = ()) -> None:
         """Note what a kernel has led to, for the next process."""
         name = f"{label} {key}"
         if file and self._writes and (file, name) not in self._known:
             self._known.add((file, name))
             hint = {"key": name, "kernel": label, "entry": key, "cubin_bytes": len(artifact.cubin)}
+            if types:
+                hint["types"] = list(types)
             self._new.setdefault(file, {})[name] = hint
 
     def save(self) -> None:
@@ -124,6 +127,11 @@ class ReadAhead:
 
 def _name(file: str) -> str:
     return derive((component("kind", "hints"), component("file", file)))
+
+
+def _texts(given: Any) -> tuple[str, ...]:
+    """What a hint says of types; nothing where it is no list of texts."""
+    return tuple(given) if type(given) is list and all(type(each) is str for each in given) else ()
 
 
 def _is_key(key: str) -> bool:

@@ -52,6 +52,7 @@ class Job(NamedTuple):
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
+        types: The argument types that it is for, in words; of Numba kernels.
     """
 
     label: str
@@ -65,6 +66,7 @@ class Job(NamedTuple):
     headers: tuple[HeaderQuestion, ...] = ()
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
+    types: tuple[str, ...] = ()
 
 
 class HeaderQuestion(NamedTuple):

@@ -107,11 +107,6 @@ class Lookup:
         self._is_looking = False
         self.local = open_store(settings, directory, functools.partial(_tell, self.events.emit, self._damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
-        if settings.tiers and settings.mode != "off":
-            from .tiers.opening import open_tiers
-
-            for tier in reversed(open_tiers(settings)):
-                self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         writes = settings.mode not in ("off", "readonly", "frozen")
         self.ahead = ReadAhead(self.local, reads=settings.mode in LOOKING, writes=writes)
@@ -138,6 +133,7 @@ class Lookup:
 
         if not isinstance(self.store, Chain):
             self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
+            self.statistics.sources.append(self.store.take_unsaved)
         self.store.mount(tier)
 
     def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:
@@ -158,6 +154,8 @@ class Lookup:
 
     def key_ahead(self, job: Job) -> Expected | None:
         """Key a job before its first use; None where that would have to look for compilers, or at headers."""
+        if job.headers:  # which are looked at when the kernel is used; what that takes is imported now, in 2 ms
+            from . import closures as closures
         if job.uncacheable or job.headers or self.settings.mode not in LOOKING:
             return None
         made_by = self._made_by_known((job.libraries, job.distributions))
@@ -344,7 +342,7 @@ class Lookup:
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
-        self.ahead.learn(job.file, job.label, key, artifact)
+        self.ahead.learn(job.file, job.label, key, artifact, job.types)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .jobs import Job
@@ -56,6 +57,7 @@ def why_missed(job: Job, components: Sequence[Component], past: Past) -> Missed:
     )
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
+    job = job._replace(texts=cache(job.texts))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
     for distance, variant in ranked[:LOOKED_AT]:

@@ -55,12 +55,11 @@ class NumbaPlan(NamedTuple):
     file: str = ""
 
 
-def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
-    """What the kernel is made of now."""
+def read_function(plan: NumbaPlan, *, is_ahead: bool = False) -> Fingerprint | Uncapturable:
+    """What the kernel is made of now; `is_ahead` as in `fingerprint`."""
     options = plan.dispatcher.targetoptions
-    return fingerprint(
-        plan.dispatcher, with_lines=bool(options.get("debug") or options.get("lineinfo")), depends=plan.depends
-    )
+    with_lines = bool(options.get("debug") or options.get("lineinfo"))
+    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends, is_ahead=is_ahead)
 
 
 def numba_job(
@@ -86,7 +85,7 @@ def numba_job(
         texts = dict if isinstance(found, Uncapturable) else found.sources
         return Job(
             plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
-            plan.file,
+            plan.file, tuple(map(str, types)),
         )  # fmt: skip
 
     if isinstance(found, Uncapturable):

@@ -106,7 +106,9 @@ class NumbaKernel(Launchable):
             rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
             self._entries()
         with suppress(KCacheError):  # met again at the first use, and told there
-            self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
+            reads = self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
+            if reads and self._made is not None:
+                self._made.expect(reads)
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
 
@@ -240,6 +242,7 @@ class NumbaKernel(Launchable):
             launcher = make_numba_launcher(
                 loaded, name, types, relaunch=relaunch, otherwise=otherwise, attributes=attributes,
                 labels=self._labels(types) if self._resolver().settings.debug_launches else None,
+                parts=entries.parts(types, artifact),
             )  # fmt: skip
         self._launchers[loaded.device.ordinal, types] = found = launcher, loaded, options
         return found

@@ -10,6 +10,7 @@ Not here    Which entry is nearest, and why a request is none of them (misses).
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -35,6 +36,12 @@ LOOKED_AT = 8
 
 _DIGITS = 16
 
+_LINE = r"\A([^:(\[]*):\d+"
+"""The line in the label of a kernel or module that was given as text."""
+
+_PROGRAM = r"\A(?:__(?:mp_)?main__|<[^<>]*>|\?)(?=[.:]|\Z)"
+"""Modules of labels that name no module: a program, here and in a process of its pool, or code run by hand."""
+
 
 class Past(NamedTuple):
     """Where to look.
@@ -51,14 +58,28 @@ class Past(NamedTuple):
     toolchain: Toolchain
     memory: Mapping[str, object]
     damaged: Mapping[str, str]
-    any_compiler: bool = False
+    any_compiler: bool
 
 
 def name_of(job: Job) -> str:
-    """The name of the manifest that is the roll of the job's kernel, wherever in a file that stands."""
+    """The name of the manifest that is the roll of the job's kernel, wherever in a file that stands.
+
+    Every program is `__main__`: the kernels of one are told from those of another by its file, or, where it has none
+    (a notebook, a prompt), by the folder it runs in.
+    """
     entry = next((each.value for each in job.components if each.name == "entry"), None)
     name = entry.get("name") if isinstance(entry, dict) else None
-    return derive([component("roll", [re.sub(r":\d+\Z", "", job.label), name])])
+    label, is_program = re.subn(_PROGRAM, "__main__", re.sub(_LINE, r"\1", job.label))
+    return derive([component("roll", [label, name, *([_program_of(job)] if is_program else [])])])
+
+
+def _program_of(job: Job) -> str:
+    if os.path.isfile(job.file):
+        return job.file
+    try:
+        return os.getcwd()
+    except OSError:  # the folder is gone
+        return ""
 
 
 def payloads_of(job: Job, components: Sequence[Component]) -> dict[str, bytes]:
@@ -78,11 +99,11 @@ def payloads_of(job: Job, components: Sequence[Component]) -> dict[str, bytes]:
 
 
 def built_here() -> dict[str, str]:
-    """Where an entry is made, for people who look at it later."""
+    """What an entry is made on, for people who look at it later; not which machine: caches and bundles travel."""
     import platform
 
     python = platform.python_implementation() + " " + platform.python_version()
-    return {"host": platform.node(), "system": f"{platform.system()} {platform.release()}", "python": python}
+    return {"system": f"{platform.system()} {platform.release()}", "python": python}
 
 
 def note(store: DiskStore | MemoryStore, job: Job, components: Sequence[Component], key: str, family: str) -> None:

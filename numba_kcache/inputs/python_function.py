@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from ..keys.components import Component
 from ..keys.encoding import Plain, encode
 from ..model.request import LinkInput, Origin
+from .function_seen import Seen, looks_plain
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
@@ -55,12 +56,18 @@ class Fingerprint(NamedTuple):
             and files, which the digest does not.
         links: What the options and `declare_device` link, in order.
         graph: For `device_functions`.
+        seen: What it was read from; for `holds`.
     """
 
     digest: str
     components: tuple[Component, ...]
     links: tuple[LinkInput, ...]
     graph: _Graph
+    seen: Seen
+
+    def holds(self) -> bool:
+        """Whether reading the kernel anew would give the same; False also where only reading it would tell."""
+        return self.seen.holds()
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """What Numba compiles on the kernel's behalf and keeps, each with a digest of all that decides its code:
@@ -88,7 +95,9 @@ class _Cannot(Exception):
         self.reason, self.name = reason, name
 
 
-def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ()) -> Fingerprint | Uncapturable:
+def fingerprint(
+    function: Any, *, with_lines: bool, depends: Iterable[Any] = (), is_ahead: bool = False
+) -> Fingerprint | Uncapturable:
     """Capture a kernel as it is now: globals may change, so this is asked once per signature, when it is first used.
 
     Args:
@@ -97,10 +106,12 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
             Functions with `debug` or `lineinfo` among their own options have theirs counted anyway.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
             the function's own) whose content counts; any at all vouch for what cannot be read.
+        is_ahead: Read it before its first use, where `Fingerprint.holds` can tell then whether that was too early:
+            nothing of the user's is run, no file is read, and what needs that is `Uncapturable`.
     """
     depends = tuple(depends)
-    graph = _Graph(with_lines, is_vouched=bool(depends))
     try:
+        graph = _Graph(with_lines, is_vouched=bool(depends), is_ahead=is_ahead)
         graph.add_function(function)
         graph.add_depends(function, depends)
     except _Cannot as refusal:
@@ -108,14 +119,14 @@ def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ())
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(function))
     graph.alive.clear()
-    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph)
+    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph, graph.seen)
 
 
 class _Graph:
     """Nodes by index: components[i] is what node i is, edges[i] what it reads."""
 
-    def __init__(self, with_lines: bool, *, is_vouched: bool = False) -> None:
-        self.with_lines, self._is_vouched = with_lines, is_vouched
+    def __init__(self, with_lines: bool, *, is_vouched: bool = False, is_ahead: bool = False) -> None:
+        self.with_lines, self._is_vouched, self._is_ahead = with_lines, is_vouched, is_ahead
         self.components: list[Component] = []
         self.edges: list[list[tuple[str, int | str]]] = []
         self.links: list[LinkInput] = []
@@ -124,7 +135,21 @@ class _Graph:
         self._values: dict[tuple[int, str], int | str] = {}
         self._labels: dict[str, int] = {}
         self._registrations = user_registrations()
+        self.seen = Seen(user_registrations)
+        self._met(not is_vouched)  # files among depends
         self.alive: list[Any] = []  # ids stay unique while these live
+
+    def _met(self, can_compare: bool) -> None:
+        """Note whether what was just met can be compared later; ahead of the first use, go no further if not."""
+        if not can_compare:
+            self.seen.is_complete = False
+            if self._is_ahead:
+                raise _Cannot("it can only be read when it is used", "")
+
+    def _look_at(self, value: Any) -> None:
+        """Go no further ahead of the first use where an attribute of a value may be the user's code."""
+        if self._is_ahead:
+            self._met(is_trusted(type(value).__module__))
 
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
@@ -151,6 +176,7 @@ class _Graph:
         name = _name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
+        self._met(self.seen.function(function) and (not is_jitted or self.seen.dispatcher(value)))
         options = dict(value.targetoptions) if is_jitted else {}
         word = "kernel" if not self._functions else "device function" if is_jitted else "function"
         if word == "device function":  # never told to its compiler; its default says whether nvJitLink is installed
@@ -213,7 +239,7 @@ class _Graph:
         options["signatures"] = fixed_signatures(dispatcher) if index else None  # a kernel's are in the key anyway
         options["locals"] = getattr(dispatcher, "locals", None) or None
         given = {key: options[key] for key in sorted(options)}
-        self._edge(index, "options", self._add_value(given, f"options of {name}"))
+        self._edge(index, "options", self._add_value(given, f"options of {name}", is_compared=True))
         self._add_links(index, links, name)
 
     def _add_links(self, index: int, links: Any, name: str) -> None:
@@ -240,6 +266,7 @@ class _Graph:
         """Follow one name of a function to the value it has now."""
         spelling = ".".join((read.name, *read.attributes))
         if read.scope == "import":
+            self._met(self.seen.trusted(read.name))
             if not is_trusted(read.name):
                 if not self._is_vouched:
                     raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
@@ -247,16 +274,20 @@ class _Graph:
             return
         if read.scope == "closure":
             at, label = id(function.__closure__), f"closure {read.name} of {name}"
-            found, value = _cell(function, read.name)
+            cell = (function.__closure__ or ())[function.__code__.co_freevars.index(read.name)]
+            found, value = _content(cell)
+            self._met(found and self.seen.cell(cell, value))
         else:
             at, label = id(function.__globals__), f"global {read.name} of {function.__globals__.get('__name__', '?')}"
-            found, value = _global(function, read.name)
+            found, value = self._global(function, read.name)
         where = read.name
         for attribute in read.attributes:
+            self._look_at(value)
             if not found or not isinstance(value, ModuleType):
                 break
             at, where = id(value.__dict__), attribute
             label = f"global {attribute} of {value.__name__}"
+            self._met(self.seen.attribute(value, attribute) and self.seen.trusted(value.__name__))
             inside, found, value = value, hasattr(value, attribute), getattr(value, attribute, None)
             if is_trusted(inside.__name__) and not self._is_users(value):
                 self._edge(index, spelling, f"{inside.__name__}.{attribute}")
@@ -267,6 +298,15 @@ class _Graph:
         if (at, where) not in self._values:
             self._values[at, where] = self._add_value(value, label)
         self._edge(index, spelling, self._values[at, where])
+
+    def _global(self, function: FunctionType, name: str) -> tuple[bool, Any]:
+        namespace = function.__globals__
+        self._met(self.seen.name(namespace, name))
+        if name in namespace:
+            return True, namespace[name]
+        builtins: dict[str, Any] = getattr(function, "__builtins__", {})
+        self._met(self.seen.name(builtins, name))
+        return name in builtins, builtins.get(name)
 
     def _is_users(self, value: Any) -> bool:
         """Whether an attribute of a trusted package is still to be looked at: data, or what a program put there."""
@@ -290,9 +330,12 @@ class _Graph:
                 for each in self._registrations.of_attribute[attribute]:
                     self._edge(index, f".{attribute}", self._add_registered(each))
 
-    def _add_value(self, value: Any, label: str) -> int | str:
+    def _add_value(self, value: Any, label: str, *, is_compared: bool = False) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
+        self._look_at(value)
         pinned = trusted_name(value)
+        if pinned is not None:
+            self._met(self.seen.pinned(value, pinned))
         if id(value) in self._registrations.of_value:
             registered: list[tuple[str, int | str]] = [
                 ("overload", self._add_registered(each)) for each in self._registrations.of_value[id(value)]
@@ -302,6 +345,8 @@ class _Graph:
             return pinned
         if is_dispatcher(value) or type(value) is FunctionType:
             return self.add_function(value)
+        if self._is_ahead:
+            self._met(looks_plain(value))
         edges: list[tuple[str, int | str]] = []
 
         def function_form(inner: Any) -> Plain | None:
@@ -315,6 +360,7 @@ class _Graph:
             if not self._is_vouched:
                 raise _Cannot(f"{refusal}{_REMEDY}", label) from None
             form, clear = vouched_form(value), VOUCHED
+        self._met(is_compared or (self.seen.is_complete and self.seen.value(value, form)))
         self.alive.append(value)
         return self._add(label, form, clear, edges)
 
@@ -347,16 +393,8 @@ def _name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
-def _cell(function: FunctionType, name: str) -> tuple[bool, Any]:
-    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+def _content(cell: Any) -> tuple[bool, Any]:
     try:
         return True, cell.cell_contents
     except ValueError:
         return False, None
-
-
-def _global(function: FunctionType, name: str) -> tuple[bool, Any]:
-    if name in function.__globals__:
-        return True, function.__globals__[name]
-    builtins: dict[str, Any] = getattr(function, "__builtins__", {})
-    return name in builtins, builtins.get(name)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from .arguments import Launcher, Relaunch
+from ..model.parameter import Parameter
+from .arguments import Launcher, Layout, Relaunch
 from .config import Dim3
 from .generated import MISSING
 from .loader import LoadedKernel, surroundings
@@ -85,6 +86,30 @@ class NumbaLauncher(Launcher):
         return OtherTypes()
 
 
+class Parts(NamedTuple):
+    """What a launcher of one signature has that no device decides: made ahead of the first launch, for one launcher."""
+
+    layout: Layout
+    slots: list[Slot]
+
+
+def parts_of(name: str, types: Sequence[Any], parameters: Sequence[Parameter]) -> Parts | None:
+    """The parts of a launcher; None where an argument type is not for this path.
+
+    Args:
+        name: Of the kernel, for messages.
+        types: Numba types of the arguments.
+        parameters: As the cubin has them.
+
+    Raises:
+        ArgumentError: The cubin is not of this signature.
+    """
+    if not are_straight(types):
+        return None
+    arguments = flatten(types)
+    return Parts(Layout(lay_out(name, arguments, parameters)), slots_of(types, arguments))
+
+
 def make_numba_launcher(
     kernel: LoadedKernel,
     name: str,
@@ -94,6 +119,7 @@ def make_numba_launcher(
     otherwise: Otherwise,
     attributes: Sequence[Any] = (),
     labels: Sequence[str] | None = None,
+    parts: Parts | None = None,
 ) -> NumbaLauncher | None:
     """What launches one signature on the kernel's device; None where an argument type is not for this path.
 
@@ -105,15 +131,16 @@ def make_numba_launcher(
         otherwise: As in `NumbaLauncher`.
         attributes: Launch attributes of the driver's kind.
         labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
+        parts: Where they have been made.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
     """
     import cuda.bindings.driver as driver
 
-    if not are_straight(types):
+    parts = parts or parts_of(name, types, kernel.entry.parameters)
+    if parts is None:
         return None
-    arguments = flatten(types)
     make: Callable[..., NumbaLauncher] = NumbaLauncher
     if labels is not None:
         from .debugging import DebugNumbaLauncher
@@ -121,7 +148,7 @@ def make_numba_launcher(
         make = functools.partial(DebugNumbaLauncher, labels=labels)
     return make(
         name,
-        lay_out(name, arguments, kernel.entry.parameters),
+        parts.layout,
         typed=True,
         function=kernel.function,
         driver=driver,
@@ -129,7 +156,7 @@ def make_numba_launcher(
         live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
-        slots=slots_of(types, arguments),
+        slots=parts.slots,
         otherwise=otherwise,
     )
 
@@ -152,9 +179,9 @@ def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
     def settle(value: Any, _call: Call) -> Any:
-        if type(value) is not DeviceNDArray or value._numba_type_ != kind:
-            raise OtherTypes
-        return value
+        if type(value) is DeviceNDArray and (value._numba_type_ is kind or value._numba_type_ == kind):
+            return value
+        raise OtherTypes
 
     def spread(value: Any) -> tuple[Any, ...]:
         address = value.gpu_data.device_ctypes_pointer.value or 0

@@ -4,7 +4,8 @@ Promise     `usual_values` gives what `struct` packs only where the slots (`slot
             does not know, or is not sure of, it leaves to them.
 Method      Nothing is prepared: a kernel takes this way a few times only, before its code is generated, and in a fresh
             process each function that is not called is time saved.
-Ground      The conditions are those of the lines in `slots`. `dtype.str` says byte order, kind and size of elements.
+Ground      The conditions are those of the lines in `slots`, and of `pointers`: streams 0 and 1 are the same, an array
+            of the pointee's own type is aligned. `dtype.str` says byte order, kind and size of elements.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from ..model.parameter import Parameter
 from .elements import CARRIERS, TAKE_ANY, TYPESTRS, alignment_of
+from .memory import Unfit, memory_of
 
 _TYPES = {
     "b1": (bool,), "i1": (int,), "u1": (int,), "i2": (int,), "u2": (int,), "i4": (int,), "u4": (int,), "i8": (int,),
@@ -47,9 +49,29 @@ def usual_values(parameters: Sequence[Parameter], arguments: tuple[Any, ...], st
             if address is None:
                 return None
             values.append(address)
+        elif code[0] == "*":
+            address = _lent_address(code[1:], value, stream)
+            if address is None:
+                return None
+            values.append(address)
         else:
             return None
     return values
+
+
+def _lent_address(pointee: str, value: Any, stream: Any) -> int | None:
+    """The address of another library's array that lies in one piece and needs nothing before the launch."""
+    try:
+        memory = memory_of(value)
+    except Unfit:
+        return None
+    if memory is None or memory.strides is not None or (memory.stream is not None and (stream or memory.stream > 1)):
+        return None
+    constant = pointee[0] == "k"
+    element = pointee[1:] if constant else pointee
+    if memory.element != element or (memory.readonly and not constant):
+        return None
+    return memory.address
 
 
 def _address(pointee: str, array: Any, stream: Any) -> int | None:

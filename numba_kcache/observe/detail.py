@@ -25,7 +25,7 @@ class EntryDetail(NamedTuple):
         used_s: When it was stored or last used, in seconds since the epoch, to the hour.
         hits: Times it was served, in all processes.
         created_s: When it was compiled, in seconds since the epoch; 0 where it does not say.
-        built: Where it was compiled: host, system, versions.
+        built: What it was compiled on: system and Python.
         kernel: What the user's code calls it, `"package.module.saxpy"`; "" where it does not say.
         components: What is in its key: name, digest, and the value where it is small and no secret.
     """
@@ -116,8 +116,7 @@ def plain(text: str) -> str:
 
 
 def _where(built: Mapping[str, str]) -> str:
-    machine = ", ".join(built[name] for name in ("system", "python") if name in built)
-    return " ".join(filter(None, (built.get("host", ""), f"({machine})" if machine else ""))) or "it does not say where"
+    return ", ".join(built[name] for name in ("system", "python") if name in built) or "it does not say on what"
 
 
 def _sizes(artifact: Artifact) -> dict[str, int]:

@@ -109,7 +109,7 @@ class Bundle:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
-    def put_manifest(self, family: str, data: bytes) -> None:
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
@@ -176,9 +176,9 @@ class BundleTier:
         """Never."""
         self._opened().put_entry(key, data)
 
-    def put_manifest(self, family: str, data: bytes) -> None:
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Never."""
-        self._opened().put_manifest(family, data)
+        return self._opened().put_manifest(family, data, before)
 
     def get_signature(self, kind: int, key: str) -> bytes | None:
         """None: the bundle's is over all of it."""

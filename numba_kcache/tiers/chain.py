@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +38,9 @@ if TYPE_CHECKING:  # a warm start takes what it needs of them before
 Result = TypeVar("Result")
 
 _NOWHERE = "0" * 64
+_TRIES = 4
+"""To add to a manifest to which others add."""
+
 _SETTLE_S = 60.0
 """Longest wait for the local disk."""
 
@@ -75,6 +78,7 @@ class CheckedTier:
         self._bytes_read = self._bytes_written = self._operations = 0
         self._seconds = 0.0
         self._is_reachable: bool | None = None
+        self._saved: Mapping[str, int] = {}
 
     @property
     def readonly(self) -> bool:
@@ -125,7 +129,9 @@ class CheckedTier:
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        data = self._asked(lambda: self.tier.get_manifest(family))
+        return self._variants(family, self._asked(lambda: self.tier.get_manifest(family)))
+
+    def _variants(self, family: str, data: bytes | None) -> list[Variant]:
         if data is None:
             return []
         self._bytes_read += len(data)
@@ -165,31 +171,33 @@ class CheckedTier:
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
         """Hand an entry on; whether it was taken."""
         record = self._record(ENTRY, entry.key, data, str(entry.header.get("target", "")))
-        return record is not None and self._give(ENTRY, entry.key, data, record)
+        return record is not None and bool(self._give(ENTRY, entry.key, data, record))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """As the local store's. Of two that do so at once one may be lost: a miss, later."""
+        """As the local store's."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, before it returns."""
-        before = self._vouched_manifest(family)
-        after = reduce(merge, variants, before)
-        if after != before:
+        """As `add_variant`, before it returns. What is lost when others write all the time is a hit, later."""
+        for _ in range(_TRIES):
+            there = self._asked(lambda: self.tier.get_manifest(family))
+            before = self._vouched_variants(family, there)
+            after = reduce(merge, variants, before)
+            if after == before:
+                return
             data = encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST)
             record = self._record(MANIFEST, family, data, "")
-            if record is not None:
-                self._give(MANIFEST, family, data, record)
+            if record is None or self._give(MANIFEST, family, data, record, there) is not False:
+                return
 
-    def _vouched_manifest(self, family: str) -> list[Variant]:
+    def _vouched_variants(self, family: str, data: bytes | None) -> list[Variant]:
         """The variants that are there, those for which nobody trusted vouches left out if we are to sign for them."""
         if self._trust is None or self._trust.demands or not self._trust.signs:
-            return self.get_manifest(family)
-        data = self._asked(lambda: self.tier.get_manifest(family)) or b""
+            return self._variants(family, data)
         record = self._asked(lambda: self.tier.get_signature(MANIFEST, family)) or b""
         try:
-            is_own = self._trust.is_own(MANIFEST, family, data, record)
-            return variants_of(decode_entry(data, family, MANIFEST).header) if is_own else []
+            is_own = self._trust.is_own(MANIFEST, family, data or b"", record)
+            return variants_of(decode_entry(data or b"", family, MANIFEST).header) if is_own else []
         except (ValueError, KCacheError):
             return []
 
@@ -201,31 +209,50 @@ class CheckedTier:
             self._trouble(str(error))
             return None
 
-    def _give(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
+    def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
+        """Whether it was taken; None where that failed, False where another manifest than `before` stands there."""
+
         def work() -> bool:
             if record:
                 self.tier.put_signature(kind, key, record)  # first: a file without one would be an error elsewhere
-            (self.tier.put_entry if kind == ENTRY else self.tier.put_manifest)(key, data)
+            if kind == MANIFEST:
+                return self.tier.put_manifest(key, data, before)
+            self.tier.put_entry(key, data)
             return True
 
-        if not self._asked(work):
-            return False
-        with self._counting:
-            self._bytes_written += len(data)
-        return True
+        is_taken = self._asked(work)
+        if is_taken:
+            with self._counting:
+                self._bytes_written += len(data)
+        return is_taken
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
         assert isinstance(self.tier, Electoral)
         return elected(self.tier, key, self._asked, self._behind.add, lambda: self._errors)
 
-    def report(self) -> TierReport:
-        """What was seen of it in this process."""
+    def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
+        """What was seen of it in this process; with `sums` of the counters, the counts of all processes."""
+        counts = self._counts()
+        if sums is not None:
+            label = _label(self.tier)
+            counts = {name: int(sums.get(f"tier/{label}/{name}", 0)) for name in counts}
         latency_s = self._seconds / self._operations if self._operations else 0.0
-        return TierReport(
-            self.tier.name, self.readonly, self._hits, self._misses, self._errors,
-            self._bytes_read, self._bytes_written, latency_s, self._is_reachable,
-        )  # fmt: skip
+        return TierReport(self.tier.name, self.readonly, latency_s=latency_s, is_reachable=self._is_reachable, **counts)
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "hits": self._hits, "misses": self._misses, "errors": self._errors,
+            "bytes_read": self._bytes_read, "bytes_written": self._bytes_written,
+        }  # fmt: skip
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted since the last call, under names of the store's counters."""
+        with self._counting:
+            before, self._saved = self._saved, self._counts()
+            new = {name: value - before.get(name, 0) for name, value in self._saved.items()}
+        label = _label(self.tier)
+        return {f"tier/{label}/{name}": value for name, value in new.items() if value}
 
     def close(self) -> None:
         """Let the tier go."""
@@ -261,6 +288,8 @@ class CheckedTier:
             self._trouble(str(error) or type(error).__name__)
             return None
         finally:
+            if self._breaker is not None:
+                self._breaker.ended()
             with self._counting:
                 self._operations += 1
                 self._seconds += time.perf_counter() - start
@@ -274,7 +303,12 @@ class CheckedTier:
 def _breaker_path(tier: Tier, local: DiskStore | MemoryStore) -> str | None:
     if not local.directory or local.readonly:
         return None
-    return f"{format_directory(local.directory)}/tiers/{sha256(tier.name.encode()).hexdigest()[:16]}.down"
+    return f"{format_directory(local.directory)}/tiers/{_label(tier)}.down"
+
+
+def _label(tier: Tier) -> str:
+    """What a tier is called where its name may not stand."""
+    return sha256(tier.name.encode()).hexdigest()[:16]
 
 
 class Chain:
@@ -343,9 +377,13 @@ class Chain:
         for tier in self.tiers:
             tier.peek(_NOWHERE)
 
-    def reports(self) -> tuple[TierReport, ...]:
-        """What was seen of each tier in this process."""
-        return tuple(tier.report() for tier in self.tiers)
+    def reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
+        """What was seen of each tier in this process; with `sums` of the counters, the counts of all processes."""
+        return tuple(tier.report(sums) for tier in self.tiers)
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted of the tiers since the last call, under names of the store's counters."""
+        return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
         """Wait until everything was handed on and kept, or for `wait_s` each; whether it was."""

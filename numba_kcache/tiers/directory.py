@@ -58,9 +58,12 @@ class DirectoryTier:
         """Publish the file of an entry."""
         self._write(ENTRY, key, data)
 
-    def put_manifest(self, family: str, data: bytes) -> None:
-        """Publish the file of a manifest."""
-        self._write(MANIFEST, family, data)
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Publish the file of a manifest in place of `before`; False where another stands there by now."""
+        if os.path.lexists(self.name) and self._read(MANIFEST, family) != before:
+            return False
+        self._write(MANIFEST, family, data)  # whoever writes in this moment, too, loses: there are no locks
+        return True
 
     def get_signature(self, kind: int, key: str) -> bytes | None:
         """What stands beside an entry or manifest."""

@@ -4,6 +4,8 @@ Promise     A request ends within `timeout_s`, connecting and body included, and
             limit is fetched: its size is looked at before its body. Nothing that is raised or shown holds a secret.
 Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore. Credentials come from where the client
             of each cloud looks for them (environment, metadata server); there is no room for them in the URL.
+            A manifest is replaced on the condition that nobody else has, where the service knows conditions (S3,
+            Google and Azure do).
 Not here    Leases: object stores that know no conditional put are among these. A tier of Redis beside it has them.
 Ground      obstore takes 3 ms to import and is one file of 15 MB; s3fs, gcsfs and adlfs, one package and one set of
             dependencies for each cloud, are built on asyncio clients that take far longer than a warm start.
@@ -72,9 +74,28 @@ class ObjectTier:
         """Keep the file of an entry."""
         self._put(_path("entries", key), data)
 
-    def put_manifest(self, family: str, data: bytes) -> None:
-        """Keep the file of a manifest."""
-        self._put(_path("manifests", family), data)
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Keep the file of a manifest in place of `before`; False where the service says that another stands there."""
+        path = _path("manifests", family)
+
+        def work(obstore: Any, store: Any) -> bool:
+            mode: Any = "create"
+            if before is not None:
+                there = obstore.get(store, path)
+                mode = {name: there.meta[name] for name in ("e_tag", "version") if there.meta[name]}
+                if there.meta["size"] != len(before) or bytes(there.bytes()) != before:
+                    return False
+            try:
+                obstore.put(store, path, data, mode=mode)
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError):
+                return False
+            except obstore.exceptions.BaseError as error:
+                if not _knows_no_conditions(error):
+                    raise
+                obstore.put(store, path, data, use_multipart=False)  # whoever writes in this moment, too, loses
+            return True
+
+        return bool(self._asked(work))
 
     def put_signature(self, kind: int, key: str, record: bytes) -> None:
         """Keep the signature of an entry or manifest."""
@@ -146,6 +167,11 @@ class ObjectTier:
 
 def _path(kind: str, key: str) -> str:
     return f"{FORMAT}/{kind}/{require_key(key) if key else ''}"
+
+
+def _knows_no_conditions(error: Exception) -> bool:
+    """Whether a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
+    return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 
 def _first(error: Exception) -> str:

@@ -1,24 +1,27 @@
-"""A Redis or Valkey server as a tier.
+"""A Redis or Valkey server, or a cluster of them, as a tier.
 
 Promise     An operation ends within `timeout_s`, counted from its start for what a launch waits for; no answer above
             the limit is taken into memory. Nothing that is raised or shown holds user or password. A token that was
             claimed is renewed and released by its owner alone.
 Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched in one round trip: GETRANGE makes the
             server itself cut what is too long. Launches wait for tiers.resp; what is off their path goes through
-            redis-py, whose import costs more than all that a warm launch may.
+            redis-py, whose import costs more than all that a warm launch may. In a cluster the first question about
+            each of its slots is redirected, and remembered; redis-py asks for all of them when it connects.
 Not here    When to ask, what to believe, and whose turn it is (tiers.chain, tiers.breaker, tiers.lease).
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
-from .resp import Connection, RedisError, server_of
+from .resp import Connection, Redirection, RedisError, Server, server_of
 
 Result = TypeVar("Result")
 
@@ -29,8 +32,16 @@ LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
 """Of one string in a server that was not told otherwise."""
 
 _IDLE = 4
+_HOPS = 4
+"""Nodes of a cluster that one operation asks."""
+
+_SLOTS = 16384
 _KINDS = {ENTRY: "entry", MANIFEST: "manifest"}
 _RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
+_REPLACE = """
+if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
+return 1"""
 _RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
 
 
@@ -69,7 +80,8 @@ class RedisTier:
         self.is_vouched = is_vouched
         self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
         self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
-        self._idle: list[Connection] = []
+        self._idle: dict[Server, list[Connection]] = {}
+        self._slots: dict[int, Server] = {}
         self._client: Any = None
         self._pid = os.getpid()
 
@@ -89,9 +101,11 @@ class RedisTier:
         """Keep the file of an entry."""
         self._put(self._name("entry", key), data)
 
-    def put_manifest(self, family: str, data: bytes) -> None:
-        """Keep the file of a manifest."""
-        self._put(self._name("manifest", family), data)
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
+        self._check_size(data)
+        arguments = self._name("manifest", family), before or b"", data, self._ttl_s or 0
+        return bool(self._told(lambda client: client.eval(_REPLACE, 1, *arguments)))
 
     def put_signature(self, kind: int, key: str, record: bytes) -> None:
         """Keep the signature of an entry or manifest."""
@@ -133,7 +147,8 @@ class RedisTier:
     def close(self) -> None:
         """Hang up."""
         while self._idle:
-            self._idle.pop().close()
+            for connection in self._idle.popitem()[1]:
+                connection.close()
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -141,28 +156,54 @@ class RedisTier:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def _get(self, name: str) -> bytes | None:
-        if self._pid != os.getpid():  # a child must not read its parent's answers
-            self._idle, self._pid = [], os.getpid()
         data = self._ask(b"GETRANGE", name.encode(), b"0", b"%d" % self._limit_bytes)
         if data and len(data) > self._limit_bytes:
             raise RedisError(f"{name} is above the limit of {self._limit_bytes} bytes")
         return data or None
 
     def _ask(self, *words: bytes) -> bytes | None:
+        """The answer to a command whose second word is a key, from whichever node of a cluster has it."""
+        if self._pid != os.getpid():  # a child must not read its parent's answers
+            self._idle, self._pid = {}, os.getpid()
+        deadline_s, server, is_lasting = time.monotonic() + self._timeout_s, self._node(words[1]), True
+        for _ in range(_HOPS):
+            try:
+                return self._answer(server, deadline_s, words, is_lasting)
+            except Redirection as redirection:
+                server, is_lasting = redirection.server(server), redirection.is_lasting
+                if is_lasting:
+                    self._slots[int(redirection.slot)] = server
+            except OSError:
+                self._slots = {slot: node for slot, node in self._slots.items() if node != server}
+                raise
+        raise RedisError(f"the cluster redirected more than {_HOPS - 1} times")
+
+    def _node(self, key: bytes) -> Server:
+        if not self._slots:  # this is no cluster, as far as is known
+            return self._server
+        from binascii import crc_hqx
+
+        return self._slots.get(crc_hqx(key, 0) % _SLOTS, self._server)
+
+    def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
+        idle = self._idle.setdefault(server, [])
         limit = self._limit_bytes + 1
         try:
-            connection, is_new = self._idle.pop(), False
+            connection, is_new = idle.pop(), False
         except IndexError:
-            connection, is_new = Connection(self._server, self._timeout_s, limit), True
+            connection, is_new = Connection(server, deadline_s, limit), True
         try:
-            answer = connection.ask(*words)
+            answer = _asked(connection, deadline_s, words, is_lasting)
         except ConnectionError:
             if is_new:
                 raise
-            connection = Connection(self._server, self._timeout_s, limit)  # restarted, or it had hung up on an idle one
-            answer = connection.ask(*words)
-        if len(self._idle) < _IDLE:
-            self._idle.append(connection)
+            connection = Connection(server, deadline_s, limit)  # restarted, or it had hung up on an idle one
+            answer = _asked(connection, deadline_s, words, is_lasting)
+        except Redirection:
+            idle.append(connection)
+            raise
+        if len(idle) < _IDLE:
+            idle.append(connection)
         else:
             connection.close()
         return answer
@@ -170,18 +211,21 @@ class RedisTier:
     # -- everything else ---------------------------------------------------------------------------------------------
 
     def _put(self, name: str, data: bytes) -> None:
+        self._check_size(data)
+        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
+
+    def _check_size(self, data: bytes) -> None:
         if len(data) > self._limit_bytes:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
-        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def _told(self, work: Callable[[Any], Result]) -> Result:
         """What redis-py did; its errors as those that the readers raise."""
         redis = _redis()
         try:
-            if self._client is None:
-                self._client = self._connected()
-            return work(self._client)
-        except (redis.ConnectionError, redis.TimeoutError) as error:  # a refused password is among the former
+            client = self._client = self._client or self._connected()
+            return work(client)
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.RedisClusterException) as error:
+            self._client = None  # a refused password is among them, and a cluster in which another node is master now
             raise ConnectionError(_without_address(error)) from None
         except redis.RedisError as error:
             raise RedisError(_without_address(error)) from None
@@ -192,21 +236,32 @@ class RedisTier:
         from redis.retry import Retry
 
         server = self._server
-        return redis.Redis(
-            host=server.host,
-            port=server.port,
-            db=server.database,
-            username=server.user or None,
-            password=server.password or None,
-            ssl=server.is_encrypted,
-            socket_timeout=self._timeout_s,
-            socket_connect_timeout=self._timeout_s,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-        )
+        options: dict[str, Any] = {
+            "host": server.host,
+            "port": server.port,
+            "username": server.user or None,
+            "password": server.password or None,
+            "ssl": server.is_encrypted,
+            "socket_timeout": self._timeout_s,
+            "socket_connect_timeout": self._timeout_s,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        client = redis.Redis(db=server.database, **options)
+        with suppress(redis.ResponseError):  # a user without the right to ask has no cluster
+            if client.info("cluster").get("cluster_enabled"):
+                client.close()
+                return redis.RedisCluster(**options)
+        return client
 
     def _name(self, kind: str, key: str) -> str:
         return f"{self._prefix}:{kind}:{require_key(key) if key else ''}"
+
+
+def _asked(connection: Connection, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
+    if not is_lasting:
+        connection.ask(deadline_s, b"ASKING")
+    return connection.ask(deadline_s, *words)
 
 
 def _redis() -> Any:

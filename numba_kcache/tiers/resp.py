@@ -4,7 +4,8 @@ Promise     An `ask` ends within its time however slowly the server answers, and
             whatever length the server claims. After any failure the connection is closed, so that no answer is taken
             for that of another question. What is raised names no user and no password.
 Method      One question, one answer, over a socket whose timeout is what is left of the time.
-Not here    Everything that nobody waits for, and servers' ways beyond this, which redis-py knows (tiers.redis).
+Not here    Everything that nobody waits for, servers' ways beyond this, which redis-py knows, and following a cluster's
+            redirections (tiers.redis).
 Ground      RESP2, which Redis and Valkey speak to a client that does not ask for another. redis-py takes 150 to 200 ms
             of CPU to import, forty times what a warm first launch may lose to a tier; nor does it bound an answer as
             a whole: its timeout begins anew with every packet.
@@ -23,6 +24,22 @@ _LINE_BYTES = 1 << 10
 
 class RedisError(ValueError):
     """The server answered that it could not."""
+
+
+class Redirection(RedisError):
+    """Another node of a cluster has it: for good (MOVED), or for this question while it moves (ASK)."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(f"the cluster redirects: {line}")
+        kind, self.slot, self.address = (*line.split(" "), "", "")[:3]
+        self.is_lasting = kind == "MOVED"
+
+    def server(self, asked: Server) -> Server:
+        """The node that it names, for who was let in by another."""
+        host, _, port = self.address.rpartition(":")
+        if not (port.isdigit() and self.slot.isdigit()):
+            raise ConnectionError("what answers does not speak the protocol of Redis")
+        return asked._replace(host=host.strip("[]") or asked.host, port=int(port))
 
 
 class Server(NamedTuple):
@@ -68,19 +85,18 @@ class Connection:
 
     Args:
         server: Where to.
-        timeout_s: Seconds that one question may take, connecting included.
+        deadline_s: Of `time.monotonic`, for connecting.
         limit_bytes: Of an answer.
 
     Raises:
         OSError: It cannot be had: not reached in time, or not let in.
     """
 
-    def __init__(self, server: Server, timeout_s: float, limit_bytes: int) -> None:
-        self._timeout_s, self._limit_bytes = timeout_s, limit_bytes
-        self._deadline = time.monotonic() + timeout_s
+    def __init__(self, server: Server, deadline_s: float, limit_bytes: int) -> None:
+        self._deadline_s, self._limit_bytes = deadline_s, limit_bytes
         self._buffer = bytearray()
         host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
-        self._socket = socket.create_connection((host, server.port), timeout_s)
+        self._socket = socket.create_connection((host, server.port), self._left())
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if server.is_encrypted:
@@ -107,16 +123,19 @@ class Connection:
             except RedisError as error:
                 raise PermissionError(str(error)) from None
 
-    def ask(self, *words: bytes) -> bytes | None:
+    def ask(self, deadline_s: float, *words: bytes) -> bytes | None:
         """The answer to one command whose answer is a string or nothing.
 
         Raises:
+            Redirection: It is to be asked elsewhere.
             RedisError: The server could not, or said what this cannot be the answer to.
             OSError: It did not answer in time, or in full.
         """
-        self._deadline = time.monotonic() + self._timeout_s
+        self._deadline_s = deadline_s
         try:
             return self._exchange(words)
+        except Redirection:
+            raise  # an answer as good as another
         except BaseException:
             self.close()
             raise
@@ -134,8 +153,10 @@ class Connection:
         self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words))
         kind, line = self._line()
         if kind == b"-":
-            if line.startswith((b"NOAUTH", b"WRONGPASS", b"NOPERM", b"LOADING", b"MASTERDOWN")):
+            if line.startswith((b"NOAUTH", b"WRONGPASS", b"NOPERM", b"LOADING", b"MASTERDOWN", b"CLUSTERDOWN")):
                 raise PermissionError(line.decode("latin-1"))
+            if line.startswith((b"MOVED ", b"ASK ")):
+                raise Redirection(line.decode("latin-1"))
             raise RedisError(line.decode("latin-1"))
         if kind == b"+":
             return line
@@ -174,7 +195,7 @@ class Connection:
         self._buffer += data
 
     def _left(self) -> float:
-        left = self._deadline - time.monotonic()
+        left = self._deadline_s - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+            raise TimeoutError("no answer within its time")
         return left

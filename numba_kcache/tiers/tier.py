@@ -44,8 +44,8 @@ class Tier(Protocol):
     def put_entry(self, key: str, data: bytes) -> None:
         """Keep the file of an entry."""
 
-    def put_manifest(self, family: str, data: bytes) -> None:
-        """Keep the file of a manifest, in place of what is there."""
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
 
     def get_signature(self, kind: int, key: str) -> bytes | None:
         """What stands beside an entry or manifest (`tiers.trust`)."""
@@ -64,7 +64,7 @@ class Tier(Protocol):
 
 
 class TierReport(NamedTuple):
-    """What was seen of a tier in this process.
+    """What was seen of a tier in this process; its counts may be those of all processes.
 
     Args:
         name: What people call it.

@@ -1,16 +1,18 @@
 """The words of every error of the contract, collected in tests/data/messages.txt.
 
-A change of wording is seen there, and is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the file anew.
+A change of wording is seen there, and is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the file anew. What
+a compiler says is another text with its next version: of that the file tells where it stands, and not the words.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from numba_kcache.launch.failures import launch_error
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.observe.events import Events
 from numba_kcache.settings import read_settings
+from numba_kcache.toolchain import nvjitlink, nvrtc
 from numba_kcache.toolchain.libraries import missing
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
@@ -131,16 +134,16 @@ WARNINGS = {
 }
 
 
-def messages(folder: Path) -> dict[str, str]:
-    """What each scenario says, with the folder and what differs between machines left out."""
+def messages(folder: Path, reworded: Callable[[str], str] = str) -> dict[str, str]:
+    """What each scenario says, with the folder and what differs between machines and compilers left out."""
     said: dict[str, str] = {}
     for number, (title, function) in enumerate(SCENARIOS.items()):
         own = folder / str(number)
         own.mkdir()
-        with pytest.raises(KCacheError) as caught:
+        with compilers(reworded) as logs, pytest.raises(KCacheError) as caught:
             function(own)
         assert type(caught.value).__name__ == title.partition(":")[0], f"{title}: {caught.value!r}"
-        said[title] = neutral(str(caught.value), own)
+        said[title] = without_words(neutral(str(caught.value), own), [neutral(each, own) for each in logs])
     for title, event in WARNINGS.items():
         with pytest.warns(errors.KCacheWarning) as warned:
             Events().emit(event)
@@ -155,6 +158,38 @@ def neutral(text: str, folder: Path) -> str:
     return re.sub(r"test_messages\.py\(\d+\)", "test_messages.py(LINE)", text)
 
 
+@contextlib.contextmanager
+def compilers(reworded: Callable[[str], str]) -> Iterator[list[str]]:
+    """Gives what the compilers say, in the words that they are given."""
+    logs: list[str] = []
+
+    def heard(log: str) -> str:
+        logs.append(reworded(log))
+        return logs[-1]
+
+    def fetch(size_of: Any, get: Any, program: Any) -> bytes:
+        found = fetch_before(size_of, get, program)
+        return heard(found.rstrip(b"\0").decode()).encode() if get.__name__ == "nvrtcGetProgramLog" else found
+
+    fetch_before, log_before = nvrtc._fetch, nvjitlink._log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvrtc, "_fetch", fetch)
+        patch.setattr(nvjitlink, "_log", lambda *arguments: heard(log_before(*arguments)))
+        yield logs
+
+
+def without_words(text: str, logs: Iterable[str]) -> str:
+    """`text` with a compiler's words left out, where they are just what it said: whole lines, and after `error:` what
+    is wrong. What stands in quotes in a line is kept: we put the user's file there."""
+    lines = dict.fromkeys(line for log in logs for line in log.splitlines() if line.strip())
+    for line in lines:
+        quoted = '("[^"]*")'.join(map(re.escape, re.split('"[^"]*"', line)))
+        text = re.sub(f"(?m)^{quoted}$", lambda match: " ".join(("<line>", *match.groups())), text)
+        head = re.match(r".*?\b(?:error|fatal)\s*: (?=.)", line)
+        text = text.replace(line[head.end() :], "<words>") if head else text
+    return re.sub(r"(?m)^<line>(?:\n+<line>)*", "<lines>", text)
+
+
 @needs_fake_driver
 def test_every_error_says_what_the_snapshot_has(tmp_path: Path) -> None:
     """Word for word; a new wording is written into the snapshot by the one who wants it."""
@@ -163,6 +198,35 @@ def test_every_error_says_what_the_snapshot_has(tmp_path: Path) -> None:
         SNAPSHOT.write_text(said, encoding="utf-8")
 
     assert said == SNAPSHOT.read_text(encoding="utf-8")
+
+
+@needs_fake_driver
+def test_snapshot_holds_with_another_compiler_s_words(tmp_path: Path) -> None:
+    """The next NVRTC words its errors otherwise, shows more of the line, and ends with another sentence."""
+    words = {"is undefined": "was never seen", "detected in the compilation": "came up in the build",
+             "unrecognized option": "what is", "Not a name of any known instruction": "No such instruction",
+             "aborted due to errors": "was given up", "JIT the PTX": "while assembling"}  # fmt: skip
+
+    def reworded(log: str) -> str:
+        for old, new in words.items():
+            log = log.replace(old, new)
+        return re.sub(r"(?m)^ +\^$", "  ~~~~~~\n  see there\n", log)
+
+    other = messages(tmp_path, reworded)
+    said = "\n\n".join(f"# {title}\n{text}" for title, text in other.items()) + "\n"
+
+    assert said == SNAPSHOT.read_text(encoding="utf-8")
+
+
+def test_words_that_no_compiler_said_stay() -> None:
+    """What we leave out, change or add to a compiler's words is seen."""
+    log = 'k.cu(2): error: x is undefined\n  *x;\n   ^\n\n1 error in "k.cu".'
+
+    assert without_words('why: HERE.py(7): error: x is undefined\n  *x;\n   ^\n\n1 error in "HERE.py".', [log]) == (
+        'why: HERE.py(7): error: <words>\n<lines> "HERE.py"'
+    )
+    for text in ("error: x is undef", "error:", "why\n  *y;", "why\n *x;"):
+        assert without_words(text, [log]) == text
 
 
 def test_every_class_of_error_is_in_the_snapshot() -> None:

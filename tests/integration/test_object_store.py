@@ -61,7 +61,7 @@ def test_what_is_put_is_what_is_got(place: Place) -> None:
     large = encode_entry(entry_of(1, 3_000_000))
     store = place.tier()
     store.put_entry(key_of(1), large)
-    store.put_manifest(key_of(1), b"manifest")
+    assert store.put_manifest(key_of(1), b"manifest", None)
     store.put_signature(ENTRY, key_of(1), b"signature")
 
     assert store.get_entry(key_of(1)) == large
@@ -91,6 +91,34 @@ def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) ->
     assert (second.info("process").compiles, second.info("process").hits) == (0, 1)
     assert first.push(url).present == 1
     assert KernelCache(tmp_path / "c").pull(url).entries == 1
+
+
+@pytest.mark.parametrize("moment", ["get", "put"])
+def test_two_nodes_that_add_a_variant_at_once_lose_none(
+    place: Place, running: ObjectService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another writes after the first has read, or when it is about to write, which needs a service with conditions."""
+    import obstore
+
+    events = Events()
+    first, second = (Chain(open_store(tmp_path / name), [place.tier()], events).tiers[0] for name in ("a", "b"))
+    variants = [{"key": key_of(number)} for number in range(3)]
+    second.add_variant_now(key_of(9), variants[0])
+    done = getattr(obstore, moment)
+
+    def overtaken(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(obstore, moment, done)
+        found = done(*arguments, **options) if moment == "get" else None
+        second.add_variant_now(key_of(9), variants[1])
+        return found or done(*arguments, **options)
+
+    monkeypatch.setattr(obstore, moment, overtaken)
+    first.add_variant_now(key_of(9), variants[2])
+
+    kept = second.get_manifest(key_of(9))
+    assert kept == ([variants[2], *variants[1::-1]] if (running.scheme, moment) != ("s3", "put") else kept)
+    assert {variants[0]["key"], variants[2]["key"]} <= {each["key"] for each in kept}
+    assert events.of(EventKind.TROUBLE) == []
 
 
 def test_service_that_is_away_is_a_miss_and_is_left_alone(place: Place, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from numba_kcache.model.event import EventKind
 from numba_kcache.store.entry import StoredEntry, encode_entry
+from numba_kcache.tiers import breaker
 from numba_kcache.tiers.breaker import PERIOD_S, Breaker
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import FaultProxy, RedisServer, fault_proxy, free_port, needs_redis, redis_server
-from tests.support.stores import Clock, Events, entry_of, file_of, key_of, open_store
+from tests.support.stores import Clock, Events, children, entry_of, file_of, key_of, open_store
 
 pytestmark = needs_redis
 
@@ -107,20 +108,76 @@ def test_answer_in_drops_ends_within_the_timeout(proxy: FaultProxy, tmp_path: Pa
     assert "no answer within" in str(events[-1].fields["error"]) or "timed out" in str(events[-1].fields["error"])
 
 
-def test_black_hole_costs_a_node_one_timeout(proxy: FaultProxy, tmp_path: Path, events: Events) -> None:
-    """20 kernels, put and got, by 8 processes of one node: the server is tried once, told once, counted once."""
-    proxy.is_silent = True
-    for _ in range(8):
-        chain = node(tmp_path, proxy.url, events)  # as another process of the node has it
-        for number in range(20):
-            assert chain.get(key_of(100 + number)) is None
-            assert chain.put(entry_of(200 + number))
-            with chain.elected(key_of(number)) as election:
-                assert not election.looks
-        assert chain.flush(WAIT_S)
+def eight_ranks(directory: Path, url: str, kernels: int = 20) -> list[int]:
+    """Eight processes of one node, which share its directory, put, get and claim 20 kernels each: errors of each."""
+    start, errors = os.pipe(), os.pipe()
 
+    def rank(_: int) -> None:
+        os.close(start[1])
+        chain = node(directory, url, Events())
+        os.read(start[0], 1)  # the end of the file, for all at once
+        for number in range(kernels):
+            chain.get(key_of(100 + number))
+            chain.put(entry_of(200 + number))
+            with chain.elected(key_of(number)):
+                pass
+        assert chain.flush(WAIT_S)
+        os.write(errors[1], bytes([chain.reports()[0].errors]))
+
+    with children(8, rank):
+        os.close(start[1])
+    found = os.read(errors[0], 8)
+    for end in (start[0], *errors):
+        os.close(end)
+    return sorted(found)
+
+
+def test_black_hole_costs_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_path: Path) -> None:
+    """Eight processes that begin at once: the server is tried once, counted once; once more when the period is over."""
+    proxy.is_silent = True
+    assert eight_ranks(tmp_path, proxy.url) == [0] * 7 + [1]
     assert proxy.connections == 1
-    assert len(events.of(EventKind.TROUBLE)) == 1
+    assert eight_ranks(tmp_path, proxy.url) == [0] * 8
+    assert proxy.connections == 1
+    (stamp,) = tmp_path.rglob("*.down")
+    long_ago_s = time.time() - PERIOD_S - 1
+    os.utime(stamp, (long_ago_s, long_ago_s))
+
+    assert eight_ranks(tmp_path, proxy.url) == [0] * 7 + [1]
+    assert proxy.connections == 2
+
+
+def test_server_that_answers_is_asked_by_all(proxy: FaultProxy, tmp_path: Path) -> None:
+    """Eight processes that begin at once: nobody is kept away, and what one waits for is the answer of another."""
+    assert eight_ranks(tmp_path, proxy.url, 3) == [0] * 8
+    assert proxy.connections >= 8
+
+
+def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for its answer long enough asks as well."""
+    monkeypatch.setattr(breaker, "_GATE_S", 0.05)
+    path = str(tmp_path / "a.down")
+    stopped, other = Breaker(path), Breaker(path)
+
+    assert stopped.allows()
+    assert other.allows()
+    other.answered()
+    other.ended()
+    assert Breaker(path).allows()
+
+
+def test_answer_of_one_lets_the_others_ask(tmp_path: Path) -> None:
+    """Not one after the other; and a failure keeps them away, though there was an answer before."""
+    path = str(tmp_path / "a.down")
+    first, second, third = Breaker(path), Breaker(path), Breaker(path)
+    assert first.allows()
+    first.answered()
+    first.ended()
+
+    assert second.allows()
+    assert third.allows()
+    second.failed()
+    assert not third.allows()
 
 
 def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> None:
@@ -147,6 +204,8 @@ def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None
     clock, path = Clock(), str(tmp_path / "tiers" / "a.down")
     first, second = Breaker(path, clock=clock), Breaker(path, clock=clock)
     assert first.allows()
+    first.answered()
+    first.ended()
     assert second.allows()
     first.failed()
     assert not first.allows()

@@ -55,7 +55,7 @@ def test_what_is_put_is_what_is_got(server: RedisServer) -> None:
     tier = RedisTier(server.url)
     large = encode_entry(entry_of(1, 3_000_000))
     tier.put_entry(key_of(1), large)
-    tier.put_manifest(key_of(1), b"manifest")
+    assert tier.put_manifest(key_of(1), b"manifest", None)
 
     assert tier.get_entry(key_of(1)) == large
     assert tier.get_manifest(key_of(1)) == b"manifest"
@@ -78,6 +78,29 @@ def test_one_node_fills_the_server_and_another_starts_warm(server: RedisServer, 
     report = first.reports()[0]
     assert (report.errors, report.is_reachable) == (0, True)
     assert report.bytes_written > len(encode_entry(entry_of(1)))
+
+
+@pytest.mark.parametrize("ttl_s", [None, 1000])
+def test_two_nodes_that_add_a_variant_at_once_lose_none(
+    server: RedisServer, tmp_path: Path, events: Events, ttl_s: int | None
+) -> None:
+    """One reads, the other writes, the first writes: refused by the server, it reads and merges again."""
+    first, second = (chain(tmp_path / name, RedisTier(server.url, ttl_s=ttl_s), events) for name in ("a", "b"))
+    read, other = first.tiers[0].tier.get_manifest, {**VARIANT, "key": key_of(3)}
+
+    def overtaken(family: str) -> bytes | None:
+        found = read(family)
+        if first.tiers[0].tier.get_manifest is overtaken:
+            first.tiers[0].tier.get_manifest = read  # type: ignore[method-assign]
+            second.tiers[0].add_variant_now(family, other)
+        return found
+
+    first.tiers[0].tier.get_manifest = overtaken  # type: ignore[method-assign]
+    first.tiers[0].add_variant_now(key_of(9), VARIANT)
+
+    assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT, other]
+    assert events.of(EventKind.TROUBLE) == []
+    assert server.told("TTL", server.keys()[0]) in ([-1] if ttl_s is None else [999, 1000])
 
 
 def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
@@ -188,6 +211,26 @@ print(found.compiles, found.hits, found.errors)
     ]
 
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
+
+
+def test_info_adds_up_what_all_processes_saw_of_a_tier(server: RedisServer, tmp_path: Path) -> None:
+    """One process misses and hands on at its end, another has a hit, both count; this one has seen nothing."""
+    code = """
+import sys
+from numba_kcache import cached_kernel
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+"""
+    for directory in ("a", "b"):
+        in_python(code, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / directory), NUMBA_KCACHE_TIERS=server.url)
+    first, second = (KernelCache(tmp_path / name, tiers=server.url).info().tiers[0] for name in ("a", "b"))
+
+    assert (first.hits, second.hits, second.misses, first.errors, second.errors) == (0, 1, 0, 0, 0)
+    assert first.misses >= 1
+    assert first.bytes_written >= second.bytes_read > 4000
+    assert first.bytes_read == second.bytes_written == 0
+    assert first.is_reachable is None
+    assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].misses == 0
+    assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].bytes_written == 0
 
 
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:

@@ -43,9 +43,12 @@ class MemoryTier:
         self._operation("put_entry", key)
         self.entries[key] = data
 
-    def put_manifest(self, family: str, data: bytes) -> None:
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         self._operation("put_manifest", family)
+        if self.manifests.get(family) != before:
+            return False
         self.manifests[family] = data
+        return True
 
     def get_signature(self, kind: int, key: str) -> bytes | None:
         self._operation("get_signature", key)

@@ -75,7 +75,7 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
     source = open_store(tmp_path / "source")
     source.add_variant(key_of(9), VARIANT)
     tier.put_entry(key_of(1), encode_entry(entry_of(1)))
-    tier.put_manifest(key_of(9), file_of(source, key_of(9), "manifests").read_bytes())
+    assert tier.put_manifest(key_of(9), file_of(source, key_of(9), "manifests").read_bytes(), None)
     reader = open_store(tmp_path / "share")
 
     assert reader.get(key_of(1)) == entry_of(1)

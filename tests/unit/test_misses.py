@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -13,10 +14,11 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.rolls import SOURCE_LIMIT_BYTES
+from numba_kcache.keys.components import component
+from numba_kcache.rolls import SOURCE_LIMIT_BYTES, digests_of, name_of
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, job_of
 from tests.support.stores import file_of
 
 INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __global__ void k(int *o) { *o = N; }\n'
@@ -168,6 +170,28 @@ def test_every_header_that_changed_is_named(program: Program) -> None:
     assert {Path(each.name).name for each in program.including().explain().reasons} == {"a.h", "b.h", "asked.h"}
 
 
+def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) -> None:
+    """Of several sets of headers, the newest is not meant, but the one from which the fewest differ."""
+    first = (program.root / "second/b.h").read_text()
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n#define M 1\n')
+    (program.root / "second/b.h").write_text("#define N 2\n")
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n')
+    (program.root / "second/b.h").write_text(first)
+    (program.root / "first/asked.h").write_text("")
+    found = program.including().explain()
+
+    assert [(each.kind, Path(each.name).name) for each in found.reasons] == [(ReasonKind.HEADER_ANSWER, "asked.h")]
+
+
+def test_roll_holds_no_digest_of_each_function() -> None:
+    """A Numba kernel may call hundreds; the components of every kernel are told apart, and those in one."""
+    parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
+
+    assert set(digests_of(parts)) == {"function", "versions"}
+
+
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
     """Another number of include folders."""
     program.including().compile()
@@ -226,6 +250,27 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
     assert found.nearest is None
 
 
+def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program) -> None:
+    """Its old values are told, though more of them differ."""
+    program.kernel(EMPTY + "//", std="c++17").compile()
+    nearest = program.kernel(EMPTY, fastmath=True)
+    nearest.compile()
+    program.cache().resolver.store.remove(nearest.key())
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert {(each.component, each.old) for each in found.reasons} == {("source", EMPTY + "//"), ("options", "c++17")}
+
+
+def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
+    """A kernel with hundreds of entries is explained as quickly as one with eight."""
+    for number in range(10):
+        program.kernel(EMPTY, max_registers=32 + 8 * number).compile()
+    (key, *_) = [entry.key for entry in program.cache().entries()]
+
+    assert len(program.cache().explain(key).others) == 8
+
+
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
 def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
     """Whatever is stored."""
@@ -245,6 +290,76 @@ def test_kernel_that_cannot_be_keyed_says_why(program: Program) -> None:
     )  # fmt: skip
 
 
+PROGRAM = """
+from numba_kcache import cached_kernel
+@cached_kernel(arch="sm_90")
+def k():
+    return SOURCE
+for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
+    print(each.explain().reasons[0].kind)
+    each.compile()
+"""
+
+
+def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
+    """Both are `__main__`: by a file of its own, by the folder it is typed in; moved lines are the same program."""
+
+    def reasons(folder: str, source: str, *, head: str = "", is_typed: bool = False) -> list[str]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        program = head + PROGRAM.replace("SOURCE", repr(source))
+        (tmp_path / folder / "run.py").write_text(program)
+        run = f"import os, runpy; os.chdir({str(tmp_path / folder)!r}); "
+        run += f"exec({program!r})" if is_typed else "runpy.run_path('run.py', run_name='__main__')"
+        return in_python(run, NUMBA_KCACHE_DIR=str(tmp_path / f"cache-{is_typed}")).split()
+
+    for is_typed in (False, True):
+        assert reasons("a", EMPTY, is_typed=is_typed) == ["never_stored"] * 2
+        assert reasons("b", EMPTY + "// b", is_typed=is_typed) == ["never_stored"] * 2
+        assert reasons("a", EMPTY + "// c", is_typed=is_typed, head="\n\n") == ["source_changed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("app.kernels:7", "app.kernels:9", True), ("app.kernels:7[k]", "app.kernels:9[k]", True),
+        ("app.kernels:7[k]", "app.kernels:7[m]", False), ("app.kernels.k", "app.kernels.k(n=3)", False),
+        ("__main__.k", "__mp_main__.k", True), ("__main__:3", "__mp_main__:4", True),
+        ("__main__.k", "<run_path>.k", True), ("__main__.k", "__main__.m", False),
+        ("__main__.k", "__mainly__.k", False), ("k.cu", "m.cu", False),
+    ],
+)  # fmt: skip
+def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str, is_same: bool) -> None:
+    """A process of a pool calls the program `__mp_main__`; a line is no name."""
+    job = job_of(EMPTY)._replace(file=__file__)
+    names = [name_of(job._replace(label=label)) for label in (one, other)]
+
+    assert (names[0] == names[1]) is is_same
+
+
+def test_kernels_of_one_source_have_rolls_of_their_own() -> None:
+    """By the name that was asked for, which is all that tells them apart."""
+    assert name_of(job_of(EMPTY, name="k")) != name_of(job_of(EMPTY, name="m"))
+    assert name_of(job_of(EMPTY, name="k")) == name_of(job_of(SAXPY, name="k", target="sm_80"))
+
+
+def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
+    """Another checkout is the same code base; another program is not."""
+    at = [job_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
+
+    assert len({name_of(each._replace(label="app.k")) for each in at}) == 1
+    assert len({name_of(each._replace(label="__main__.k")) for each in at}) == 2
+
+
+def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt in a folder that was removed meanwhile: the kernel compiles and is stored."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    assert name_of(job_of(EMPTY)._replace(label="__main__.k", file=""))
+
+
 def test_other_target_alone_is_a_reason(program: Program) -> None:
     """The nearest entry is the one for the same target, where there is one."""
     program.kernel().compile()
@@ -252,6 +367,17 @@ def test_other_target_alone_is_a_reason(program: Program) -> None:
 
     assert told(program.kernel().explain("sm_86")) == [(ReasonKind.TARGET, "", "sm_90", "sm_86")]
     assert {each.name for each in program.kernel(std="c++17").explain("sm_80").reasons} == {"fastmath", "std"}
+
+
+def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) -> None:
+    """However much else differs: that is what there is to change."""
+    program.kernel(EMPTY, fastmath=True, std="c++17", max_registers=16).compile()
+    program.kernel(EMPTY, arch="sm_80").compile()
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert found.nearest.target == "sm_90"
+    assert {each.name for each in found.reasons} == {"fastmath", "std", "max_registers"}
 
 
 # -- where it is said --------------------------------------------------------------------------------------------
@@ -311,6 +437,35 @@ def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
         cache.explain("not a key")
 
 
+def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> None:
+    """Both texts are in the cache; in which file they stand is not."""
+    program.kernel().compile()
+    program.kernel(SAXPY.replace("a * x", "a + x"), fastmath=True).compile()
+    (newer,) = [entry for entry in program.cache().entries()
+                if any(part["name"] == "options" and "fastmath" in str(part) for part in
+                       program.cache().entry(entry.key).to_dict()["components"])]  # fmt: skip
+    ((_, reasons),) = program.cache().explain(newer.key).others
+
+    assert [(each.name, each.where, each.old, each.new) for each in reasons] == [
+        ("fastmath", "", None, "true"),
+        ("", "line 4", "if (i < n) y[i] = a * x[i] + y[i];", "if (i < n) y[i] = a + x[i] + y[i];"),
+    ]
+
+
+def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
+    """And what is wrong with it."""
+    kernel = program.kernel()
+    kernel.compile()
+    cache = program.cache()
+    path = file_of(cache.resolver.store, kernel.key())  # type: ignore[arg-type]
+    path.write_bytes(path.read_bytes()[:-1])
+    found = cache.explain(kernel.key())
+
+    assert (found.outcome, found.is_hit) == ("not stored", False)
+    assert [each.kind for each in found.reasons] == [ReasonKind.DAMAGED]
+    assert found.reasons[0].new
+
+
 def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
     """A function of the process's cache looks where the kernel looks."""
     kernel = program.kernel()
@@ -330,6 +485,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     """No event, no file, no time of use, no damage set aside, nothing counted."""
     program.kernel().compile()
     program.including().compile()
+    gc.collect()  # the caches that compiled write what they learned when they are gone: now, not among the looks
     kernels = (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY))
     for path in (program.root / "cache").rglob("*"):
         if path.is_file():
@@ -415,7 +571,13 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
     store: Any = program.cache().resolver.store
     (entry,) = program.cache().entries()
     stored = store.peek(entry.key)
-    for report in (b"", b"[]", b'{"components": [[1]], "created_s": "x", "roll": 7}', b'{"components": 3}'):
+    for report in (
+        b"",
+        b"[]",
+        b'{"components": [[1]], "created_s": "x", "roll": 7}',
+        b'{"components": 3}',
+        b'{"components": [3, ["a"], [1, "b", 2], [1, "b", null], ["a", 2, null], ["a", "b", "c", "d"]]}',
+    ):
         store.put(StoredEntry(entry.key, stored.header, {"cubin": stored.payloads["cubin"], "report": report}))
 
         assert program.cache().explain(entry.key).outcome == "stored"
@@ -432,6 +594,17 @@ def test_failure_while_explaining_does_not_reach_the_compile(program: Program, m
     assert [each.kind for each in kernel.explain().compiled_for] == [ReasonKind.UNKNOWN]
 
 
+def test_code_has_no_source_to_keep(program: Program) -> None:
+    """What a compiler made is known by its digest."""
+    made = program.kernel()
+    made.compile()
+    kernel = cached_kernel(made.cubin(), name="saxpy", arch="sm_90", cache=program.cache())
+    kernel.compile()
+
+    (entry,) = [each for each in program.cache().entries() if each.key == kernel.key()]
+    assert set(entry.payload_bytes) == {"cubin", "report"}
+
+
 def test_large_source_is_not_kept(program: Program) -> None:
     """Up to a limit the text is there to show lines; beyond it the digest says that it changed."""
     large = SAXPY + "\n//" + "x" * SOURCE_LIMIT_BYTES
@@ -443,9 +616,25 @@ def test_large_source_is_not_kept(program: Program) -> None:
     (reason,) = found.reasons
     assert str(reason.old).startswith("sha256 ")
     assert reason.where
+    program.kernel(large + "y").compile()
+    ((_, (differs,)),) = program.cache().explain(entry.key).others
+    assert (differs.kind, str(differs.old)[:7], differs.where) == (ReasonKind.SOURCE_CHANGED, "sha256 ", "")
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------
+
+
+def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches and bundles travel; the system and the Python are told."""
+    monkeypatch.setattr("platform.node", lambda: "hunters-workstation")
+    program.kernel().compile()
+    (entry,) = program.cache().entries()
+    shown = program.cache().entry(entry.key)
+
+    assert set(shown.built) == {"system", "python"}
+    assert "hunters" not in str(shown)
+    assert not any(b"hunters" in data for data in
+                   program.cache().resolver.store.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
 
 
 def test_secret_is_nowhere_in_store_event_log_or_text(
