@@ -14,7 +14,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from performance import PERFORMANCE, NoResult, cells, machine_of, result_of
+from performance import PERFORMANCE, NoResult, cells, digits, footer, machine_of, result_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -97,30 +97,50 @@ def store() -> str:
 
 
 def lookup() -> str:
-    """Lookups, learning, and who serves stale code: medians (lowest to highest)."""
+    """Lookups and who serves stale code, learning, and each change: medians (lowest to highest)."""
     result = result_of("lookup")
     samples = result["samples"]
-    columns = list(
-        dict.fromkeys(name for rows in samples["lookup"].values() if isinstance(rows, dict) for name in rows)
-    )
-    lines = [f"| lookup before load, us | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    for system, rows in samples["lookup"].items():
-        if isinstance(rows, dict):
-            cells = (microseconds(rows[name]) if name in rows else "–" for name in columns)
-            lines.append(f"| {system} | {' | '.join(cells)} |")
-    lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
-    for header, by_way in samples["learning"].items():
-        for way in ("trace", "scanner"):
-            times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
-            first, later = (statistics.median(each["learn"]) for each in times)
-            compiling = statistics.median(times[1]["compile"])
-            shown = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in (first, later)]
-            lines.append(f"| `{header}`, {way} | {compiling * 1e3:.0f} | {' | '.join(shown)} |")
-    changes = list(next(iter(samples["stale"].values())))
-    lines += ["", f"| after the change | {' | '.join(changes)} |", "| --- |" + " --- |" * len(changes)]
-    for system, outcomes in samples["stale"].items():
-        lines.append(f"| {system} | {' | '.join(map(served, outcomes.values()))} |")
-    return "\n".join([*lines, "", machine_of(result)])
+    looked_up, stale = samples.get("lookup", {}), samples.get("stale", {})
+    columns = sorted({name for rows in looked_up.values() if isinstance(rows, dict) for name in rows}, key=ORDER.index)
+    rows = []
+    for system in dict.fromkeys([*looked_up, *stale]):
+        times = looked_up.get(system, {})
+        shown = [microseconds(times[name]) if isinstance(times, dict) and name in times else "–" for name in columns]
+        rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
+    lines = table("lookup before load, us", [*columns, "serves stale code"], rows)
+    if learning := samples.get("learning"):
+        lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
+        for header, by_way in learning.items():
+            for way in ("trace", "scanner"):
+                times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
+                first, later = (statistics.median(each["learn"]) for each in times)
+                compiling = statistics.median(times[1]["compile"])
+                cost = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in (first, later)]
+                lines.append(f"| `{header}`, {way} | {compiling * 1e3:.0f} | {' | '.join(cost)} |")
+    if stale:
+        changes = list(next(iter(stale.values())))
+        lines += ["", *table("after the change", changes, (
+            (system, [served(each) for each in outcomes.values()]) for system, outcomes in stale.items()
+        ))]  # fmt: skip
+    unable = {system: rows for system, rows in looked_up.items() if isinstance(rows, str)}
+    return "\n".join([*lines, *footer({**result, "left_out": unable})])
+
+
+ORDER = (
+    "no includes, first", "no includes, after", "cub/block/block_reduce.cuh, first",
+    "cub/block/block_reduce.cuh, after",
+)  # fmt: skip
+"""The columns of lookups."""
+
+
+def verdict(outcomes: list[str]) -> str:
+    """Whether a system served code of before the change."""
+    words = [served(each) for each in outcomes if each != "–"]
+    if not words or "not run" in words:
+        return "not run"
+    if "stale" in words:
+        return f"**yes**, after {words.count('stale')} of {len(words)} changes"
+    return "no" if set(words) == {"right"} else "no: refuses headers"
 
 
 def served(outcome: str) -> str:
@@ -150,6 +170,28 @@ def header_corpus() -> str:
     )
 
 
+def nodes() -> str:
+    """Nodes that start cold on one server: until the last rank has its kernels, and who compiled."""
+    result = result_of("nodes")
+    rows = [
+        (
+            system,
+            [
+                *(
+                    f"{digits(statistics.median(each[name]))} s" if name in each else "–"
+                    for name in ("cold last", "warm last")
+                ),
+                f"{max(sum(compiles) for compiles in each['cold compiles'])}",
+                f"{max(max(compiles) for compiles in each['cold compiles'])}",
+            ],
+        )
+        for system, each in result["samples"].items()
+    ]
+    head = f"{result['nodes']} nodes of {result['ranks']} ranks, {result['kernels']} kernels"
+    columns = ("cold", "warm server, new directories", "compiles", "compiles of one kernel, at most")
+    return "\n".join([*table(head, columns, rows), *footer(result)])
+
+
 TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
@@ -157,8 +199,13 @@ TABLES = {
     "launch": ("README.md", launch),
     "import_time": ("README.md", import_time),
     "store": ("docs/performance-store.md", store),
+    "nodes": ("docs/performance-fleet.md", nodes),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
+
+
+ILLUSTRATED = ("docs/performance.md", "docs/keys.md")
+"""Pages with pictures."""
 
 
 def written(name: str, text: str) -> str:
@@ -171,7 +218,7 @@ def written(name: str, text: str) -> str:
 
 
 def with_pictures(text: str) -> str:
-    """docs/performance.md with the pictures that there are."""
+    """A page with the pictures that there are."""
     for name in re.findall(r"<!-- picture: (\w+) -->", text):
         shown = [
             f"```{{image}} img/{name}-{page}.svg\n:class: only-{page}\n:alt: {name}, drawn from its table\n```\n"
@@ -192,8 +239,8 @@ def main() -> None:
     for name in sys.argv[1:] or TABLES:
         path = ROOT / TABLES[name][0]
         path.write_text(written(name, path.read_text()))
-    page = ROOT / "docs/performance.md"
-    page.write_text(with_pictures(page.read_text()))
+    for path in map(ROOT.joinpath, ILLUSTRATED):
+        path.write_text(with_pictures(path.read_text()))
 
 
 if __name__ == "__main__":

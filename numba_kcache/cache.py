@@ -21,7 +21,7 @@ from .numba_kernel import NumbaKernel
 from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
-from .observe.statistics import KEY_DIGITS
+from .observe.statistics import KEY_DIGITS, Counts
 from .process_cache import configure_process, process_listeners, process_resolver, register
 from .resolver import Resolver
 from .settings import Settings, default_directory, read_settings
@@ -96,8 +96,10 @@ class KernelCache:
             SettingsError: Another scope.
         """
         resolver = self.resolver
+        sums = None
         if scope == "lifetime":
-            counts = resolver.lifetime()
+            sums = resolver.lifetime()
+            counts = Counts(sums)
         elif scope == "process":
             counts = resolver.statistics.process
         else:
@@ -110,7 +112,7 @@ class KernelCache:
             entries=usage.entries,
             size_bytes=usage.size_bytes,
             limit=resolver.settings.max_size_bytes,
-            tiers=resolver.tier_reports(),
+            tiers=resolver.tier_reports(sums),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -324,7 +326,7 @@ class KernelCache:
         return import_bundle(self.resolver, path)
 
     def ask_tiers(self) -> None:
-        """Ask each tier whether it answers; `info("process").tiers` then says how fast, and what was seen of it."""
+        """Ask each tier whether it answers; `info().tiers` then says how fast, and what was seen of it."""
         self.resolver.tier_reports(asks=True)
 
     def push(self, tier: str | None = None) -> Moved:

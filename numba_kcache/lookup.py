@@ -107,11 +107,6 @@ class Lookup:
         self._is_looking = False
         self.local = open_store(settings, directory, functools.partial(_tell, self.events.emit, self._damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
-        if settings.tiers and settings.mode != "off":
-            from .tiers.opening import open_tiers
-
-            for tier in reversed(open_tiers(settings)):
-                self.mount(tier)
         self.toolchain = Toolchain(self._load_record, self._save_record)
         writes = settings.mode not in ("off", "readonly", "frozen")
         self.ahead = ReadAhead(self.local, reads=settings.mode in LOOKING, writes=writes)
@@ -138,6 +133,7 @@ class Lookup:
 
         if not isinstance(self.store, Chain):
             self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
+            self.statistics.sources.append(self.store.take_unsaved)
         self.store.mount(tier)
 
     def _made_by_known(self, wanted: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Component, ...] | None:

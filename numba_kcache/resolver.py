@@ -9,7 +9,7 @@ Not here    Keys and what is stored (lookup), what follows a miss (compiling), w
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .ahead import ReadAhead
@@ -20,7 +20,7 @@ from .launch.loader import Loader
 from .lookup import LOOKING, Lookup, Resolution, uncacheable
 from .model.artifact import Artifact
 from .model.event import Event, EventKind
-from .observe.statistics import Counts, Statistics
+from .observe.statistics import Statistics
 from .settings import Settings
 from .store.disk import DiskStore
 
@@ -49,6 +49,11 @@ class Resolver(Lookup):
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
         weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)
+        if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
+            from .tiers.opening import open_tiers
+
+            for tier in reversed(open_tiers(settings)):
+                self.mount(tier)
 
     def resolve(
         self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
@@ -206,22 +211,27 @@ class Resolver(Lookup):
             kernel.forget()
         self.loader.forget()
 
-    def tier_reports(self, *, asks: bool = False) -> tuple[TierReport, ...]:
-        """What was seen of the stores behind the local one; with `asks`, after each was asked whether it answers."""
+    def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
+        """What was seen of the stores behind the local one.
+
+        Args:
+            sums: Of the counters; None for what this process has counted.
+            asks: Ask each first whether it answers.
+        """
         if self.store is self.local:
             return ()
         if asks:
             self.store.ask()  # type: ignore[union-attr]
-        return self.store.reports()  # type: ignore[union-attr]
+        return self.store.reports(sums)  # type: ignore[union-attr]
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
         _save(self.statistics, self.local, self.settings.mode, self.ahead)
 
-    def lifetime(self) -> Counts:
-        """What was counted in all processes since the cache began, this one included."""
+    def lifetime(self) -> Mapping[str, float]:
+        """The sums of what was counted in all processes since the cache began, this one included."""
         self.save_counts()
-        return Counts(self.local.counters.read())
+        return self.local.counters.read()
 
 
 def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str, ahead: ReadAhead) -> None:

@@ -241,7 +241,9 @@ def _tier(resolver: Resolver, text: str | None, *, writes: bool) -> CheckedTier:
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
-    for tier in Chain(resolver.local, opened, resolver.events.emit, trust_of(settings)).tiers:
+    chain = Chain(resolver.local, opened, resolver.events.emit, trust_of(settings))
+    resolver.statistics.sources.append(chain.take_unsaved)
+    for tier in chain.tiers:
         if tier.takes or not writes:
             return tier
     what = "cannot push" if writes else "cannot pull"

@@ -27,7 +27,8 @@ class CacheInfo(NamedTuple):
         compile_time_s: Seconds spent compiling.
         load_time_s: Seconds spent reading, verifying and loading what came from a store.
         time_saved_s: Compile time of what came from a store, less the time to load it.
-        tiers: What was seen in this process of each store behind the local directory (`tiers.tier.TierReport`).
+        tiers: What was seen of each store behind the local directory (`tiers.tier.TierReport`); whether it answers,
+            and how fast, in this process.
     """
 
     scope: str
@@ -120,16 +121,17 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
-            *(("tier", _tier_text(each)) for each in self.tiers),
+            *(("tier", _tier_text(each, self.scope)) for each in self.tiers),
         )
 
 
-def _tier_text(tier: Any) -> str:
+def _tier_text(tier: Any, scope: str) -> str:
     answers = {None: "not asked", True: f"answers in {seconds_text(tier.latency_s)}", False: "does not answer"}
     return (
         f"{tier.name}{', read-only' if tier.readonly else ''}: {answers[tier.is_reachable]}; "
         f"{tier.hits} hits, {tier.misses} misses, {tier.errors} errors, "
-        f"{bytes_text(tier.bytes_read)} read, {bytes_text(tier.bytes_written)} written in this process"
+        f"{bytes_text(tier.bytes_read)} read, {bytes_text(tier.bytes_written)} written"
+        + (" in this process" if scope == "process" else "")
     )
 
 

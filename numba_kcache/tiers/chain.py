@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,6 +78,7 @@ class CheckedTier:
         self._bytes_read = self._bytes_written = self._operations = 0
         self._seconds = 0.0
         self._is_reachable: bool | None = None
+        self._saved: Mapping[str, int] = {}
 
     @property
     def readonly(self) -> bool:
@@ -230,13 +231,28 @@ class CheckedTier:
         assert isinstance(self.tier, Electoral)
         return elected(self.tier, key, self._asked, self._behind.add, lambda: self._errors)
 
-    def report(self) -> TierReport:
-        """What was seen of it in this process."""
+    def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
+        """What was seen of it in this process; with `sums` of the counters, the counts of all processes."""
+        counts = self._counts()
+        if sums is not None:
+            label = _label(self.tier)
+            counts = {name: int(sums.get(f"tier/{label}/{name}", 0)) for name in counts}
         latency_s = self._seconds / self._operations if self._operations else 0.0
-        return TierReport(
-            self.tier.name, self.readonly, self._hits, self._misses, self._errors,
-            self._bytes_read, self._bytes_written, latency_s, self._is_reachable,
-        )  # fmt: skip
+        return TierReport(self.tier.name, self.readonly, latency_s=latency_s, is_reachable=self._is_reachable, **counts)
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "hits": self._hits, "misses": self._misses, "errors": self._errors,
+            "bytes_read": self._bytes_read, "bytes_written": self._bytes_written,
+        }  # fmt: skip
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted since the last call, under names of the store's counters."""
+        with self._counting:
+            before, self._saved = self._saved, self._counts()
+            new = {name: value - before.get(name, 0) for name, value in self._saved.items()}
+        label = _label(self.tier)
+        return {f"tier/{label}/{name}": value for name, value in new.items() if value}
 
     def close(self) -> None:
         """Let the tier go."""
@@ -287,7 +303,12 @@ class CheckedTier:
 def _breaker_path(tier: Tier, local: DiskStore | MemoryStore) -> str | None:
     if not local.directory or local.readonly:
         return None
-    return f"{format_directory(local.directory)}/tiers/{sha256(tier.name.encode()).hexdigest()[:16]}.down"
+    return f"{format_directory(local.directory)}/tiers/{_label(tier)}.down"
+
+
+def _label(tier: Tier) -> str:
+    """What a tier is called where its name may not stand."""
+    return sha256(tier.name.encode()).hexdigest()[:16]
 
 
 class Chain:
@@ -356,9 +377,13 @@ class Chain:
         for tier in self.tiers:
             tier.peek(_NOWHERE)
 
-    def reports(self) -> tuple[TierReport, ...]:
-        """What was seen of each tier in this process."""
-        return tuple(tier.report() for tier in self.tiers)
+    def reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
+        """What was seen of each tier in this process; with `sums` of the counters, the counts of all processes."""
+        return tuple(tier.report(sums) for tier in self.tiers)
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted of the tiers since the last call, under names of the store's counters."""
+        return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:
         """Wait until everything was handed on and kept, or for `wait_s` each; whether it was."""

@@ -64,7 +64,7 @@ class Tier(Protocol):
 
 
 class TierReport(NamedTuple):
-    """What was seen of a tier in this process.
+    """What was seen of a tier in this process; its counts may be those of all processes.
 
     Args:
         name: What people call it.

@@ -100,8 +100,10 @@ def test_verbs_move_and_say_so(
 def test_info_verb_shows_whether_each_tier_answers(
     filled: KernelCache, tier: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reachable, latency, hits, misses, errors, bytes; one that is away is said to be."""
+    """Reachable, latency, hits, misses, errors, bytes, of all processes; one that is away is said to be."""
     filled.push(tier)
+    assert filled.info("process").tiers == ()  # it was named, not set
+    filled.resolver.save_counts()  # as at the end of a process
     away = f"redis://127.0.0.1:{free_port()}/0"
     monkeypatch.setenv("NUMBA_KCACHE_TIERS", f"{tier},{away}")
     assert main(["info", "--directory", filled.directory]) == 0
@@ -109,7 +111,8 @@ def test_info_verb_shows_whether_each_tier_answers(
 
     assert tier in lines[0]
     assert "answers in" in lines[0]
-    assert "0 hits, 0 misses, 0 errors, 0 B read, 0 B written" in lines[0]
+    assert "0 hits, 0 misses, 0 errors, 0 B read, " in lines[0]
+    assert "KiB written" in lines[0]
     assert f"{away}: does not answer" in lines[1]
 
 

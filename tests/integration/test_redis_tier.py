@@ -13,7 +13,7 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model.event import EventKind
 from numba_kcache.settings import read_settings
-from numba_kcache.store.entry import MANIFEST, encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisTier
@@ -213,6 +213,26 @@ print(found.compiles, found.hits, found.errors)
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
 
 
+def test_info_adds_up_what_all_processes_saw_of_a_tier(server: RedisServer, tmp_path: Path) -> None:
+    """One process misses and hands on at its end, another has a hit, both count; this one has seen nothing."""
+    code = """
+import sys
+from numba_kcache import cached_kernel
+cached_kernel(sys.argv[1], arch="sm_90").compile()
+"""
+    for directory in ("a", "b"):
+        in_python(code, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / directory), NUMBA_KCACHE_TIERS=server.url)
+    first, second = (KernelCache(tmp_path / name, tiers=server.url).info().tiers[0] for name in ("a", "b"))
+
+    assert (first.hits, second.hits, second.misses, first.errors, second.errors) == (0, 1, 0, 0, 0)
+    assert first.misses >= 1
+    assert first.bytes_written >= second.bytes_read > 4000
+    assert first.bytes_read == second.bytes_written == 0
+    assert first.is_reachable is None
+    assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].misses == 0
+    assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].bytes_written == 0
+
+
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """Without an election nothing has imported redis-py before, and at the end it is too late to begin with that."""
     code = """
@@ -340,3 +360,13 @@ def test_refused_url_shows_no_secret(url: str) -> None:
 
     assert "cods" not in str(raised.value)
     assert "wallop" not in str(raised.value)
+
+
+def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Path) -> None:
+    """By workers, which end when there is nothing more to do: what waits behind their last compile goes first."""
+    cache = KernelCache(tmp_path, durability="none", tiers=server.url)
+    sources = [f'extern "C" __global__ void k{number}() {{}}' for number in range(3)]
+    report = cache.warm_up([cached_kernel(text, cache=cache) for text in sources], "sm_90", workers=2, progress=False)
+
+    assert len(report.built) == 3
+    assert len(set(RedisTier(server.url).keys(ENTRY))) == 3
