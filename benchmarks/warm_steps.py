@@ -3,10 +3,11 @@
 Method      Each sample is a fresh process that launches one cached kernel and checks it; samples of the systems
             alternate. A floor reads a bare cubin and does nothing but load, find, pack, launch and synchronise, through
             cuda.bindings, or through Numba's driver layer as we have to where the program imports Numba ("no Numba":
-            where it does not). "first" starts after imports, decoration and context creation. The steps of ours are taken in processes of their own, where each named function is
-            timed without those that it calls: their sum is more than "first", so that shares count. The parts of a
-            process are times between points of it; "python" is up to the first statement, "end" from the result on.
-            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out; our bytecode is compiled before, as pip does it.
+            where it does not). "first" starts after imports, decoration and context creation. The steps of ours are
+            taken in processes of their own, where each named function is timed without those that it calls: their sum
+            is more than "first", so that shares count. The parts of a process are times between points of it; "python"
+            is up to the first statement, "end" from the result on. CUDA_CACHE_DISABLE=1 keeps the driver's own cache
+            out; our bytecode is compiled before, as pip does it.
 Shows not   A cold page cache, a busy node, a network file system; kernels that include headers, or are large.
 """
 
