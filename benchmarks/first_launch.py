@@ -4,13 +4,13 @@ Method      Each sample is a fresh process that runs every kernel once, one afte
             result. "first" starts after imports, decoration and context creation and ends when all results are
             synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
             "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm: it was
-            filled by a process before. Ours runs on memory under `__cuda_array_interface__`, and as "Numba arrays" on
-            Numba's. "module" and RawModule have all kernels in one source, Warp makes one of a file.
-            With a header the source includes cuda_fp16.h and uses it; CUDA C++ only. Numba, Triton and Warp read their
-            kernels from a file of as many functions. torch.cuda._compile_kernel keeps nothing on disk: its warm start
-            is a cold one. Our bytecode is compiled before, as pip does it; the driver's own cache is off. Samples of
-            the systems alternate, one process at a time; but the cold ones of many kernels run side by side, a process
-            for each system, where there are cores enough for all.
+            filled by a process before. Ours runs on memory under `__cuda_array_interface__`, and on CuPy's arrays, with
+            Numba not imported, and on Numba's arrays. "module" and RawModule have all kernels in one source, Warp makes
+            one of a file. With a header the source includes cuda_fp16.h and uses it; CUDA C++ only. Numba, Triton and
+            Warp read their kernels from a file of as many functions. torch.cuda._compile_kernel keeps nothing on disk:
+            its warm start is a cold one. Our bytecode is compiled before, as pip does it; the driver's own cache is
+            off. Samples of the systems alternate, one process at a time; but the cold ones of many kernels run side by
+            side, a process for each system, where there are cores enough for all.
 Shows not   A cold page cache, a busy node, a network file system; headers that are large (workloads.py has CUB). What
             is not installed, or was not asked for so many kernels, stands in the result as left out.
 """
@@ -154,12 +154,20 @@ def lent_arrays() -> tuple[Any, Any, Callable[[], object]]:
     return Lent(int(x)), Lent(int(y)), driver.cuCtxSynchronize
 
 
+def cupy_arrays() -> tuple[Any, Any, Callable[[], object]]:
+    import cupy
+
+    x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)
+    cupy.cuda.Device().synchronize()
+    return x, y, cupy.cuda.Device().synchronize
+
+
 def here_run(kernels: Sequence[Any], case: Case, arrays: Arrays, *size: int) -> None:
     import numba_kcache
 
     x, y, synchronize = arrays()
     found = measured(lambda number: kernels[number][N // 256, 256](2.0, x, y, *size), synchronize, case)
-    check(y.copy_to_host(), found, case)
+    check(y.get() if arrays is cupy_arrays else y.copy_to_host(), found, case)
     say(**found, compiles=numba_kcache.info("process").compiles)
 
 
@@ -392,6 +400,7 @@ def warp(case: Case) -> None:
 
 SYSTEMS: dict[str, Callable[[Case], None]] = {
     "numba_kcache": here,
+    "numba_kcache, CuPy arrays": lambda case: here(case, cupy_arrays),
     "numba_kcache, Numba arrays": lambda case: here(case, numba_arrays),
     "numba_kcache, module": here_module,
     "numba_kcache, Numba kernel": here_numba,
@@ -407,6 +416,7 @@ SYSTEMS: dict[str, Callable[[Case], None]] = {
 
 ALL = 10**6
 MOST = {
+    "numba_kcache, CuPy arrays": (1, ALL),
     "numba_kcache, Numba arrays": (1, ALL),
     "cuda.core FileStreamProgramCache": (31, ALL),
     "numba_kcache, Numba kernel": (1, ALL),
@@ -421,7 +431,13 @@ MOST = {
 IN_PYTHON = ("numba_kcache, Numba kernel", "Numba cache=True", "Triton", "Warp")
 """Their kernels include no headers."""
 
-NOT_WITH_HEADER = ("numba_kcache, module", "numba_kcache, Numba arrays", "cupy RawModule", "torch _compile_kernel")
+NOT_WITH_HEADER = (
+    "numba_kcache, module",
+    "numba_kcache, CuPy arrays",
+    "numba_kcache, Numba arrays",
+    "cupy RawModule",
+    "torch _compile_kernel",
+)
 """Left out with a header in a short turn."""
 
 ONCE = ("Triton", "torch _compile_kernel")

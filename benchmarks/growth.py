@@ -39,19 +39,24 @@ TEMPLATE = "template.cubin"
 
 
 def source(number: int) -> str:
-    """CUDA C++ of one kernel: y = a * x + a number, which stands in the machine code as it is."""
+    """CUDA C++ of one kernel: y = a * x + a number, which stands in the machine code as it is, as does its name."""
     return (
-        'extern "C" __global__ void k(float a, const float *x, float *y, int n) {\n'
+        f'extern "C" __global__ void {name_of(number)}(float a, const float *x, float *y, int n) {{\n'
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
         f"    if (i < n) y[i] = a * x[i] + {BASE + number}.0f;\n}}\n"
     )
+
+
+def name_of(number: int) -> str:
+    """Every name is as long as every other."""
+    return f"k{number:05d}"
 
 
 def patched(cubin: bytes, old: int, new: int) -> bytes:
     """The cubin of kernel `new`, from that of kernel `old`."""
     was, now = (struct.pack("<f", BASE + number) for number in (old, new))
     assert cubin.count(was) == 1, cubin.count(was)
-    return cubin.replace(was, now)
+    return cubin.replace(was, now).replace(name_of(old).encode(), name_of(new).encode())
 
 
 # -- what is measured -----------------------------------------------------------------------------------
@@ -151,7 +156,7 @@ def bare(count: int, *, keeps: bool) -> None:
 
     def make(number: int) -> Callable[[], object]:
         _, module = driver.cuModuleLoadData(patched(template, 0, number))
-        _, function = driver.cuModuleGetFunction(module, b"k")
+        _, function = driver.cuModuleGetFunction(module, name_of(number).encode())
 
         def call() -> None:
             driver.cuLaunchKernel(function, N // 256, 1, 1, 256, 1, 1, 0, 0, passed, 0)
@@ -171,7 +176,7 @@ def cupy_kernels(count: int, *, keeps: bool) -> None:
     x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)
 
     def make(number: int) -> Callable[[], object]:
-        kernel = cupy.RawKernel(source(number), "k", backend="nvrtc")
+        kernel = cupy.RawKernel(source(number), name_of(number), backend="nvrtc")
         return lambda: kernel((N // 256,), (256,), (np.float32(2.0), x, y, np.int32(N)))
 
     grown(count, make, cupy.cuda.Device().synchronize, lambda: float(y[0]), keeps=keeps)
@@ -232,7 +237,10 @@ def fill(count: int, first: int, step: int) -> None:
             return built[0]
         found = re.search(r"\+ (\d+)\.0f", request.source)
         assert found
-        return built[0]._replace(cubin=patched(built[0].cubin, first, int(found[1]) - BASE))
+        number = int(found[1]) - BASE
+        (entry,) = built[0].entries
+        entry = entry._replace(name=name_of(number), symbol=name_of(number))
+        return built[0]._replace(entries=(entry,), cubin=patched(built[0].cubin, first, number))
 
     source_build.build_source = build
     for number in range(first, count, step):

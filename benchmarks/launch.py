@@ -4,7 +4,8 @@ Method      A kernel with a one-thread body takes 0, 2, 4, 8 or 16 arguments, ha
             system launches it in batches on one stream and the device is synchronised between batches, outside the
             clock; batches of the systems alternate, so that they share whatever disturbs the machine. A sample is
             the mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through
-            cuda.bindings with everything packed before. All arguments are checked by the systems that check.
+            cuda.bindings with everything packed before. All arguments are checked by the systems that check. Those of
+            "Numba not imported" share a process of their own, in which nothing imports numba.cuda.
             `--packing` needs no device: a function that does nothing stands for the driver.
 Shows not   Latency until the kernel runs; queues that are full; other processes on the device.
 """
@@ -13,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -53,6 +56,18 @@ def cupy_arrays(arguments: int) -> list[Any]:
     return [cupy.ones(64, cupy.float32) for _ in range(arguments // 2)]
 
 
+def lent_arrays(arguments: int) -> list[Any]:
+    """Memory of no package, in the primary context."""
+    from cuda.bindings import driver
+    from first_launch import Lent
+
+    driver.cuInit(0)
+    _, device = driver.cuDeviceGet(0)
+    _, context = driver.cuDevicePrimaryCtxRetain(device)
+    driver.cuCtxSetCurrent(context)
+    return [Lent(int(driver.cuMemAlloc(1 << 16)[1])) for _ in range(arguments // 2)]
+
+
 def tensors(arguments: int) -> list[Any]:
     import torch
 
@@ -78,20 +93,23 @@ def here_new_grid(arguments: int) -> Callable[[], Any]:
     return lambda: kernel[next(grids), 32](*values, *scalars)
 
 
-def bare(arguments: int) -> Callable[[], Any]:
-    from cuda.bindings import driver
+def bare(arrays: Callable[[int], list[Any]]) -> System:
+    def make(arguments: int) -> Callable[[], Any]:
+        from cuda.bindings import driver
 
-    from numba_kcache import cached_kernel
+        from numba_kcache import cached_kernel
 
-    kernel, values = cached_kernel(source(arguments), name="k"), numba_arrays(arguments)
-    kernel[1, 32](*values, *[2.0] * len(values))
-    launcher = next(iter(kernel._launchers.values()))[0]
-    memory, address = launcher.new_buffer()
-    pointers = [each.device_ctypes_pointer.value for each in values]
-    launcher.pack(memory, 0, *pointers, *[2.0] * len(values))
-    _kept.extend((memory, *values))
-    function, stream, launch = launcher.function, driver.CUstream(0), driver.cuLaunchKernel
-    return partial(launch, function, 1, 1, 1, 32, 1, 1, 0, stream, address, 0)
+        kernel, values = cached_kernel(source(arguments), name="k"), arrays(arguments)
+        kernel[1, 32](*values, *[2.0] * len(values))
+        launcher = next(iter(kernel._launchers.values()))[0]
+        memory, address = launcher.new_buffer()
+        pointers = [each.__cuda_array_interface__["data"][0] for each in values]
+        launcher.pack(memory, 0, *pointers, *[2.0] * len(values))
+        _kept.extend((memory, *values))
+        function, stream, launch = launcher.function, driver.CUstream(0), driver.cuLaunchKernel
+        return partial(launch, function, 1, 1, 1, 32, 1, 1, 0, stream, address, 0)
+
+    return make
 
 
 def cuda_core(arguments: int) -> Callable[[], Any]:
@@ -187,7 +205,7 @@ def torch_compile_kernel(arguments: int) -> Callable[[], Any]:
 
 
 SYSTEMS: dict[str, System] = {
-    "bare cuLaunchKernel, packed before": bare,
+    "bare cuLaunchKernel, packed before": bare(numba_arrays),
     "numba_kcache, Numba arrays": here(numba_arrays),
     "numba_kcache, Numba arrays, a new grid": here_new_grid,
     "numba_kcache, CuPy arrays": here(cupy_arrays),
@@ -199,6 +217,12 @@ SYSTEMS: dict[str, System] = {
     "Numba cuda.jit, Numba arrays": numba_jit,
     "Triton, PyTorch tensors": triton_jit,
     "torch _compile_kernel, tensors": torch_compile_kernel,
+}
+WITHOUT_NUMBA: dict[str, System] = {
+    "bare cuLaunchKernel, Numba not imported": bare(lent_arrays),
+    "numba_kcache, memory of no package, Numba not imported": here(lent_arrays),
+    "numba_kcache, CuPy arrays, Numba not imported": here(cupy_arrays),
+    "CuPy RawKernel, CuPy arrays, Numba not imported": cupy_raw,
 }
 
 
@@ -254,6 +278,17 @@ def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str
     return {name: by_count for name, by_count in found.items() if by_count}
 
 
+def without_numba(batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
+    """What a process finds that does not import Numba; nothing where it fails, which it says."""
+    words = [__file__, "--without-numba", "--batches", str(batches), "--launches", str(launches)]
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        print(f"without Numba: failed with {done.returncode}", file=sys.stderr)
+        return {}
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {name: {int(count): times for count, times in by_count.items()} for name, by_count in found.items()}
+
+
 def _batch(launch: Callable[[], Any], launches: int) -> float:
     start = time.perf_counter_ns()
     for _ in range(launches):
@@ -275,13 +310,21 @@ def _synchronize() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packing", action="store_true", help="without a device: what checks and packing cost")
+    parser.add_argument("--without-numba", action="store_true", help="only those, as JSON")
     parser.add_argument("--batches", type=int, default=41)
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.without_numba:
+        found = measure(WITHOUT_NUMBA, arguments.batches, arguments.launches)
+        assert "numba.cuda" not in sys.modules
+        print(json.dumps(found))
+        return
     from header import machine_header, write_result
 
     samples = measure(STUBS if arguments.packing else SYSTEMS, arguments.batches, arguments.launches)
+    if not arguments.packing:
+        samples |= without_numba(arguments.batches, arguments.launches)
     print(f"{'median us of a launch with arguments:':42}", "".join(f"{each:9}" for each in COUNTS))
     for name, by_count in samples.items():
         cells = (f"{statistics.median(by_count[each]):9.2f}" if each in by_count else f"{'-':>9}" for each in COUNTS)

@@ -35,7 +35,7 @@ from typing import Any
 from fresh import reason
 
 ARCH = "sm_90"
-PLAIN = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= %d; }'
+PLAIN = 'extern "C" __global__ void k%d(float *x) { x[threadIdx.x] *= %d; }'
 WITH_HEADERS = {
     "cub/block/block_reduce.cuh": "using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage t; *o = R(t).Sum(1);",
     "cooperative_groups.h": "cooperative_groups::this_thread_block().sync(); *o = 1;",
@@ -43,6 +43,11 @@ WITH_HEADERS = {
     "cuda_fp16.h": "*o = __half2int_rn(__int2half_rn(*o));",
 }
 CUB = next(iter(WITH_HEADERS))
+
+
+def plain_source(number: int) -> str:
+    """A kernel of a name of its own, as in a program."""
+    return PLAIN % (number, number)
 
 
 def source_with(header: str) -> str:
@@ -61,7 +66,7 @@ def timed(call: Callable[[], object]) -> float:
 def lookup_here(order: str) -> dict[str, float]:
     from numba_kcache import cached_kernel
 
-    plain = [cached_kernel(PLAIN % number, arch=ARCH) for number in range(6)]
+    plain = [cached_kernel(plain_source(number), arch=ARCH) for number in range(6)]
     cub = cached_kernel(source_with(CUB), arch=ARCH)
     return lookups(order, [lambda kernel=kernel: kernel.cubin(ARCH) for kernel in plain], lambda: cub.cubin(ARCH))
 
@@ -76,7 +81,7 @@ def lookup_cuda_core(order: str) -> dict[str, float]:
         options = ProgramOptions(arch=ARCH, no_cache=True)
         return bytes(Program(source, "c++", options=options).compile("cubin", cache=cache).code)
 
-    return lookups(order, [lambda number=number: look_up(PLAIN % number) for number in range(6)], None)
+    return lookups(order, [lambda number=number: look_up(plain_source(number)) for number in range(6)], None)
 
 
 def lookup_cupy(order: str) -> dict[str, float]:
@@ -84,7 +89,7 @@ def lookup_cupy(order: str) -> dict[str, float]:
 
     cupy.ones(4)
     folders = tuple(f"-I{folder}" for folder in toolkit_dirs())
-    plain = [cupy.RawKernel(PLAIN % number, "k", backend="nvrtc") for number in range(6)]
+    plain = [cupy.RawKernel(plain_source(number), f"k{number}", backend="nvrtc") for number in range(6)]
     cub = cupy.RawKernel(source_with(CUB), "k", folders, backend="nvrtc")
     return lookups(order, [kernel.compile for kernel in plain], cub.compile)
 
@@ -93,7 +98,7 @@ def lookup_pycuda(order: str) -> dict[str, float]:
     from pycuda.compiler import compile as compile_cubin
 
     options = {"arch": ARCH, "cache_dir": os.environ["KC_BENCH_DIR"], "no_extern_c": True}
-    plain = [lambda number=number: compile_cubin(PLAIN % number, **options) for number in range(6)]
+    plain = [lambda number=number: compile_cubin(plain_source(number), **options) for number in range(6)]
     return lookups(order, plain, lambda: compile_cubin(source_with(CUB), **options))
 
 
@@ -128,7 +133,7 @@ def learn(header: str, how: str) -> dict[str, float]:
     if how == "scanner":
         time_trace.time_trace = lambda _version: nullcontext()  # type: ignore[assignment]
     kernel = cached_kernel(source_with(header), arch=ARCH)
-    cached_kernel(PLAIN % 7, arch=ARCH).compile()  # the compilers are loaded
+    cached_kernel(plain_source(7), arch=ARCH).compile()  # the compilers are loaded
     taken: list[tuple[float, float]] = []
     real = closures.compile_and_learn
 

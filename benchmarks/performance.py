@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
@@ -60,13 +62,23 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 
 def footer(result: dict[str, Any]) -> list[str]:
-    """Where it was measured, what was shortened, and who could not be asked."""
+    """Where it was measured, what was shortened, who could not be asked, and what it does not show."""
     lines = ["", machine_of(result)]
-    left_out = result.get("left_out") or {}
+    left_out: dict[str, list[str]] = {}
+    for what, why in (result.get("left_out") or {}).items():
+        left_out.setdefault(_plain(why), []).append(what)
     if left_out:
-        said = "; ".join(f"{what}: {_plain(why)}" for what, why in left_out.items())
+        said = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
         lines += ["", f"Not measured: {said}."]
-    return lines
+    return [*lines, "", f"Does not show: {shows_not(result['question'])}"]
+
+
+def shows_not(script: str) -> str:
+    """What a script says that it does not show."""
+    said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
+    (found,) = re.findall(r"^Shows not   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
+    text = " ".join(str(found).split())
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def _plain(why: str) -> str:
@@ -212,8 +224,36 @@ def cli() -> str:
     return "\n".join([*table("", ("ms",), rows), *footer(result)])
 
 
+def launch() -> str:
+    """Microseconds of one launch by number of arguments: medians."""
+    result = result_of("launch")
+    counts = ("0", "2", "4", "8", "16")
+    rows = (
+        (system, [f"{median(by_count[count]):.2f}" if by_count.get(count) else "–" for count in counts])
+        for system, by_count in result["samples"].items()
+    )
+    return "\n".join([*table("arguments", counts, rows), *footer(result)])
+
+
+def import_time() -> str:
+    """Whole interpreters, without and with the package and three decorations."""
+    result = result_of("import_time")
+    rows = ((name, [cell(times)]) for name, times in result["samples"].items())
+    return "\n".join([*table("whole process", ("ms",), rows), *footer(result)])
+
+
+def numba_fingerprint() -> str:
+    """The parts of a Numba kernel's key in fresh processes."""
+    result = result_of("numba_fingerprint")
+    rows = ((name, [_microseconds(times)]) for name, times in result["samples"].items())
+    return "\n".join([*table("", ("us",), rows), *footer(result)])
+
+
 PERFORMANCE: dict[str, Callable[[], str]] = {
     "cold_warm": cold_warm,
+    "launches": launch,
+    "imports": import_time,
+    "numba_fingerprint": numba_fingerprint,
     "numba_first_launch": numba_first_launch,
     "warm_steps": warm_steps,
     "whole_process": whole_process,

@@ -123,12 +123,103 @@ def processes(figure: Any, colours: Colours) -> None:
         bars(place, medians(rows, "cold last"), colours, f"{count} ranks, cold, until the last")
 
 
+def numba_first_launch(figure: Any, colours: Colours) -> None:
+    """Numba kernels, warm and cold, and one launch."""
+    rows = result_of("numba_first_launch")["samples"]
+    places = figure.subplots(1, 3)
+    for place, (what, scale, unit) in zip(
+        places, (("warm first", 1e3, "ms"), ("cold first", 1e3, "ms"), ("launch", 1e6, "us")), strict=True
+    ):
+        bars(place, medians(rows, what, scale), colours, what, unit)
+
+
+def import_time(figure: Any, colours: Colours) -> None:
+    rows = {name: {"process": times} for name, times in result_of("import_time")["samples"].items()}
+    bars(figure.subplots(), medians(rows, "process"), colours, "whole process")
+
+
+def numba_fingerprint(figure: Any, colours: Colours) -> None:
+    rows = {f"numba_kcache, {name}": {"us": times} for name, times in result_of("numba_fingerprint")["samples"].items()}
+    bars(figure.subplots(), medians(rows, "us", 1e6), colours, "fingerprint of ten callees", "us")
+
+
+def modules(figure: Any, colours: Colours) -> None:
+    """A source of 31 kernels."""
+    rows = result_of("modules")["samples"]
+    left, right = figure.subplots(1, 2)
+    bars(left, medians(rows, "warm all"), colours, "31 kernels, warm")
+    bars(right, medians(rows, "cold all"), colours, "31 kernels, cold")
+
+
+def workloads(figure: Any, colours: Colours) -> None:
+    """Each program, warm, to its last result."""
+    samples = result_of("workloads")["samples"]
+    places = figure.subplots(-(-len(samples) // 2), 2).flat
+    for place, (workload, rows) in zip(places, samples.items(), strict=False):
+        bars(place, medians(rows, "warm all"), colours, f"{workload}, warm")
+    for place in list(places):
+        place.set_axis_off()
+
+
+def growth(figure: Any, colours: Colours) -> None:
+    """Memory of the host by kernel, and the time of one launch by tenths."""
+    samples = result_of("growth")["samples"]
+    left, right = figure.subplots(1, 2)
+    grown = {part: (each["tenths"][-1][1] - each["tenths"][0][1]) / (each["count"] - each["count"] // 10) / 1e3
+             for part, each in samples.items() if part != "launches"}  # fmt: skip
+    rows = sorted(((part, max(kilobytes, 0.01)) for part, kilobytes in grown.items()), key=lambda row: row[1])
+    bars(left, rows, colours, "memory of the host for a kernel", "KB")
+    if each := samples.get("launches"):
+        size = each["count"] // 10
+        spent = [tenth[0] / size * 1e6 for tenth in each["tenths"]]
+        right.plot([(number + 1) * size for number in range(len(spent))], spent, marker="o", color=colours.ours)
+        right.set_ylim(0, max(spent) * 1.3)
+        right.set_title("one launch, us, by launches made", loc="left", fontsize=10, color=colours.text)
+        right.grid(axis="y", color=colours.grid, linewidth=0.6)
+    right.spines[["top", "right"]].set_visible(False)
+
+
+def warm_up(figure: Any, colours: Colours) -> None:
+    found = result_of("warm_up")["samples"]
+    rows = [
+        (f"numba_kcache, {found['many']['workers']} workers", found["many"]["wall_s"]),
+        ("one warm worker", found["one"]["compiles_s"]),
+    ]
+    bars(figure.subplots(), rows, colours, f"{found['kernels']} kernels with CUB", "s")
+
+
+def cli(figure: Any, colours: Colours) -> None:
+    """Each verb in the largest cache."""
+    samples = result_of("cli")["samples"]
+    largest = list(samples)[-1].rpartition(", ")[2]
+    rows = [(name.rpartition(", ")[0], max(median(times) * 1e3, 0.1)) for name, times in samples.items()
+            if name.endswith(f", {largest}")]  # fmt: skip
+    bars(figure.subplots(), rows, colours, f"beyond the interpreter's start, {largest}")
+
+
+def lookup(figure: Any, colours: Colours) -> None:
+    """Lookups in a warm process."""
+    rows = {system: each for system, each in result_of("lookup")["samples"]["lookup"].items() if isinstance(each, dict)}
+    left, right = figure.subplots(1, 2)
+    bars(left, medians(rows, "no includes, first", 1e6), colours, "first lookup, no includes", "us")
+    bars(right, medians(rows, "cub/block/block_reduce.cuh, first", 1e6), colours, "first lookup, with CUB", "us")
+
+
 PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] = {
     "first_launch": (first_launch, (9.5, 3.2)),
     "launch": (launch, (9.0, 4.2)),
     "warm_steps": (warm_steps, (10.5, 3.6)),
     "whole_process": (whole_process, (8.0, 2.8)),
     "processes": (processes, (9.5, 2.2)),
+    "numba_first_launch": (numba_first_launch, (11.0, 1.9)),
+    "import_time": (import_time, (7.0, 1.4)),
+    "numba_fingerprint": (numba_fingerprint, (7.0, 1.4)),
+    "modules": (modules, (9.5, 2.2)),
+    "workloads": (workloads, (12.0, 6.0)),
+    "growth": (growth, (10.5, 3.2)),
+    "warm_up": (warm_up, (7.0, 1.4)),
+    "cli": (cli, (7.5, 2.4)),
+    "lookup": (lookup, (10.5, 2.4)),
 }
 """By name, which is that of its result: what draws it, and its size in inches."""
 

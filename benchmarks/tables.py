@@ -97,30 +97,50 @@ def store() -> str:
 
 
 def lookup() -> str:
-    """Lookups, learning, and who serves stale code: medians (lowest to highest)."""
+    """Lookups and who serves stale code, learning, and each change: medians (lowest to highest)."""
     result = result_of("lookup")
     samples = result["samples"]
-    columns = list(
-        dict.fromkeys(name for rows in samples["lookup"].values() if isinstance(rows, dict) for name in rows)
-    )
-    lines = [f"| lookup before load, us | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    for system, rows in samples["lookup"].items():
-        if isinstance(rows, dict):
-            cells = (microseconds(rows[name]) if name in rows else "–" for name in columns)
-            lines.append(f"| {system} | {' | '.join(cells)} |")
-    lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
-    for header, by_way in samples["learning"].items():
-        for way in ("trace", "scanner"):
-            times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
-            first, later = (statistics.median(each["learn"]) for each in times)
-            compiling = statistics.median(times[1]["compile"])
-            shown = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in (first, later)]
-            lines.append(f"| `{header}`, {way} | {compiling * 1e3:.0f} | {' | '.join(shown)} |")
-    changes = list(next(iter(samples["stale"].values())))
-    lines += ["", f"| after the change | {' | '.join(changes)} |", "| --- |" + " --- |" * len(changes)]
-    for system, outcomes in samples["stale"].items():
-        lines.append(f"| {system} | {' | '.join(map(served, outcomes.values()))} |")
-    return "\n".join([*lines, "", machine_of(result)])
+    looked_up, stale = samples.get("lookup", {}), samples.get("stale", {})
+    columns = sorted({name for rows in looked_up.values() if isinstance(rows, dict) for name in rows}, key=ORDER.index)
+    rows = []
+    for system in dict.fromkeys([*looked_up, *stale]):
+        times = looked_up.get(system, {})
+        shown = [microseconds(times[name]) if isinstance(times, dict) and name in times else "–" for name in columns]
+        rows.append((system, [*shown, verdict(list(stale.get(system, {}).values()))]))
+    lines = table("lookup before load, us", [*columns, "serves stale code"], rows)
+    if learning := samples.get("learning"):
+        lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
+        for header, by_way in learning.items():
+            for way in ("trace", "scanner"):
+                times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
+                first, later = (statistics.median(each["learn"]) for each in times)
+                compiling = statistics.median(times[1]["compile"])
+                cost = [f"{each * 1e3:.1f} ms ({each / compiling:.1%})" for each in (first, later)]
+                lines.append(f"| `{header}`, {way} | {compiling * 1e3:.0f} | {' | '.join(cost)} |")
+    if stale:
+        changes = list(next(iter(stale.values())))
+        lines += ["", *table("after the change", changes, (
+            (system, [served(each) for each in outcomes.values()]) for system, outcomes in stale.items()
+        ))]  # fmt: skip
+    unable = {system: rows for system, rows in looked_up.items() if isinstance(rows, str)}
+    return "\n".join([*lines, *footer({**result, "left_out": unable})])
+
+
+ORDER = (
+    "no includes, first", "no includes, after", "cub/block/block_reduce.cuh, first",
+    "cub/block/block_reduce.cuh, after",
+)  # fmt: skip
+"""The columns of lookups."""
+
+
+def verdict(outcomes: list[str]) -> str:
+    """Whether a system served code of before the change."""
+    words = [served(each) for each in outcomes if each != "–"]
+    if not words or "not run" in words:
+        return "not run"
+    if "stale" in words:
+        return f"**yes**, after {words.count('stale')} of {len(words)} changes"
+    return "no" if set(words) == {"right"} else "no: refuses headers"
 
 
 def served(outcome: str) -> str:
@@ -184,6 +204,10 @@ TABLES = {
 }
 
 
+ILLUSTRATED = ("docs/performance.md", "docs/keys.md")
+"""Pages with pictures."""
+
+
 def written(name: str, text: str) -> str:
     """A document with one of its tables made anew."""
     try:
@@ -194,7 +218,7 @@ def written(name: str, text: str) -> str:
 
 
 def with_pictures(text: str) -> str:
-    """docs/performance.md with the pictures that there are."""
+    """A page with the pictures that there are."""
     for name in re.findall(r"<!-- picture: (\w+) -->", text):
         shown = [
             f"```{{image}} img/{name}-{page}.svg\n:class: only-{page}\n:alt: {name}, drawn from its table\n```\n"
@@ -215,8 +239,8 @@ def main() -> None:
     for name in sys.argv[1:] or TABLES:
         path = ROOT / TABLES[name][0]
         path.write_text(written(name, path.read_text()))
-    page = ROOT / "docs/performance.md"
-    page.write_text(with_pictures(page.read_text()))
+    for path in map(ROOT.joinpath, ILLUSTRATED):
+        path.write_text(with_pictures(path.read_text()))
 
 
 if __name__ == "__main__":

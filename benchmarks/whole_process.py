@@ -4,8 +4,9 @@ Method      Each sample is a fresh process: import, context, two arrays, the ker
             "process" is from the parent's start of it to the result; "import", "arrays" and "first" are parts of it:
             imports and decoration, context and arrays, and the first launch with its result. The least is
             cuda.bindings alone with the cubin from a file; ours runs on the same memory under
-            `__cuda_array_interface__`, on CuPy arrays, and on Numba's. "import numba.cuda" imports it and ends. "numba"
-            says whether it was imported: where our launch needs it, that is what it costs. Samples alternate.
+            `__cuda_array_interface__`, on arrays of CuPy and torch, and on Numba's. "python alone" and "import ..." end
+            after it: what of a process could still be saved is what ours takes beyond cuda.bindings. "numba" lists
+            whose process had imported Numba at its end. Samples alternate.
 Shows not   A cold page cache, a network file system under the packages.
 """
 
@@ -137,6 +138,18 @@ def on_cupy() -> None:
     run(lambda: [cupy.ones(N, cupy.float32) for _ in range(2)], launch)
 
 
+def on_torch() -> None:
+    import torch
+
+    saxpy = ours()
+
+    def launch(arrays: Any) -> Any:
+        saxpy[N // 256, 256](2.0, *arrays, N)
+        return arrays[1].cpu()
+
+    run(lambda: [torch.ones(N, device="cuda") for _ in range(2)], launch)
+
+
 def cupy_alone() -> None:
     import cupy
     import numpy as np
@@ -158,6 +171,10 @@ def importing(name: str) -> Callable[[], None]:
     return child
 
 
+PARTS = ("numba_kcache", "cuda.bindings.driver", "numpy", "numba.cuda", "cupy", "torch")
+TORCH_ROUNDS = 3
+"""No more samples with torch: importing it takes seconds."""
+
 FIRST = "numba_kcache, Numba arrays"
 BARE = "bare cuda.bindings, a cubin from a file"
 SYSTEMS: dict[str, Callable[[], None]] = {
@@ -166,10 +183,9 @@ SYSTEMS: dict[str, Callable[[], None]] = {
     "numba_kcache, memory of cuda.bindings": lent,
     "numba_kcache, CuPy arrays": on_cupy,
     "CuPy RawKernel": cupy_alone,
-    "import numba_kcache": importing("numba_kcache"),
-    "import cuda.bindings.driver": importing("cuda.bindings.driver"),
-    "import numba.cuda": importing("numba.cuda"),
-    "import cupy": importing("cupy"),
+    "numba_kcache, torch tensors": on_torch,
+    "python alone": importing("sys"),
+    **{f"import {name}": importing(name) for name in PARTS},
 }
 
 
@@ -181,7 +197,7 @@ def measure(rounds: int) -> tuple[dict[str, dict[str, list[float]]], dict[str, s
     folder = Path(tempfile.mkdtemp())
     for number in range(-1, rounds):  # before the first: compiled
         for system in SYSTEMS:
-            if system in left_out:
+            if system in left_out or ("torch" in system and number >= TORCH_ROUNDS):
                 continue
             begin = time.time()
             result = fresh([__file__, "--child", system], folder)

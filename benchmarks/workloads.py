@@ -3,10 +3,11 @@
 Method      Each sample is a fresh process, or eight of them together, whose results are held against NumPy after the
             clock. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the first
             kernel's and the last one's result; "process" is from the start of the process. Cold: no cache; warm: after
-            a process before. The programs: the 31 products of examples/gemm_module.py; the twenty Numba kernels of
-            benchmarks/numba_program, also in a job of 8 processes that start together; a block sum with CUB; and the
-            start of a container: a bundle and an empty cache, or the cache folder of a machine that had compilers, and
-            none here: NVRTC, NVVM and nvJitLink are found by nobody, and afterwards the process's map is looked at.
+            a process before. In a short turn the cold ones run side by side, one for two cores. The programs: the 31
+            products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job of
+            8 processes that start together; a block sum with CUB; and the start of a container: a bundle and an empty
+            cache, or the cache folder of a machine that had compilers, and none here: NVRTC, NVVM and nvJitLink are
+            found by nobody, and afterwards the process's map is looked at.
 Shows not   Programs that run for hours; a cold page cache; a real container, or a network between machines.
 """
 
@@ -21,12 +22,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from first_launch import include_dirs
 from fresh import ROOT, fresh, is_pretended, say, wait_for_the_others
+from header import machine_header, write_result
 from processes import ranks
 
 COMPILERS = ("nvrtc", "nvvm", "nvJitLink")
@@ -117,6 +120,34 @@ def gemm_cupy() -> None:
             module.get_function(name)(grid, config[1], given)
 
         cupy.cuda.Device().synchronize()
+        return launch
+
+    gemm(launch_of, lambda: -1)
+
+
+def gemm_cuda_core() -> None:
+    import numpy as np
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions
+    from cuda.core import launch as launch_on
+    from cuda.core.utils import FileStreamProgramCache
+
+    def launch_of(_example: Any) -> Callable[..., object]:
+        device = Device()
+        device.set_current()
+        text, stream = (ROOT / "examples/tropical_gemm.cu").read_text(), device.default_stream
+        made: list[Any] = []
+
+        def launch(name: str, config: Any, arguments: tuple[Any, ...]) -> None:
+            if not made:
+                options = ProgramOptions(arch=f"sm_{device.arch}", no_cache=True)
+                cache = FileStreamProgramCache(os.environ["KC_BENCH_DIR"])
+                made.append(Program(text, "c++", options=options).compile("cubin", cache=cache))
+            given = [
+                np.int32(each) if isinstance(each, int) else int(each.device_ctypes_pointer.value) for each in arguments
+            ]
+            where = LaunchConfig(grid=tuple(config[0]), block=tuple(config[1]))
+            launch_on(stream, where, made[0].get_kernel(name), *given)
+
         return launch
 
     gemm(launch_of, lambda: -1)
@@ -216,6 +247,25 @@ def cub_torch() -> None:
     block_sums(launch, lambda: out.cpu().numpy(), lambda: -1)
 
 
+def cub_pycuda() -> None:
+    import numpy as np
+    import pycuda.autoprimaryctx
+    from pycuda import driver
+    from pycuda.compiler import SourceModule
+
+    assert pycuda.autoprimaryctx
+    x = driver.to_device(np.arange(BLOCK * BLOCKS, dtype=np.int32))
+    out = driver.to_device(np.zeros(BLOCKS, np.int32))
+    driver.Context.synchronize()
+
+    def launch() -> None:
+        module = SourceModule(CUB, cache_dir=os.environ["KC_BENCH_DIR"], no_extern_c=True)
+        module.get_function("sums")(x, out, block=(BLOCK, 1, 1), grid=(BLOCKS, 1))
+        driver.Context.synchronize()
+
+    block_sums(launch, lambda: driver.from_device(out, (BLOCKS,), np.int32), lambda: -1)
+
+
 # -- a container without compilers ----------------------------------------------------------------------
 
 
@@ -267,10 +317,11 @@ def export() -> None:
 
 
 HERE, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
+CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
 CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
-    "31 kernels of one source": {HERE: gemm_here, CUPY: gemm_cupy},
+    "31 kernels of one source": {HERE: gemm_here, CUPY: gemm_cupy, CORE: gemm_cuda_core},
     "20 Numba kernels in four files": {HERE: program, NUMBA: program_numba},
-    "block sum with CUB": {HERE: cub_here, CUPY: cub_cupy, TORCH: cub_torch},
+    "block sum with CUB": {HERE: cub_here, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
 }
 JOB = f"20 Numba kernels, {RANKS} processes"
 
@@ -282,12 +333,13 @@ def ask(workload: str, system: str, folder: Path, flag: str = "--child", **more:
 class Results:
     """Samples by workload, system and "cold/warm first/all/process/compiles", and what a system could not do."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None) -> None:
+        self.path, self.header = path, machine_header()
         self.samples: dict[str, dict[str, dict[str, list[float]]]] = {}
         self.left_out: dict[str, str] = {}
 
     def add(self, workload: str, system: str, state: str, found: dict[str, Any] | str) -> bool:
-        """Keep one answer; whether it was one."""
+        """Keep one answer, and write all there are; whether it was one."""
         if isinstance(found, str):
             self.left_out[f"{workload}: {system}, {state}"] = found
             return False
@@ -295,17 +347,29 @@ class Results:
         for what, value in found.items():
             if what != "compiles" or value >= 0:
                 rows.setdefault(f"{state} {what}", []).append(value)
+        if self.path:
+            write_result(self.path, "workloads", self.header, self.samples, left_out=self.left_out, ranks=RANKS)
         return True
 
 
-def measure(results: Results) -> None:
-    """One round of everything."""
-    for workload, systems in CHILDREN.items():
-        for system in systems:
-            folder = Path(tempfile.mkdtemp())
-            if results.add(workload, system, "cold", ask(workload, system, folder)):
+CONTAINED = {"20 Numba kernels in four files": (HERE, NUMBA), "block sum with CUB": (HERE, CUPY)}
+"""What starts without a compiler, of the systems that keep code on disk."""
+
+
+def measure(results: Results, beside: int) -> None:
+    """One round of everything; so many processes at a time for those that are cold and alone."""
+    with tempfile.TemporaryDirectory() as parent:
+        pairs = [(workload, system) for workload, systems in CHILDREN.items() for system in systems]
+        folders = [Path(parent, str(number)) for number in range(len(pairs))]
+        for folder in folders:
+            folder.mkdir()
+        with ThreadPoolExecutor(beside) as pool:
+            cold = list(pool.map(ask, *zip(*pairs, strict=True), folders))
+        for (workload, system), folder, found in zip(pairs, folders, cold, strict=True):
+            if results.add(workload, system, "cold", found):
                 results.add(workload, system, "warm", ask(workload, system, folder))
-            shutil.rmtree(folder)
+                if system in CONTAINED.get(workload, ()):
+                    measure_container(workload, system, folder, results)
     for system in (HERE, NUMBA):
         folder = Path(tempfile.mkdtemp())
         words = [__file__, "--child", "20 Numba kernels in four files", system]
@@ -315,33 +379,27 @@ def measure(results: Results) -> None:
                 found = {"all": found["last"], "process": found["all"], "compiles": found["compiles"]}
             results.add(JOB, system, state, found)
         shutil.rmtree(folder)
-    for workload in ("20 Numba kernels in four files", "block sum with CUB"):
-        measure_container(workload, results)
 
 
-def measure_container(workload: str, results: Results) -> None:
-    """A machine with compilers fills a cache; a start without them has its bundle, or a copy of its folder."""
-    named = f"{workload}, no compiler"
-    for system in CHILDREN[workload]:
-        if system == TORCH:
-            continue  # keeps nothing on disk
-        built, parent = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
-        ask(workload, system, built)
-        if system == HERE:
-            bundle = str(parent / BUNDLE)
-            exported = ask(workload, system, built, "--export", KC_BENCH_BUNDLE=bundle)
-            assert isinstance(exported, dict), exported
-            for how in ("import", "register"):
-                empty = parent / how
-                empty.mkdir()
-                more = {"KC_BENCH_BUNDLE": bundle, "KC_BENCH_TAKE": f"{how}_bundle"}
-                found = ask(workload, system, empty, "--contained", **more)
-                results.add(named, f"{HERE}, {how}_bundle", "warm", found)
-        shutil.copytree(built, parent / "copy")
-        shutil.rmtree(built)  # a path of the building machine is no path of the container
-        found = ask(workload, system, parent / "copy", "--contained")
-        results.add(named, f"{system}, cache folder copied", "warm", found)
-        shutil.rmtree(parent)
+def measure_container(workload: str, system: str, built: Path, results: Results) -> None:
+    """A machine with compilers has filled `built`; a start without them has its bundle, or a copy of the folder.
+
+    The folder is gone afterwards: a path of the building machine is no path of the container.
+    """
+    named, parent = f"{workload}, no compiler", Path(tempfile.mkdtemp())
+    if system == HERE:
+        bundle = str(parent / BUNDLE)
+        exported = ask(workload, system, built, "--export", KC_BENCH_BUNDLE=bundle)
+        assert isinstance(exported, dict), exported
+        for how in ("import", "register"):
+            empty = parent / how
+            empty.mkdir()
+            more = {"KC_BENCH_BUNDLE": bundle, "KC_BENCH_TAKE": f"{how}_bundle"}
+            results.add(named, f"{HERE}, {how}_bundle", "warm", ask(workload, system, empty, "--contained", **more))
+    built.rename(parent / "copy")
+    found = ask(workload, system, parent / "copy", "--contained")
+    results.add(named, f"{system}, cache folder copied", "warm", found)
+    shutil.rmtree(parent)
 
 
 def main() -> None:
@@ -350,7 +408,7 @@ def main() -> None:
     parser.add_argument("--contained", nargs=2)
     parser.add_argument("--export", nargs=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one round; what is cold side by side")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.child or arguments.contained:
@@ -361,22 +419,16 @@ def main() -> None:
     if arguments.export:
         export()
         return
-    from header import machine_header, write_result
-
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    results = Results()
+    results = Results(arguments.json)
     for _ in range(1 if arguments.quick else arguments.rounds):
-        measure(results)
+        measure(results, max(1, (os.cpu_count() or 1) // 2) if arguments.quick else 1)
     for workload, systems in results.samples.items():
         for system, rows in systems.items():
             cells = (f"{name} {median(times) * 1e3:.1f}" for name, times in rows.items() if "compiles" not in name)
             print(f"{workload}: {system}: {', '.join(cells)} ms")
     for what, why in results.left_out.items():
         print(f"{what}: {why}", file=sys.stderr)
-    if arguments.json:
-        write_result(
-            arguments.json, "workloads", machine_header(), results.samples, left_out=results.left_out, ranks=RANKS
-        )
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def explain_key(key: str, past: Past) -> Explanation:
     """What a stored entry is, and in what the other entries of its kernel differ from it."""
     entry = peek(key, past)
     if entry is None:
-        why = past.damaged.get(key) or past.store.damage(key)
+        why = past.store.damage(key)
         reason = Reason(ReasonKind.DAMAGED, new=why) if why else Reason(ReasonKind.NEVER_STORED)
         return Explanation("", "", key, "not stored", reasons=(reason,))
     report, stored = report_of(entry), stored_of(entry)

@@ -225,12 +225,11 @@ class CachedKernel(Launchable):
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
             return self._resolve_newest(target)
-        virtual = [each for each in self._arch if each.virtual]
-        real = [each for each in self._arch if each.runs_on(target.cc)]
-        if real:
-            return self._resolve(max(real, key=lambda each: (each.cc, each.suffix)), None)
-        if virtual:
-            return self._resolve(target, max(virtual), stand_ins=(max(virtual),))
+        real, through = self._real(target.cc), self._through(target)
+        if real is not None:
+            return self._resolve(real, None)
+        if through is not None:
+            return self._resolve(target, through, (target.plain,) if target.suffix else (), (through,))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
@@ -263,7 +262,7 @@ class CachedKernel(Launchable):
                 if found is None:
                     found = resolver.resolve(
                         self._job(target, through),
-                        (functools.partial(self._job, each) for each in others),
+                        (functools.partial(self._job, each, through) for each in others),
                         (functools.partial(self._job, each) for each in stand_ins),
                     )
                 self._resolved[target, through] = found
@@ -275,6 +274,10 @@ class CachedKernel(Launchable):
         if through is None or job.headers or plan.link or plan.options.lto or lazy:
             return job
         return job._replace(build=functools.partial(self._build_through, job, through))
+
+    def _own_job(self, target: Target) -> Job:
+        """The job for a target that somebody names: of which a launch on such a device asks."""
+        return self._job(target, self._through(target))
 
     def _build_through(self, job: Job, through: Target, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
         """Build by way of PTX: from that alone, where `compile` has stored it."""
@@ -288,7 +291,7 @@ class CachedKernel(Launchable):
         return link_stored(request, stored.artifact)
 
     def _is_stored(self, target: Target, types: Any) -> bool:
-        return self._resolver().find(self._job(target)) is not None
+        return self._resolver().find(self._own_job(target)) is not None
 
     def _to_send(self) -> Any:
         return Sent(_rebuild, *self._portable())
@@ -360,10 +363,10 @@ class CachedKernel(Launchable):
             NoDeviceError: No target is named and there is no device.
         """
         for target in self._targets(arch):
-            job = self._job(target)
+            job = self._own_job(target)
             if job.uncacheable:
                 self._resolver().key(job)  # raises, and says why
-            found = self._resolve(target, None)
+            found = self._resolve(target, self._through(target))
             if found.uncacheable:
                 raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
 
@@ -373,7 +376,7 @@ class CachedKernel(Launchable):
         Raises:
             UncacheableError: The kernel cannot be keyed.
         """
-        return self._resolver().key(self._job(self._targets(arch)[0]))
+        return self._resolver().key(self._own_job(self._targets(arch)[0]))
 
     def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
         """Whether the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
@@ -393,7 +396,7 @@ class CachedKernel(Launchable):
             others = [functools.partial(self._job, target.plain)] if target.suffix else []
             stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
             return self._resolver().explain(self._job(target), others, stand_ins)
-        return self._resolver().explain(self._job(self._targets(arch)[0]))
+        return self._resolver().explain(self._own_job(self._targets(arch)[0]))
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target."""
@@ -404,8 +407,10 @@ class CachedKernel(Launchable):
         return self._artifact(arch).ptx.decode()
 
     def _artifact(self, arch: Any) -> Artifact:
-        found = self._at_hand() if arch is None else self._resolve(self._targets(arch)[0], None)
-        return found.artifact
+        if arch is None:
+            return self._at_hand().artifact
+        target = self._targets(arch)[0]
+        return self._resolve(target, self._through(target)).artifact
 
     def inspect_sass(self, arch: Any = None) -> str:
         """The disassembly for one target, by the toolkit's nvdisasm.

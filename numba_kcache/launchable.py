@@ -168,3 +168,16 @@ class Launchable:
         if arch is not None:
             return read_arch(arch) or (current_device().target,)
         return self._arch or (current_device().target,)
+
+    def _real(self, cc: tuple[int, int]) -> Target | None:
+        """The best of the targets that `arch` names whose cubins a device of this compute capability loads."""
+        real = [each for each in self._arch if each.runs_on(cc)]
+        return max(real, key=lambda each: (each.cc, each.suffix)) if real else None
+
+    def _through(self, target: Target) -> Target | None:
+        """The virtual target by way of which `arch` has code for a real one made; None where it is made directly."""
+        if target.virtual or self._real(target.cc) is not None:
+            return None
+        virtual = [each for each in self._arch if each.virtual and each.cc <= target.cc]
+        fitting = [each for each in virtual if not each.suffix or each._replace(virtual=False).runs_on(target.cc)]
+        return max(fitting, default=None)

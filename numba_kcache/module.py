@@ -91,7 +91,7 @@ class ModuleKernel(CachedKernel):
         return self._of._identity()
 
     def _is_stored(self, target: Target, types: Any) -> bool:
-        if self._of.lazy and self._resolver().find(self._of._whole._job(target)) is None:
+        if self._of.lazy and self._resolver().find(self._of._whole._own_job(target)) is None:
             return False
         return super()._is_stored(target, types)
 
@@ -295,7 +295,7 @@ class CachedModule:
         return self._whole._requests(arch)
 
     def _is_stored(self, target: Target, types: Any) -> bool:
-        whole = self._resolver().find(self._whole._job(target))
+        whole = self._resolver().find(self._whole._own_job(target))
         if whole is None or not self.lazy:
             return whole is not None
         names = self._names or [each.name for each in whole.artifact.entries]

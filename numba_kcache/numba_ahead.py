@@ -44,7 +44,7 @@ class NumbaExpected(NamedTuple):
     types: tuple[Any, ...]
     resolver: Resolver
     function: Fingerprint
-    settings: Component | None
+    settings: tuple[Component, ...]
     environment: dict[str, str]
     expected: Expected
     artifact: Artifact
@@ -81,6 +81,7 @@ def expect(resolver: Resolver, plan: NumbaPlan, reads: Iterable[Read]) -> list[N
             parts = parts_of(plan.label, types, artifact.entries[0].parameters)
         except ArgumentError:  # met again, and told, at the launch
             continue
-        now = code_environment(), variables(NVRTC_VARIABLES)
-        found.append(NumbaExpected(types, resolver, function, *now, expected, artifact, [parts] if parts else []))
+        settings, environment = code_environment(), variables(NVRTC_VARIABLES)
+        launcher = [parts] if parts else []
+        found.append(NumbaExpected(types, resolver, function, settings, environment, expected, artifact, launcher))
     return found

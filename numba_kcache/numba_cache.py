@@ -101,18 +101,18 @@ class DispatcherCache:
         """
         return self._resolve(types, self._choose(target))
 
-    def resolve(self, types: Types, target: Target) -> Resolution:
-        """The artifact of one signature for exactly this target.
+    def resolve(self, types: Types, target: Target, through: Target | None = None) -> Resolution:
+        """The artifact of one signature for exactly this target, made by way of another where one is given.
 
         Raises:
             Uncached: It cannot be cached.
             UncacheableError: Nor may it run without.
             FrozenCacheError, CompileError, ToolchainMissingError, and Numba's own errors: It cannot be had.
         """
-        return self._resolve(types, Choice(target))
+        return self._resolve(types, Choice(target, through))
 
     def _resolve(self, types: Types, choice: Choice) -> Resolution:
-        found = self._resolved.get((types, choice.target))
+        found = self._resolved.get((types, choice.target)) or self._as_expected(types, choice)
         if found is not None:
             return found
         with compiler_lock():
@@ -123,20 +123,28 @@ class DispatcherCache:
                 found = self._resolved[types, choice.target] = self._resolve_anew(types, choice)
             return found
 
+    def _as_expected(self, types: Types, choice: Choice) -> Resolution | None:
+        """What was read ahead for a signature and is still wanted. Not under Numba's lock, which takes 60 us to get
+        and to give back the first time: nothing is compiled, and a second thread at once merely looks further."""
+        for each in self._expected if choice.through is None else ():
+            if each.types == types:
+                resolver = self._resolver()
+                resolver.users.add(self)
+                found = each.resolve(resolver, choice.target)
+                if found is not None:
+                    self._resolved[types, choice.target] = found
+                    return found
+        return None
+
     def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
-        for each in self._expected if choice.through is None else ():
-            if each.types == types:
-                found = each.resolve(resolver, choice.target)
-                if found is not None:
-                    return found
         read = self._read_function()
         job = numba_job(self.plan, read, types, choice.target, choice.through)
         if job.uncacheable:
             resolver.refuse(job)
             raise self._refused(types, job.uncacheable)
-        as_well = (functools.partial(numba_job, self.plan, read, types, each, None) for each in choice.others)
+        as_well = (functools.partial(numba_job, self.plan, read, types, each, choice.through) for each in choice.others)
         stand_ins = (functools.partial(numba_job, self.plan, read, types, each, None) for each in choice.stand_ins)
         try:
             return resolver.resolve(job, as_well, stand_ins)
@@ -172,16 +180,15 @@ class DispatcherCache:
         self._uncached[types] = why
         return Uncached(f"cannot cache {self.plan.label}", why)
 
-    def job(self, types: Types, target: Target) -> Job:
+    def job(self, types: Types, target: Target, through: Target | None = None) -> Job:
         """The request of one signature for a target, as the function is now."""
-        return numba_job(self.plan, self._read_function(), types, target, None)
+        return numba_job(self.plan, self._read_function(), types, target, through)
 
     def explain(self, types: Types, choice: Choice) -> Explanation:
         """Whether one signature is in the cache, and if not, why not. Nothing changes."""
         job = functools.partial(numba_job, self.plan, read_function(self.plan), types)
-        others, stand_ins = (
-            (functools.partial(job, each, None) for each in targets) for targets in (choice.others, choice.stand_ins)
-        )
+        others = (functools.partial(job, each, choice.through) for each in choice.others)
+        stand_ins = (functools.partial(job, each, None) for each in choice.stand_ins)
         return self._resolver().explain(job(choice.target, choice.through), others, stand_ins)
 
     def resolved(self) -> dict[tuple[Types, Target], Resolution]:

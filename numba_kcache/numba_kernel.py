@@ -24,7 +24,7 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.devices import check_interpreter, current_device, current_ordinal
+from .launch.devices import check_interpreter, current_ordinal
 from .launch.loader import LoadedKernel
 from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
 from .launch.numba_dispatcher import (
@@ -273,12 +273,11 @@ class NumbaKernel(Launchable):
         """What to build for a device: exactly what `arch` names, or what the device is."""
         if not self._arch:
             return Choice(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
-        real = [each for each in self._arch if each.runs_on(target.cc)]
-        virtual = [each for each in self._arch if each.virtual]
-        if real:
-            return Choice(max(real, key=lambda each: (each.cc, each.suffix)))
-        if virtual:
-            return Choice(target, max(virtual), stand_ins=(max(virtual),))
+        real, through = self._real(target.cc), self._through(target)
+        if real is not None:
+            return Choice(real)
+        if through is not None:
+            return Choice(target, through, (target.plain,) if target.suffix else (), (through,))
         names = ", ".join(each.name for each in self._arch)
         raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
 
@@ -312,10 +311,10 @@ class NumbaKernel(Launchable):
                         "a Numba kernel is linked for a device",
                         f"name the device: {target.name.replace('compute', 'sm')!r}",
                     )
-                job = cache.job(types, target)
+                job = cache.job(types, target, self._through(target))
                 if job.uncacheable:
                     self._resolver().key(job)  # raises, and says why
-                cache.resolve(types, target)
+                cache.resolve(types, target, self._through(target))
 
     def key(self, arch: Any = None, signature: Any = None) -> str:
         """The digest of the request for one target and signature, 64 hexadecimal digits. Never compiles.
@@ -323,14 +322,14 @@ class NumbaKernel(Launchable):
         Raises:
             UncacheableError: The kernel cannot be keyed.
         """
-        types = self._signatures(signature)[0]
-        return self._resolver().key(self._entries().job(types, self._targets(arch)[0]))
+        types, target = self._signatures(signature)[0], self._targets(arch)[0]
+        return self._resolver().key(self._entries().job(types, target, self._through(target)))
 
     def _requests(self, arch: Any) -> list[Request]:
         return [(target, types) for types in self._signatures(None) for target in self._targets(arch)]
 
     def _is_stored(self, target: Target, types: Any) -> bool:
-        return self._resolver().find(self._entries().job(types, target)) is not None
+        return self._resolver().find(self._entries().job(types, target, self._through(target))) is not None
 
     def _to_send(self) -> Any:
         owner: Any = sys.modules.get(self.__module__)
@@ -358,7 +357,8 @@ class NumbaKernel(Launchable):
             NoDeviceError: No target is named and there is no device.
         """
         is_auto = arch is None and not self._arch
-        choice = self._choose(current_device().target) if is_auto else Choice(self._targets(arch)[0])
+        target = self._targets(arch)[0]
+        choice = self._choose(target) if is_auto else Choice(target, self._through(target))
         return self._entries().explain(self._signatures(signature)[0], choice)
 
     def cubin(self, arch: Any = None, signature: Any = None) -> Any:
@@ -433,7 +433,8 @@ class NumbaKernel(Launchable):
     def _by_signature(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         cache = self._entries()
         if signature is not None:
-            return read(cache.resolve(self._signatures(signature)[0], self._targets(arch)[0]).artifact)
+            target = self._targets(arch)[0]
+            return read(cache.resolve(self._signatures(signature)[0], target, self._through(target)).artifact)
         wanted = None if arch is None else self._targets(arch)[0]
         resolved = cache.resolved().items()
         return {types: read(each.artifact) for (types, target), each in resolved if wanted in (None, target)}

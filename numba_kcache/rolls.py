@@ -58,7 +58,7 @@ class Past(NamedTuple):
     toolchain: Toolchain
     memory: Mapping[str, object]
     damaged: Mapping[str, str]
-    any_compiler: bool = False
+    any_compiler: bool
 
 
 def name_of(job: Job) -> str:

@@ -284,10 +284,11 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
-def environment() -> dict[Any, Any]:
-    """All environment variables as they are now, to be compared with those of a later moment."""
+def environment(known: dict[Any, Any] | None = None) -> dict[Any, Any]:
+    """All environment variables as they are now: `known` itself, an earlier answer, where they are the same."""
     table = getattr(os.environ, "_data", None)
-    return dict(table if type(table) is dict else os.environ)
+    now = table if type(table) is dict else os.environ
+    return known if known is not None and known == now else dict(now)
 
 
 def site_directories() -> tuple[str, ...]:

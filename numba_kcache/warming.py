@@ -30,8 +30,8 @@ from .process_cache import configured
 from .settings import worker_environment
 from .worker import Outcome, Task, compile_request, key_of, pack, unpack
 
-_PATIENCE_S = 5.0
-"""How long a worker that has nothing to do may take to end by itself."""
+_PATIENCE_S = 10.0
+"""How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
 
 
 class Warmed(NamedTuple):

@@ -11,6 +11,7 @@ Not here    What to compile and who gets it (warming).
 from __future__ import annotations
 
 import os
+import sys
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -74,6 +75,9 @@ def main(fd: int) -> None:
             data = connection.recv_bytes()
             connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent is done, or gone
+        behind = sys.modules.get("numba_kcache.tiers.behind")
+        if behind is not None:
+            behind.flush_all()  # what was compiled goes to servers as well
         os._exit(0)  # counts were sent to the parent: not to be added again
 
 

@@ -41,14 +41,15 @@ def code_environment() -> tuple[Component, ...]:
     if config is None or "numba.cuda" not in sys.modules:
         return ()
     global _seen, _last
-    now = environment(), os.path.exists(str(getattr(config, "_config_fname", "")))
-    if now != _seen or now[1]:
+    before, had_file = _seen
+    now, has_file = environment(before), os.access(str(getattr(config, "_config_fname", "")), os.F_OK)
+    if now is not before or has_file or had_file:
         try:
             config.reload_config()
         except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
             pass
-        _seen = now
-    values = [getattr(config, name, None) for name in CODE_SETTINGS]
+        _seen = now, has_file
+    values = list(map(vars(config).get, CODE_SETTINGS))
     if _last is None or list in map(type, values) or not all(map(operator.is_, _last[0], values)):
         _last = values, _components(dict(zip(CODE_SETTINGS, map(_plain, values), strict=True)))
     return _last[1]
@@ -63,7 +64,7 @@ def _components(settings: dict[str, Plain]) -> tuple[Component, ...]:
     return component("numba settings", settings), component("numba toolkit", defaults)
 
 
-_seen: tuple[dict[Any, Any], bool] | None = None
+_seen: tuple[dict[Any, Any] | None, bool] = (None, False)
 """The environment, and whether there was a configuration file, when Numba was last told to read them: as long as
 nothing has changed, it need not be told again."""
 

@@ -25,16 +25,19 @@ class Registrations(NamedTuple):
 
 
 _EMPTY = Registrations({}, {}, [])
-_read: tuple[list[tuple[Any, int, int]], Registrations] = ([], _EMPTY)
+_read: tuple[list[Any], Registrations] = ([], _EMPTY)
 
 
 def user_registrations() -> Registrations:
     """What has been registered up to now. Registries only grow: their lengths say whether a reading still holds."""
     global _read
-    registries = [found for found in (loaded(holder, "builtin_registry") for holder in _HOLDERS) if found]
-    state = [(each, len(each.globals), len(each.attributes)) for each in registries]
+    state: list[Any] = []  # flat, and made by a plain loop: each launch of a new signature asks
+    for holder in _HOLDERS:
+        registry = loaded(holder, "builtin_registry")
+        if registry:
+            state += registry, len(registry.globals), len(registry.attributes)
     if _read[0] != state:
-        _read = (state, _gathered(registries))
+        _read = state, _gathered(state[::3])
     return _read[1]
 
 

@@ -179,9 +179,9 @@ def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
     def settle(value: Any, _call: Call) -> Any:
-        if type(value) is not DeviceNDArray or value._numba_type_ != kind:
-            raise OtherTypes
-        return value
+        if type(value) is DeviceNDArray and (value._numba_type_ is kind or value._numba_type_ == kind):
+            return value
+        raise OtherTypes
 
     def spread(value: Any) -> tuple[Any, ...]:
         address = value.gpu_data.device_ctypes_pointer.value or 0

@@ -146,6 +146,7 @@ def types_from_text(texts: Sequence[str]) -> tuple[Any, ...] | None:
 
     The texts are from a store: they are looked up, and what Numba would call otherwise is not believed.
     """
+    import numpy
     from numba.cuda import types
 
     found = []
@@ -157,19 +158,51 @@ def types_from_text(texts: Sequence[str]) -> tuple[Any, ...] | None:
         if made is None or str(made) != text:
             return None
         found.append(made)
+        if shape and made.layout == "C":
+            _contiguous[numpy.dtype(dtype), made.ndim] = made
     return tuple(found)
 
 
-def types_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """What Numba types the arguments of a launch as; those that know their type, or have but one, without asking it.
+class Signature(tuple[Any, ...]):
+    """Argument types whose hash is taken once: Numba's types take theirs in Python, ten calls each time."""
+
+    def __hash__(self) -> int:
+        found: int | None = self.__dict__.get("_taken")
+        if found is None:
+            found = self.__dict__["_taken"] = tuple.__hash__(self)
+        return found
+
+
+def types_of(arguments: Sequence[Any]) -> Signature:
+    """What Numba types the arguments of a launch as; those whose type is known, or have but one, without asking it.
 
     Raises:
         ValueError: Numba has no type for one; its own message.
     """
     typeof, array, plain = _typing()
-    return tuple([
-        each._numba_type_ if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
+    return Signature([
+        _type_of_array(each) if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
     ])  # fmt: skip
+
+
+_contiguous: dict[tuple[Any, int], Any] = {}
+"""The types of contiguous arrays that kernels of this program were used with before, by dtype and axes."""
+
+
+def _type_of_array(array: Any) -> Any:
+    """What Numba types a device array as, kept where Numba keeps it.
+
+    Having Numba find it takes 100 us in the first launch of a process; for an expected type this does as it would.
+    """
+    kept = array.__dict__
+    found = kept.get("_numba_type_")
+    if found is None:
+        if array._dummy.flags["C_CONTIGUOUS"] and 0 not in array.strides:
+            found = _contiguous.get((array.dtype, array.ndim))
+        if found is None:
+            return array._numba_type_
+        kept["_numba_type_"] = found
+    return found
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from ..model.event import Event, EventKind
@@ -22,6 +23,7 @@ KEY_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
 _MOST_KEYS = 4096
+_MOST_HEARD = 256
 
 
 class Counts:
@@ -59,25 +61,43 @@ class Statistics:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self.process = Counts()
+        self._heard: deque[Event] = deque()
+        self._process = Counts()
         self._unsaved = Counts()
         self._hits: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
         self.sources: list[Callable[[], Mapping[str, float]]] = []
 
+    @property
+    def process(self) -> Counts:
+        """The counts of this process so far."""
+        self._settle()
+        return self._process
+
     def listen(self, event: Event) -> None:
-        """Count one event."""
+        """Keep one event, to be counted when somebody asks: in a first launch counting takes longer than keeping."""
+        self._heard.append(event)
+        if len(self._heard) > _MOST_HEARD:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
         with self._lock:
-            _count(self.process, event)
-            _count(self._unsaved, event)
-            if event.kind is EventKind.HIT:
-                _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
-            elif event.kind is EventKind.MISS:
-                for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
-                    self._reasons[kind] = self._reasons.get(kind, 0) + 1
+            while self._heard:
+                self._count(self._heard.popleft())
+
+    def _count(self, event: Event) -> None:
+        _count(self._process, event)
+        _count(self._unsaved, event)
+        if event.kind is EventKind.HIT:
+            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
+        elif event.kind is EventKind.MISS:
+            for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                self._reasons[kind] = self._reasons.get(kind, 0) + 1
 
     def take_unsaved(self) -> dict[str, float]:
         """What was counted since the last call, to be added to the store's counters."""
+        self._settle()
         with self._lock:
             unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
             hits, self._hits = self._hits, {}

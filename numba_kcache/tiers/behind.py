@@ -86,7 +86,8 @@ class WriteBehind:
 _all: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
 
 
-def _flush_all() -> None:
+def flush_all() -> None:
+    """Wait until no queue of this process has anything waiting, or for `FLUSH_S`; done by itself as Python ends."""
     deadline = time.monotonic() + FLUSH_S
     for each in list(_all):
         each.flush(max(0.0, deadline - time.monotonic()))
@@ -97,5 +98,5 @@ def _after_fork() -> None:
         each._reset()
 
 
-atexit.register(_flush_all)
+atexit.register(flush_all)
 after_fork(_after_fork)

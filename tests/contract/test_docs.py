@@ -58,6 +58,54 @@ def test_example_runs(tmp_path: Path, example: str) -> None:
     assert ("launches skipped" in done.stdout) is not ("launched and checked" in done.stdout), done.stdout
 
 
+def in_dockerfile(instruction: str) -> list[str]:
+    """What stands after each such instruction, on one line."""
+    text = (ROOT / "examples/docker/Dockerfile").read_text().replace("\\\n", " ")
+    return [line.partition(" ")[2].strip() for line in text.splitlines() if line.startswith(f"{instruction} ")]
+
+
+def test_commands_of_the_dockerfile_run(tmp_path: Path) -> None:
+    """Its own lines, without Docker, `pip install` aside, as a build and then as the user of a container: the kernels
+    are served from the image's directory, which nothing is written to, also where compiling is forbidden."""
+    image, home = tmp_path / "kernels", tmp_path / "home"
+    app = tmp_path / "app"
+    app.mkdir()
+
+    def placed(text: str) -> str:
+        text = text.replace("/opt/kernels", str(image)).replace("pip install --no-cache-dir", "true")
+        return text.replace("numba-kcache ", "python -m numba_kcache ")
+
+    def files() -> dict[Path, tuple[int, int, int]]:
+        looked = {path: path.stat() for path in image.rglob("*")}
+        return {path: (each.st_mode, each.st_mtime_ns, each.st_ino) for path, each in looked.items()}
+
+    def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        surroundings = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            ["sh", "-c", placed(command)], env={**surroundings, "HOME": str(home), **environment},
+            cwd=app, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    (_source, scripts) = in_dockerfile("COPY")
+    for script in scripts.split()[:-1]:
+        (app / Path(script).name).write_bytes((ROOT / script).read_bytes())
+    built = [shell(command) for command in in_dockerfile("RUN")]
+    assert [each.returncode for each in built] == [0, 0], built[-1].stderr
+    assert "4 built" in built[-1].stdout
+    before = files()
+    name, _, value = in_dockerfile("ENV")[0].partition("=")
+    container = {name: placed(value)}
+    served = shell("numba-kcache explain app.py:saxpy --arch sm_90", NUMBA_KCACHE_MODE="frozen", **container)
+    started = shell(" ".join(json.loads(in_dockerfile("CMD")[0])), NUMBA_KCACHE_MODE="frozen", **container)
+    other = shell("numba-kcache explain app.py:saxpy --arch sm_70", NUMBA_KCACHE_MODE="frozen", **container)
+
+    assert (served.returncode, other.returncode) == (0, 1), served.stdout + served.stderr
+    assert "hit, from tier" in served.stdout
+    assert (started.returncode, " 0 compiles" in started.stdout) == (0, True), started.stderr
+    assert files() == before
+    assert all(mode & 0o044 == 0o044 and not mode & 0o022 for mode, _, _ in before.values())
+
+
 def test_no_example_is_left_out() -> None:
     """Whatever in examples/ can be run as a program is run here."""
     programs = {

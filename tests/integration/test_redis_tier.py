@@ -13,7 +13,7 @@ import pytest
 from numba_kcache import KernelCache, SettingsError, cached_kernel
 from numba_kcache.model.event import EventKind
 from numba_kcache.settings import read_settings
-from numba_kcache.store.entry import MANIFEST, encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.opening import open_tiers
 from numba_kcache.tiers.redis import RedisTier
@@ -360,3 +360,13 @@ def test_refused_url_shows_no_secret(url: str) -> None:
 
     assert "cods" not in str(raised.value)
     assert "wallop" not in str(raised.value)
+
+
+def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Path) -> None:
+    """By workers, which end when there is nothing more to do: what waits behind their last compile goes first."""
+    cache = KernelCache(tmp_path, durability="none", tiers=server.url)
+    sources = [f'extern "C" __global__ void k{number}() {{}}' for number in range(3)]
+    report = cache.warm_up([cached_kernel(text, cache=cache) for text in sources], "sm_90", workers=2, progress=False)
+
+    assert len(report.built) == 3
+    assert len(set(RedisTier(server.url).keys(ENTRY))) == 3

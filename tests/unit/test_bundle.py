@@ -35,6 +35,7 @@ from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import encode_entry
+from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -351,6 +352,18 @@ def test_oversized_bundle_is_refused(tmp_path: Path) -> None:
         open_bundle(str(path), NOBODY)
 
 
+@pytest.mark.parametrize("limit", ["MAX_INDEX_BYTES", "MAX_BUNDLE_BYTES"])
+def test_bundle_that_nobody_would_read_is_not_written(
+    filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """The limits of reading hold for writing."""
+    monkeypatch.setattr(bundle_module, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
+    with pytest.raises(BundleError, match="are too many"):
+        filled.export_bundle(tmp_path / "out.kcache")
+
+    assert not (tmp_path / "out.kcache").exists()
+
+
 def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Path) -> None:
     """It would be evicted again."""
     cache = open_cache(tmp_path / "new", max_size_bytes=5000)
@@ -453,15 +466,19 @@ def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path)
             resolved(cache, device, source)
 
 
-def test_bundle_is_read_only(bundle: Path, tmp_path: Path) -> None:
-    """What is compiled goes to the local directory; the bundle stays as it is."""
+@pytest.mark.parametrize("registered", [False, True])
+def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> None:
+    """What is compiled goes to the local directory; the bundle stays as it is, and nobody tries to write to it."""
     before = bundle.read_bytes()
-    cache = open_cache(tmp_path / "new")
-    cache.register_bundle(bundle)
+    cache = open_cache(tmp_path / "new", **({} if registered else {"tiers": [bundle]}))
+    if registered:
+        cache.register_bundle(bundle)
     resolved(cache, "sm_90", SAXPY)
+    (report,) = cache.resolver.tier_reports()
 
     assert bundle.read_bytes() == before
     assert len(keys_of(cache)) == 1
+    assert (report.readonly, report.bytes_written, report.errors) == (True, 0, 0)
 
 
 def test_bundle_that_changes_after_it_was_mounted_is_not_believed(bundle: Path, tmp_path: Path) -> None:

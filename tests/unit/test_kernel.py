@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import CachedKernel, KernelCache, cached_kernel
+from numba_kcache import CachedKernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import (
     CompileError,
     EntryError,
     KCacheWarning,
     LaunchConfigError,
+    LaunchError,
     NoDeviceError,
     OptionError,
     UncacheableError,
 )
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target
+from numba_kcache.model.target import Target, parse_target
 from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, in_python
 
@@ -80,6 +81,40 @@ def test_each_target_of_a_list_is_compiled(cache: KernelCache) -> None:
     assert kernel.cubin("compute_90") == b""
     assert ".target sm_90" in kernel.ptx("compute_90")
     assert counts(cache)[0] == 3
+
+
+def add_one(x: Any) -> None:
+    x[0] += 1
+
+
+@pytest.mark.parametrize("kind", ["cuda", "eager module", "lazy module", "numba"])
+def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: Path, kind: str) -> None:
+    """arch="compute_80": compile("sm_90") goes by way of that PTX, as a launch on such a device does."""
+
+    def kernel() -> Any:
+        cache = KernelCache(tmp_path, durability="none")
+        if kind == "numba":
+            return cached_kernel(add_one, arch="compute_80", signature="void(int32[::1])", cache=cache)
+        if "module" in kind:
+            return cached_module(SAXPY, ["saxpy"], kind == "lazy module", arch="compute_80", cache=cache).saxpy
+        return cached_kernel(SAXPY, arch="compute_80", cache=cache)
+
+    def source_on(device: str) -> str:
+        found, target = kernel(), parse_target(device)
+        if kind == "numba":
+            return str(found._entries().resolve_for_device(found._signatures(None)[0], target).source)
+        return str(found._resolve_for_device(target).source)
+
+    first = kernel()
+    first.compile("sm_90")
+    again = kernel()
+    assert again.explain("sm_90").is_hit
+    assert again._is_stored(parse_target("sm_90"), again._signatures(None)[0] if kind == "numba" else None)
+
+    assert source_on("sm_90") == "disk"
+    assert source_on("sm_90a") == "disk"
+    with pytest.raises(LaunchError, match="it is built for compute_80 alone"):
+        source_on("sm_75")
 
 
 def test_key_never_compiles(cache: KernelCache) -> None:

@@ -14,7 +14,8 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.rolls import SOURCE_LIMIT_BYTES, name_of
+from numba_kcache.keys.components import component
+from numba_kcache.rolls import SOURCE_LIMIT_BYTES, digests_of, name_of
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, job_of
@@ -169,6 +170,28 @@ def test_every_header_that_changed_is_named(program: Program) -> None:
     assert {Path(each.name).name for each in program.including().explain().reasons} == {"a.h", "b.h", "asked.h"}
 
 
+def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) -> None:
+    """Of several sets of headers, the newest is not meant, but the one from which the fewest differ."""
+    first = (program.root / "second/b.h").read_text()
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n#define M 1\n')
+    (program.root / "second/b.h").write_text("#define N 2\n")
+    program.including().compile()
+    (program.root / "second/a.h").write_text('#include "b.h"\n')
+    (program.root / "second/b.h").write_text(first)
+    (program.root / "first/asked.h").write_text("")
+    found = program.including().explain()
+
+    assert [(each.kind, Path(each.name).name) for each in found.reasons] == [(ReasonKind.HEADER_ANSWER, "asked.h")]
+
+
+def test_roll_holds_no_digest_of_each_function() -> None:
+    """A Numba kernel may call hundreds; the components of every kernel are told apart, and those in one."""
+    parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
+
+    assert set(digests_of(parts)) == {"function", "versions"}
+
+
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
     """Another number of include folders."""
     program.including().compile()
@@ -225,6 +248,27 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
 
     assert [(each.kind, each.component) for each in found.reasons] == [(ReasonKind.OPTIONS, "options")]
     assert found.nearest is None
+
+
+def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program) -> None:
+    """Its old values are told, though more of them differ."""
+    program.kernel(EMPTY + "//", std="c++17").compile()
+    nearest = program.kernel(EMPTY, fastmath=True)
+    nearest.compile()
+    program.cache().resolver.store.remove(nearest.key())
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert {(each.component, each.old) for each in found.reasons} == {("source", EMPTY + "//"), ("options", "c++17")}
+
+
+def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
+    """A kernel with hundreds of entries is explained as quickly as one with eight."""
+    for number in range(10):
+        program.kernel(EMPTY, max_registers=32 + 8 * number).compile()
+    (key, *_) = [entry.key for entry in program.cache().entries()]
+
+    assert len(program.cache().explain(key).others) == 8
 
 
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
@@ -292,6 +336,12 @@ def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str,
     assert (names[0] == names[1]) is is_same
 
 
+def test_kernels_of_one_source_have_rolls_of_their_own() -> None:
+    """By the name that was asked for, which is all that tells them apart."""
+    assert name_of(job_of(EMPTY, name="k")) != name_of(job_of(EMPTY, name="m"))
+    assert name_of(job_of(EMPTY, name="k")) == name_of(job_of(SAXPY, name="k", target="sm_80"))
+
+
 def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
     """Another checkout is the same code base; another program is not."""
     at = [job_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
@@ -317,6 +367,17 @@ def test_other_target_alone_is_a_reason(program: Program) -> None:
 
     assert told(program.kernel().explain("sm_86")) == [(ReasonKind.TARGET, "", "sm_90", "sm_86")]
     assert {each.name for each in program.kernel(std="c++17").explain("sm_80").reasons} == {"fastmath", "std"}
+
+
+def test_entry_for_the_same_target_is_nearer_than_any_other(program: Program) -> None:
+    """However much else differs: that is what there is to change."""
+    program.kernel(EMPTY, fastmath=True, std="c++17", max_registers=16).compile()
+    program.kernel(EMPTY, arch="sm_80").compile()
+    found = program.kernel(EMPTY).explain()
+
+    assert found.nearest is not None
+    assert found.nearest.target == "sm_90"
+    assert {each.name for each in found.reasons} == {"fastmath", "std", "max_registers"}
 
 
 # -- where it is said --------------------------------------------------------------------------------------------
@@ -374,6 +435,35 @@ def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
         cache.explain("0" * 64)
     with pytest.raises(EntryError):
         cache.explain("not a key")
+
+
+def test_key_of_a_stored_entry_shows_the_line_that_changed(program: Program) -> None:
+    """Both texts are in the cache; in which file they stand is not."""
+    program.kernel().compile()
+    program.kernel(SAXPY.replace("a * x", "a + x"), fastmath=True).compile()
+    (newer,) = [entry for entry in program.cache().entries()
+                if any(part["name"] == "options" and "fastmath" in str(part) for part in
+                       program.cache().entry(entry.key).to_dict()["components"])]  # fmt: skip
+    ((_, reasons),) = program.cache().explain(newer.key).others
+
+    assert [(each.name, each.where, each.old, each.new) for each in reasons] == [
+        ("fastmath", "", None, "true"),
+        ("", "line 4", "if (i < n) y[i] = a * x[i] + y[i];", "if (i < n) y[i] = a + x[i] + y[i];"),
+    ]
+
+
+def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
+    """And what is wrong with it."""
+    kernel = program.kernel()
+    kernel.compile()
+    cache = program.cache()
+    path = file_of(cache.resolver.store, kernel.key())  # type: ignore[arg-type]
+    path.write_bytes(path.read_bytes()[:-1])
+    found = cache.explain(kernel.key())
+
+    assert (found.outcome, found.is_hit) == ("not stored", False)
+    assert [each.kind for each in found.reasons] == [ReasonKind.DAMAGED]
+    assert found.reasons[0].new
 
 
 def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
@@ -481,7 +571,13 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
     store: Any = program.cache().resolver.store
     (entry,) = program.cache().entries()
     stored = store.peek(entry.key)
-    for report in (b"", b"[]", b'{"components": [[1]], "created_s": "x", "roll": 7}', b'{"components": 3}'):
+    for report in (
+        b"",
+        b"[]",
+        b'{"components": [[1]], "created_s": "x", "roll": 7}',
+        b'{"components": 3}',
+        b'{"components": [3, ["a"], [1, "b", 2], [1, "b", null], ["a", 2, null], ["a", "b", "c", "d"]]}',
+    ):
         store.put(StoredEntry(entry.key, stored.header, {"cubin": stored.payloads["cubin"], "report": report}))
 
         assert program.cache().explain(entry.key).outcome == "stored"
@@ -498,6 +594,17 @@ def test_failure_while_explaining_does_not_reach_the_compile(program: Program, m
     assert [each.kind for each in kernel.explain().compiled_for] == [ReasonKind.UNKNOWN]
 
 
+def test_code_has_no_source_to_keep(program: Program) -> None:
+    """What a compiler made is known by its digest."""
+    made = program.kernel()
+    made.compile()
+    kernel = cached_kernel(made.cubin(), name="saxpy", arch="sm_90", cache=program.cache())
+    kernel.compile()
+
+    (entry,) = [each for each in program.cache().entries() if each.key == kernel.key()]
+    assert set(entry.payload_bytes) == {"cubin", "report"}
+
+
 def test_large_source_is_not_kept(program: Program) -> None:
     """Up to a limit the text is there to show lines; beyond it the digest says that it changed."""
     large = SAXPY + "\n//" + "x" * SOURCE_LIMIT_BYTES
@@ -509,6 +616,9 @@ def test_large_source_is_not_kept(program: Program) -> None:
     (reason,) = found.reasons
     assert str(reason.old).startswith("sha256 ")
     assert reason.where
+    program.kernel(large + "y").compile()
+    ((_, (differs,)),) = program.cache().explain(entry.key).others
+    assert (differs.kind, str(differs.old)[:7], differs.where) == (ReasonKind.SOURCE_CHANGED, "sha256 ", "")
 
 
 # -- secrets -----------------------------------------------------------------------------------------------------

@@ -69,6 +69,16 @@ def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, l
     assert "gemm" not in found
 
 
+def test_module_knows_its_kernels_before_any_is_used(cache: KernelCache) -> None:
+    """`in` compiles it to know, where `names` does not say; what is no text is in none."""
+    names = list(module(cache))
+    fresh = module(cache)
+
+    assert names[0] in fresh
+    assert "nowhere" not in module(cache)
+    assert 3 not in fresh
+
+
 @each_way
 def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy: bool) -> None:
     """Commas and nested brackets included; spaces do not matter, nor does the bare name where it is alone."""

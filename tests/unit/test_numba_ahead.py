@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from numba import cuda, types
 
 from numba_kcache import EventKind, KernelCache, cached_kernel, numba_ahead, numba_cache
 from numba_kcache.ahead import _name
-from numba_kcache.launch.numba_dispatcher import types_from_text
+from numba_kcache.launch.numba_dispatcher import types_from_text, types_of
 from numba_kcache.model.target import Target
 from numba_kcache.numba_kernel import NumbaKernel
 
@@ -238,3 +239,47 @@ def test_hint_names_the_types(program: Program) -> None:
     ((hint, *_rest),) = program.cache.resolver.ahead._hints.values()
 
     assert hint["types"] == ["array(float32, 1d, C)", "int64"]
+
+
+ARRAYS: dict[str, Any] = {
+    "contiguous": np.zeros(5, np.float32),
+    "two axes": np.zeros((3, 4), np.float32),
+    "by columns": np.zeros((3, 4), np.float32, order="F"),
+    "strided": np.zeros(8, np.float32)[::2],
+    "broadcast": np.broadcast_to(np.float32(1), (1,)),
+    "broadcast to many": np.broadcast_to(np.float32(1), (4, 2)),
+    "no axis": np.zeros((), np.float32),
+    "three axes": np.zeros((1, 2, 3), np.float32),
+    "long long": np.zeros(2, np.longlong),
+    "bool": np.zeros(2, bool),
+    "half": np.zeros(2, np.float16),
+    "record": np.zeros(2, np.dtype([("a", "f4")])),
+    "datetime": np.zeros(2, "M8[ns]"),
+}
+
+
+@pytest.mark.parametrize("what", ARRAYS)
+def test_expected_types_are_those_that_numba_finds(what: str) -> None:
+    """Whatever a program's kernels are expected to be used with, an array has the type that Numba gives it."""
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+    names = ("float32", "int64", "bool", "float16")
+    assert types_from_text([f"array({name}, {axes}d, C)" for name in names for axes in range(4)])
+    host = ARRAYS[what]
+
+    def array() -> Any:
+        return DeviceNDArray(host.shape, host.strides, host.dtype, gpu_data=object())
+
+    theirs, ours = array(), array()
+    assert types_of((ours,))[0] is theirs._numba_type_
+    assert ours._numba_type_ is theirs._numba_type_
+
+
+def test_signature_is_the_tuple_of_its_types() -> None:
+    """Its hash is taken once, and is the tuple's: Numba looks such tuples up as well."""
+    found: tuple[Any, ...] = types_of((1.0, True, 1j))
+    plain = (types.float64, types.boolean, types.complex128)
+
+    assert found == plain
+    assert {found: 1}[plain] == {plain: 1}[found] == 1
+    assert hash(found) == hash(found) == hash(plain)

@@ -93,7 +93,9 @@ def test_component_that_is_too_large_or_absent_is_told_by_digest(name: str) -> N
     assert (added.old, str(added.new)[:7]) == (None, "sha256 ")
 
 
-@pytest.mark.parametrize("old", [None, 7, "text", [], [[]], {}, {"defines": 3}, [[1, 2, 3]], {"a": {"b": None}}])
+@pytest.mark.parametrize(
+    "old", [None, 7, "text", [], [[]], {}, {"defines": 3}, {"defines": [3, "ab"]}, [[1, 2, 3]], {"a": {"b": None}}]
+)
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_whatever_a_store_gives_back_is_compared(name: str, old: Any) -> None:
     """A report that was forged, or comes from another version, costs an explanation and never an error."""
@@ -178,6 +180,9 @@ def test_words_say_old_new_and_place() -> None:
     option = Reason(ReasonKind.OPTIONS, "options", "fastmath", None, "true")
 
     assert text_of(source) == "source at /k.py:3: `a = 1;` is now `a = 2;`"
+    assert text_of(source._replace(old="sha256 ab", new="sha256 cd")) == (
+        "source at /k.py:3: sha256 ab is now sha256 cd"
+    )
     assert text_of(option) == "option fastmath: true is new"
     assert text_of(option._replace(old="true", new=None)) == "option fastmath: true is gone"
     assert summary([option] * 7) == "; ".join(["option fastmath: true is new"] * 5 + ["and 2 more"])
@@ -191,7 +196,10 @@ def test_explanation_is_a_value_that_prints() -> None:
         "m.k", "sm_90", "cd" * 32, "miss", "", (reason,), stored, (reason,), stored, ((stored, (reason,)),)
     )
 
-    assert json.loads(json.dumps(told.to_dict()))["reasons"] == [reason.to_dict()]
+    plain = json.loads(json.dumps(told.to_dict()))
+    assert plain["reasons"] == plain["compiled_for"] == [reason.to_dict()]
+    assert plain["entry"] == plain["nearest"] == stored._asdict()
+    assert plain["others"] == [{**stored._asdict(), "reasons": [reason.to_dict()]}]
     assert str(told).splitlines() == [
         "m.k for sm_90: miss",
         f"  key {'cd' * 32}",

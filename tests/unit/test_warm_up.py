@@ -28,6 +28,7 @@ from numba_kcache import (
     warming,
 )
 from numba_kcache.model.event import Event, EventKind
+from numba_kcache.process_cache import process_resolver
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
@@ -117,6 +118,9 @@ def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
 
     assert (statuses(first), statuses(again)) == ([("sm_80", "built")], [("sm_80", "hit")])
     assert numba_kcache.export_bundle(os.environ["NUMBA_KCACHE_DIR"] + ".kcache", module).entries == 3
+    (linked, *_) = [entry.key for entry in numba_kcache.entries() if entry.key != module.key("sm_80")]
+    process_resolver().store.remove(linked)
+    assert statuses(warm_up(cached_module(TWO, lazy=True), "sm_80", progress=False)) == [("sm_80", "built")]
 
 
 def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
