@@ -86,17 +86,29 @@ class Fingerprint(NamedTuple):
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
-        import inspect
-
         found = {}
         for index, function in self.graph.kept.items():
             code = getattr(function, "py_func", function).__code__
-            try:
-                lines, start = inspect.getsourcelines(code)
-            except (OSError, TypeError, SyntaxError, IndexError):  # no file, or not what was compiled any more
-                continue
-            found[self.components[index].name] = "".join(lines), Origin(code.co_filename, start)
+            text = _text_of(code)
+            if text:
+                found[self.components[index].name] = text, Origin(code.co_filename, code.co_firstlineno)
         return found
+
+
+def _text_of(code: CodeType) -> str:
+    """The source of a function; "" where its file does not show it, or is not what was compiled any more.
+
+    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where Numba is imported.
+    """
+    import inspect
+    import linecache
+    import tokenize
+
+    linecache.checkcache(code.co_filename)
+    try:
+        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
+    except (SyntaxError, IndexError, tokenize.TokenError):
+        return ""
 
 
 class _Cannot(Exception):
