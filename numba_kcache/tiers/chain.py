@@ -149,6 +149,8 @@ class CheckedTier:
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
         """Have what a launch found kept, behind the launch where there is room."""
+        if self._local.readonly:
+            return
         if not self._keeping.add(work, size_bytes):
             work()
 
@@ -220,7 +222,7 @@ class CheckedTier:
             self.tier.put_entry(key, data)
             return True
 
-        is_taken = self._asked(work)
+        is_taken = self._asked(work, is_awaited=False)
         if is_taken:
             with self._counting:
                 self._bytes_written += len(data)
@@ -270,8 +272,8 @@ class CheckedTier:
         if not self._behind.add(work, size_bytes):
             self._trouble("too much waits to be handed on: an entry is kept locally alone")
 
-    def _asked(self, operation: Callable[[], Result]) -> Result | None:
-        if self._breaker is not None and not self._breaker.allows():
+    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+        if self._breaker is not None and not self._breaker.allows(is_awaited=is_awaited):
             self._is_reachable = False
             return None  # the failure that it stands for was told and counted
         start = time.perf_counter()
