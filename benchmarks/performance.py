@@ -27,7 +27,7 @@ def result_of(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise NoResult(name)
     found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    return {**found, "script": name}
 
 
 def machine_of(result: dict[str, Any]) -> str:
@@ -70,7 +70,7 @@ def footer(result: dict[str, Any]) -> list[str]:
     if left_out:
         said = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
         lines += ["", f"Not measured: {said}."]
-    return [*lines, "", f"Does not show: {shows_not(result['question'])}"]
+    return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
 
 
 def shows_not(script: str) -> str:

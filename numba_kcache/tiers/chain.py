@@ -149,6 +149,8 @@ class CheckedTier:
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
         """Have what a launch found kept, behind the launch where there is room."""
+        if self._local.readonly:
+            return
         if not self._keeping.add(work, size_bytes):
             work()
 

@@ -208,6 +208,8 @@ def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.Capt
 
     assert (first[0], [each["status"] for each in first[1]["results"]]) == (0, ["built"] * 4)
     assert (second[0], [each["status"] for each in second[1]["results"]]) == (0, ["hit"] * 4)
+    by_name = said(capsys, "warm", "tests.support.kernels", "--arch", "sm_80", "--directory", str(tmp_path / "c"))
+    assert (by_name[0], len(by_name[1]["results"])) == (0, 4)
     broken = tmp_path / "broken_module.py"
     broken.write_text(
         f"SOURCE = {SAXPY!r}\n{MODULE}wrong = cached_kernel('extern \"C\" __global__ void w() {{ no; }}')\n"

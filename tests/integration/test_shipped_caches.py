@@ -13,6 +13,7 @@ from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model.target import Target
 from tests.support.compiling import in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import in_child
 
 pytestmark = needs_fake_driver
@@ -215,8 +216,9 @@ def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> No
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user: not root")
 @pytest.mark.parametrize("way", ["bundle", "image layer"])
 def test_bundle_and_image_layer_serve_another_user(warmed: Path, tmp_path: Path, way: str) -> None:
-    """Root made them, somebody else runs: a bundle and root's directory are as good as one's own."""
-    for path in (warmed, *warmed.rglob("*"), *warmed.parents[:-2], *tmp_path.parents[:-2], tmp_path):
+    """Root made them, somebody else runs, at another path, with another patch of NVRTC: all three at once."""
+    moved = Path(shutil.copytree(warmed, tmp_path / "moved"))
+    for path in (moved, *moved.rglob("*"), *tmp_path.parents[:-2], tmp_path):
         path.chmod(path.stat().st_mode & ~0o022 | (0o555 if path.is_dir() else 0o444))
     home = tmp_path / "home"
     home.mkdir()
@@ -226,12 +228,14 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, tmp_path: Path,
         return EMPTY
 
     def use(directory: Path) -> None:
-        cache = KernelCache(directory, tiers=[warmed / "cache"] if way == "image layer" else None)
+        cache = KernelCache(directory, tiers=[moved / "cache"] if way == "image layer" else None)
+        cache.resolver.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
         if way == "bundle":
-            cache.register_bundle(warmed / "all.kcache")
+            cache.register_bundle(moved / "all.kcache")
         kernel = cached_kernel(empty, cache=cache)
         assert kernel._resolve_for_device(Target(9, 0)).source == "tier"
         assert len(list(cache.entries())) == 1
+        assert cache.info("process").compiles == 0
 
     def as_other() -> None:
         os.setgid(65534)

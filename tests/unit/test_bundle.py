@@ -34,7 +34,7 @@ from numba_kcache.inputs.include_search import Place
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
-from numba_kcache.store.entry import encode_entry
+from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
@@ -250,21 +250,31 @@ def refused(data: bytes, tmp_path: Path) -> str:
 
 
 def small_bundle(tmp_path: Path) -> bytes:
-    """A bundle of one tiny entry."""
-    data = encode_entry(entry_of(1))
-    row = BundledFile(key_of(1), len(data), hashlib.sha256(data).hexdigest(), "sm_90", ("k",))
-    write_bundle(str(tmp_path / "small.kcache"), [row], [], lambda _is_entry, _key: data)
+    """A bundle of one tiny entry and the manifest that leads to it."""
+    entry = encode_entry(entry_of(1))
+    manifest = encode_entry(StoredEntry(key_of(2), {"variants": [{"key": key_of(1)}]}, {}), MANIFEST)
+    rows = [
+        BundledFile(key, len(data), hashlib.sha256(data).hexdigest(), *more)
+        for key, data, *more in ((key_of(1), entry, "sm_90", ("k",)), (key_of(2), manifest))
+    ]
+    write_bundle(
+        str(tmp_path / "small.kcache"), rows[:1], rows[1:], lambda is_entry, _key: entry if is_entry else manifest
+    )
     return (tmp_path / "small.kcache").read_bytes()
 
 
 def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
-    """Every offset of a small bundle."""
+    """Every offset of a small bundle, when it is opened and when it is imported, of which nothing comes."""
     data = small_bundle(tmp_path)
-    path = tmp_path / "changed.kcache"
+    path, cache = tmp_path / "changed.kcache", open_cache(tmp_path / "untouched")
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes((data[at] ^ (1 << at % 8),)) + data[at + 1 :])
-        with pytest.raises(BundleError):
-            open_bundle(str(path), NOBODY)
+        for use in (lambda: open_bundle(str(path), NOBODY), lambda: cache.import_bundle(path)):
+            with pytest.raises(BundleError):
+                use()
+    assert not (tmp_path / "untouched").exists()
+    path.write_bytes(data)
+    assert open_bundle(str(path), NOBODY).report.entries == 1
 
 
 def test_truncated_bundle_is_refused(tmp_path: Path) -> None:

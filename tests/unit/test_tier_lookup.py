@@ -89,6 +89,17 @@ def test_read_only_tier_serves_any_compiler_s_code(tmp_path: Path, toolchain: Ma
     assert counts(cache) == (0, 1)
 
 
+def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: Path) -> None:
+    """Nodes with several toolkits share it; `explain` says beforehand what comes."""
+    tiers = f"{fill(tmp_path / 'share', 'sm_90')}?readonly=0"
+    exact, lenient = (open_cache(tmp_path / way, OTHERS, tiers=tiers, toolchain=way) for way in ("exact", "any"))
+    told = [cached_kernel(SAXPY, arch="sm_90", cache=cache).explain() for cache in (exact, lenient)]
+    launched(lenient, "sm_90")
+
+    assert [(each.outcome, each.source) for each in told] == [("miss", ""), ("hit", "tier")]
+    assert counts(lenient) == (0, 1)
+
+
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
     """Where the user's headers are as they were; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
