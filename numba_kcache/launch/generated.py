@@ -146,6 +146,8 @@ def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> 
             namespace[name.replace("{k}", str(k))] = known
     if "numpy" in sys.modules:
         _learn_numpy(namespace)
+    if "numba.cuda.cudadrv.devicearray" in sys.modules:
+        _learn_numba(namespace)
 
 
 def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
@@ -163,7 +165,7 @@ def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any])
             namespace.update(cupy_stream=cupy.cuda.get_current_stream, CupyArray=kind)
         elif numba is not None and kind is numba.DeviceNDArray and namespace["NumbaArray"] is not kind:
             _learn_numpy(namespace)
-            namespace.update(OwnedPointer=sys.modules["numba.cuda.cudadrv.driver"].OwnedPointer, NumbaArray=kind)
+            _learn_numba(namespace)
         return read(value, order)
 
     return address
@@ -182,6 +184,12 @@ def _learn_numpy(namespace: dict[str, Any]) -> None:
 
     _name_dtypes(namespace, "dtype", numpy.dtype)
     namespace.update(integers=_numpy_scalars("iu"), reals=_numpy_scalars("iuf"))
+
+
+def _learn_numba(namespace: dict[str, Any]) -> None:
+    """Let the code recognise Numba's arrays, in a program that has imported what makes them."""
+    pointers, arrays = sys.modules["numba.cuda.cudadrv.driver"], sys.modules["numba.cuda.cudadrv.devicearray"]
+    namespace.update(OwnedPointer=pointers.OwnedPointer, NumbaArray=arrays.DeviceNDArray)
 
 
 def _numpy_scalars(kinds: str) -> frozenset[type]:

@@ -119,9 +119,9 @@ def test_info_verb_shows_whether_each_tier_answers(
 def test_no_tier_is_an_error_that_says_so(tmp_path: Path) -> None:
     """Neither set nor named; read-only; away; a mode that writes nothing."""
     cache = KernelCache(tmp_path / "a", tiers=str(tmp_path))
-    with pytest.raises(KCacheError, match="no tier is set that is written to"):
+    with pytest.raises(KCacheError, match="cannot push: no tier is set that is written to"):
         cache.push()
-    with pytest.raises(KCacheError, match="no tier is set"):
+    with pytest.raises(KCacheError, match="cannot pull: no tier is set"):
         KernelCache(tmp_path / "a").pull()
     with pytest.raises(KCacheError, match="cannot pull from redis://127"):
         cache.pull(f"redis://:codswallop@127.0.0.1:{free_port()}/0")

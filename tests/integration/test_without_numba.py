@@ -258,3 +258,42 @@ kernel[1, 32](2.0, None, None, 0)
     said, _ = seen(tmp_path, script)
 
     assert said == "0\n"
+
+
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_generated_code_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
+    """After the first of them no launch goes the slow way, of a CUDA C++ kernel or of a Numba kernel."""
+    come = """
+import numpy as np
+from numba import cuda
+array = cuda.device_array(N, np.float32)
+"""
+    script = f"""
+from numba_kcache.launch.arguments import Launcher
+slow = Launcher._slow
+def counted(*arguments):
+    global asked
+    asked += 1
+    return slow(*arguments)
+Launcher._slow = counted
+context()
+kernel = cached_kernel(SAXPY)
+{come if comes == "before" else ""}
+for _ in range(12):
+    kernel[1, 32](2.0, lent(), None, 0)
+{come if comes == "after" else ""}
+@cached_kernel
+def scale(x, factor):
+    x[0] *= factor
+for _ in range(12):
+    kernel[1, 32](2.0, array, array, 0)
+    scale[1, 1](array, 2.0)
+asked = 0
+for _ in range(5):
+    kernel[1, 32](np.float32(2.0), array, array, np.int32(0))
+    scale[1, 1](array, 2.0)
+print(asked)
+"""
+    said, _ = seen(tmp_path, "asked = 0\n" + script)
+
+    assert said == "0\n"

@@ -79,6 +79,18 @@ def test_module_knows_its_kernels_before_any_is_used(cache: KernelCache) -> None
     assert 3 not in fresh
 
 
+def test_name_that_was_guessed_is_gone_when_the_kernels_are_known(cache: KernelCache) -> None:
+    """Nothing is compiled for an attribute, so any name gives a kernel at first; it is not kept as one."""
+    fresh = module(cache)
+    guessed = fresh.nowhere
+    name = next(iter(fresh))
+
+    assert guessed.__name__ == "nowhere"
+    with pytest.raises(AttributeError, match="nowhere"):
+        _ = fresh.nowhere
+    assert getattr(fresh, name) is fresh[name] is vars(fresh)[name]
+
+
 @each_way
 def test_names_choose_entries_and_instantiate_templates(cache: KernelCache, lazy: bool) -> None:
     """Commas and nested brackets included; spaces do not matter, nor does the bare name where it is alone."""

@@ -177,15 +177,18 @@ def test_absent_linker_keeps_digest_of_device_functions(tmp_path: Path, monkeypa
     assert changed(before, taken(tmp_path, PROGRAM)) <= {"options of kernels.make.<locals>.kernel"}
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4711"])
-def test_hash_seed_and_process_keep_digest(tmp_path: Path, seed: str) -> None:
-    """Sets and dicts of another process come in another order; the digest does not see it."""
+@pytest.mark.parametrize(
+    ("seed", "imports"),
+    [("0", "sys"), ("1", "numba.cuda.extending, numpy.ma, numba_kcache"), ("4711", "numba_kcache.doctor, numba.typed")],
+)
+def test_hash_seed_process_and_import_order_keep_digest(tmp_path: Path, seed: str, imports: str) -> None:
+    """Sets and dicts of another process come in another order, and modules; the digest does not see it."""
     source = KERNELS.replace("N = 3", "NAMES = frozenset(['ab', 'cd', 'ef']); N = 3").replace(
         "if i < out", "if 'ab' in {'x', 'y', 'zz'} or 'ab' in NAMES or i < out"
     )
     program = {**PROGRAM, "kernels": source}
     script = (
-        "import sys; from pathlib import Path; from tests.unit.test_python_function import taken\n"
+        f"import {imports}; from pathlib import Path; from tests.unit.test_python_function import taken\n"
         f"print(taken(Path({str(tmp_path)!r}), {program!r}).digest)"
     )
     environ = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
