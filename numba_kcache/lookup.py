@@ -239,14 +239,14 @@ class Lookup:
             return None
         frozen = self.settings.mode == "frozen"
         wanted, lesser = [job, *(make() for make in others)], (make() for make in stand_ins)
-        everywhere, readonly = (None, *self.tiers), [tier for tier in self.tiers if tier.readonly]
+        readonly = [tier for tier in self.tiers if tier.readonly]
         if frozen or self.settings.toolchain == "any":
-            found = self._first(wanted, everywhere)
-            return self._first(lesser, everywhere if frozen else readonly) if found is None else found
+            found = self._first(wanted, [None]) or self._first(wanted, self.tiers)
+            return found or self._first(lesser, [None, *self.tiers] if frozen else readonly)
         found = self._first(wanted, [tier for tier in readonly if not tier.tier.is_remote])
         if found is None and self._lacks_compilers(job):
-            found = self._first(wanted, [None, *(tier for tier in readonly if tier.tier.is_remote)])
-            found = self._first(lesser, readonly) if found is None else found
+            found = self._first(wanted, [None]) or self._first(wanted, readonly)
+            found = found or self._first(lesser, readonly)
         return found
 
     def _first(self, jobs: Iterable[Job], places: Sequence[CheckedTier | None]) -> Resolution | None:
