@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -213,14 +215,21 @@ def test_warmed_cache_knows_a_changed_header(warmed: Path, tmp_path: Path) -> No
     assert found == (1, 1, 1)
 
 
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that others can be let into; pytest closes its own whenever another run of it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs to become another user: not root")
 @pytest.mark.parametrize("way", ["bundle", "image layer"])
-def test_bundle_and_image_layer_serve_another_user(warmed: Path, tmp_path: Path, way: str) -> None:
+def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Path, way: str) -> None:
     """Root made them, somebody else runs, at another path, with another patch of NVRTC: all three at once."""
-    moved = Path(shutil.copytree(warmed, tmp_path / "moved"))
-    for path in (moved, *moved.rglob("*"), *tmp_path.parents[:-2], tmp_path):
+    moved = Path(shutil.copytree(warmed, everybodys / "moved"))
+    for path in (everybodys, moved, *moved.rglob("*")):
         path.chmod(path.stat().st_mode & ~0o022 | (0o555 if path.is_dir() else 0o444))
-    home = tmp_path / "home"
+    home = everybodys / "home"
     home.mkdir()
     os.chown(home, 65534, 65534)
 
@@ -242,7 +251,7 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, tmp_path: Path,
         os.setuid(65534)
         use(home / "cache")
 
-    use(tmp_path / "mine")  # and all is imported: the interpreter may be root's alone
+    use(everybodys / "mine")  # and all is imported: the interpreter may be root's alone
     assert in_child(as_other) == 0
 
 
