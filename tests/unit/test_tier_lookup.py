@@ -100,6 +100,23 @@ def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: 
     assert counts(lenient) == (0, 1)
 
 
+@pytest.mark.parametrize("mode", ["frozen", "readwrite"])
+def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -> None:
+    """Code for a lower minor: from the cache itself where nothing may be compiled, else only from read-only tiers."""
+    image = fill(tmp_path / "image", "sm_80")
+
+    def told(**settings: Any) -> str:
+        cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
+        kernel = cached_kernel(SAXPY, cache=cache)
+        jobs = [kernel._job(parse_target(each)) for each in ("sm_86", "sm_80")]
+        return str(cache.resolver.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
+
+    is_frozen = mode == "frozen"
+    assert told() == ("hit" if is_frozen else "miss")
+    assert told(tiers=[image]) == "hit"
+    assert told(tiers=f"{image}?readonly=0") == ("hit" if is_frozen else "miss")
+
+
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
     """Where the user's headers are as they were; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
