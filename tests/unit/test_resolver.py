@@ -513,6 +513,29 @@ def test_functions_are_those_of_the_process_s_cache(capsys: pytest.CaptureFixtur
     assert numba_kcache.clear() == 1
 
 
+COLLECTED = """
+import gc, os, sys
+from numba_kcache import KernelCache, cached_kernel
+def use():
+    cached_kernel(sys.argv[2], arch="sm_90", cache=KernelCache(sys.argv[1])).compile()
+use()
+opened, modules = [], set(sys.modules)
+sys.addaudithook(lambda name, arguments: opened.append(name) if name in ("open", "os.mkdir", "os.rename") else None)
+gc.collect()
+print(len(opened), len(set(sys.modules) - modules))
+if len(sys.argv) > 3:
+    print(KernelCache(sys.argv[1]).info().misses)
+"""
+
+
+def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) -> None:
+    """That may be in the middle of an import, or under a lock: its counts are saved by the next cache, or at exit."""
+    first = in_python(COLLECTED, str(tmp_path), SAXPY)
+    second = in_python(COLLECTED, str(tmp_path), OTHER, "and ask")
+
+    assert (first.split(), second.split()) == (["0", "0"], ["0", "0", "2"])
+
+
 def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
     """Two processes, one compile and one hit between them; the counts survive both."""
     code = "import sys\nfrom numba_kcache import cached_kernel\ncached_kernel(sys.argv[1], arch='sm_90').compile()"
