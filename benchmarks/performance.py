@@ -27,7 +27,7 @@ def result_of(name: str) -> dict[str, Any]:
     if not path.is_file():
         raise NoResult(name)
     found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    return {**found, "script": name}
 
 
 def machine_of(result: dict[str, Any]) -> str:
@@ -35,7 +35,8 @@ def machine_of(result: dict[str, Any]) -> str:
     machine = result["machine"]
     few = " Few samples (`--quick`)." if result.get("quick") else ""
     if not machine["gpu"]:
-        return f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}.{few}"
+        cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
+        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{few}"
     driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
     return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{few}"
 
@@ -70,7 +71,7 @@ def footer(result: dict[str, Any]) -> list[str]:
     if left_out:
         said = "; ".join(f"{', '.join(whats)}: {why}" for why, whats in left_out.items())
         lines += ["", f"Not measured: {said}."]
-    return [*lines, "", f"Does not show: {shows_not(result['question'])}"]
+    return [*lines, "", f"Does not show: {shows_not(result['script'])}"]
 
 
 def shows_not(script: str) -> str:

@@ -2,11 +2,12 @@
 
 Method      Each sample is a fresh process that launches one cached kernel and checks it; samples of the systems
             alternate. A floor reads a bare cubin and does nothing but load, find, pack, launch and synchronise, through
-            cuda.bindings, or through Numba's driver layer as we have to. "first" starts after imports, decoration and
-            context creation. The steps of ours are taken in processes of their own, where each named function is
-            timed without those that it calls: their sum is more than "first", so that shares count. The parts of a
-            process are times between points of it; "python" is up to the first statement, "end" from the result on.
-            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out; our bytecode is compiled before, as pip does it.
+            cuda.bindings, or through Numba's driver layer as we have to where the program imports Numba ("no Numba":
+            where it does not). "first" starts after imports, decoration and context creation. The steps of ours are
+            taken in processes of their own, where each named function is timed without those that it calls: their sum
+            is more than "first", so that shares count. The parts of a process are times between points of it; "python"
+            is up to the first statement, "end" from the result on. CUDA_CACHE_DISABLE=1 keeps the driver's own cache
+            out; our bytecode is compiled before, as pip does it.
 Shows not   A cold page cache, a busy node, a network file system; kernels that include headers, or are large.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import ctypes
 import importlib
 import json
 import os
@@ -127,13 +129,7 @@ def source_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
     import numpy as np
 
     clock("numpy")
-    from numba_kcache import cached_kernel
-
-    @cached_kernel(arch="auto")
-    def saxpy():
-        return SOURCE
-
-    clock("numba_kcache, decoration")
+    saxpy = source_kernel(clock)
     from numba import cuda
 
     clock("numba.cuda")
@@ -143,6 +139,39 @@ def source_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
     _check(y)
     Path(os.environ["KC_BENCH_DIR"], "saxpy.cubin").write_bytes(saxpy.cubin())
     return steps
+
+
+def lent_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
+    """The same where nothing imports Numba."""
+    from cuda.bindings import driver
+
+    clock("cuda.bindings")
+    saxpy = source_kernel(clock)
+    host, x, y = bare_arrays(driver)
+    arguments = (2.0, Lent(x), Lent(y), N)
+    steps = launch(clock, saxpy, arguments, driver.cuCtxSynchronize, STEPS["source"] if has_steps else {})
+    driver.cuMemcpyDtoH(ctypes.addressof(host), y, 4 * N)
+    _check(list(host))
+    assert "numba.cuda" not in sys.modules
+    return steps
+
+
+class Lent:
+    """Memory of the device that belongs to no package's arrays."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}
+
+
+def source_kernel(clock: Clock) -> Any:
+    from numba_kcache import cached_kernel
+
+    @cached_kernel(arch="auto")
+    def saxpy():
+        return SOURCE
+
+    clock("numba_kcache, decoration")
+    return saxpy
 
 
 def numba_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
@@ -197,12 +226,8 @@ def launch(
     return {**found, "other": first - sum(found.values()), "compiles": compiles}
 
 
-def floor_child(clock: Clock, *, library: bool) -> dict[str, float]:
-    import ctypes
-
-    from cuda.bindings import driver
-
-    clock("cuda.bindings")
+def bare_arrays(driver: Any) -> tuple[Any, int, int]:
+    """A context, ones on the host, and their copies on the device."""
     driver.cuInit(0)
     _, device = driver.cuDeviceGet(0)
     _, context = driver.cuDevicePrimaryCtxRetain(device)
@@ -212,6 +237,14 @@ def floor_child(clock: Clock, *, library: bool) -> dict[str, float]:
     for pointer in (x, y):
         driver.cuMemcpyHtoD(pointer, ctypes.addressof(host), 4 * N)
     driver.cuCtxSynchronize()
+    return host, int(x), int(y)
+
+
+def floor_child(clock: Clock, *, library: bool) -> dict[str, float]:
+    from cuda.bindings import driver
+
+    clock("cuda.bindings")
+    host, x, y = bare_arrays(driver)
     path = os.path.join(os.environ["KC_BENCH_DIR"], "saxpy.cubin")
     clock("context, arrays")
     times = [time.perf_counter()]
@@ -228,7 +261,7 @@ def floor_child(clock: Clock, *, library: bool) -> dict[str, float]:
         _, function = driver.cuKernelGetFunction(kernel)
     else:
         _, function = driver.cuModuleGetFunction(module, b"saxpy")
-    finish(times, driver, function, int(x), int(y), driver.cuCtxSynchronize)
+    finish(times, driver, function, x, y, driver.cuCtxSynchronize)
     clock("first launch")
     driver.cuMemcpyDtoH(ctypes.addressof(host), y, 4 * N)
     _check(list(host))
@@ -267,8 +300,6 @@ def numba_floor_child(clock: Clock) -> dict[str, float]:
 
 def finish(times: list[float], driver: Any, function: Any, x: int, y: int, synchronize: Callable[[], object]) -> None:
     """Pack, launch, synchronise."""
-    import ctypes
-
     times.append(time.perf_counter())
     memory = ctypes.create_string_buffer(64)
     base = ctypes.addressof(memory)
@@ -313,7 +344,9 @@ def _check(values: Any) -> None:
 
 CHILDREN: dict[str, Callable[[Clock], dict[str, float]]] = {
     "numba_kcache, CUDA C++": lambda clock: source_child(clock, has_steps=False),
+    "numba_kcache, CUDA C++, no Numba": lambda clock: lent_child(clock, has_steps=False),
     "numba_kcache, Numba kernel": lambda clock: numba_child(clock, has_steps=False),
+    "steps of CUDA C++, no Numba": lambda clock: lent_child(clock, has_steps=True),
     "steps of CUDA C++": lambda clock: source_child(clock, has_steps=True),
     "steps of a Numba kernel": lambda clock: numba_child(clock, has_steps=True),
     FLOOR: lambda clock: floor_child(clock, library=False),

@@ -42,8 +42,8 @@ class Breaker:
         self._is_probe = False
         self._gate: tuple[int, int] | None = None
 
-    def allows(self) -> bool:
-        """Whether the server may be asked now."""
+    def allows(self, *, is_awaited: bool = True) -> bool:
+        """Whether the server may be asked now; for what nobody waits for, nobody else waits either."""
         now_s = self._clock()
         if now_s < self._until_s:
             return False
@@ -52,7 +52,7 @@ class Breaker:
         try:
             failed_s = os.stat(self._path).st_mtime
         except OSError:
-            return now_s < self._fresh_until_s or self._at_gate(self._path)
+            return not is_awaited or now_s < self._fresh_until_s or self._at_gate(self._path)
         if 0 <= now_s - failed_s < self._period_s:
             self._until_s = failed_s + self._period_s
             return False

@@ -215,14 +215,17 @@ class CheckedTier:
         """Whether it was taken; None where that failed, False where another manifest than `before` stands there."""
 
         def work() -> bool:
-            if record:
+            if record and before is None:
                 self.tier.put_signature(kind, key, record)  # first: a file without one would be an error elsewhere
-            if kind == MANIFEST:
-                return self.tier.put_manifest(key, data, before)
-            self.tier.put_entry(key, data)
+            if kind == ENTRY:
+                self.tier.put_entry(key, data)
+            elif not self.tier.put_manifest(key, data, before):
+                return False
+            elif record and before is not None:
+                self.tier.put_signature(kind, key, record)  # then: who lost leaves the other's as it is
             return True
 
-        is_taken = self._asked(work)
+        is_taken = self._asked(work, is_awaited=False)
         if is_taken:
             with self._counting:
                 self._bytes_written += len(data)
@@ -272,8 +275,8 @@ class CheckedTier:
         if not self._behind.add(work, size_bytes):
             self._trouble("too much waits to be handed on: an entry is kept locally alone")
 
-    def _asked(self, operation: Callable[[], Result]) -> Result | None:
-        if self._breaker is not None and not self._breaker.allows():
+    def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+        if self._breaker is not None and not self._breaker.allows(is_awaited=is_awaited):
             self._is_reachable = False
             return None  # the failure that it stands for was told and counted
         start = time.perf_counter()

@@ -62,6 +62,26 @@ def test_every_script_says_what_it_does_not_show(script: Path) -> None:
     assert said.splitlines()[0].endswith("?")
 
 
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script_stands_on_a_page(script: Path) -> None:
+    """One of the pages about speed, or that about keys, names it."""
+    pages = [*(ROOT / "docs").glob("performance*.md"), ROOT / "docs/keys.md"]
+
+    assert any(f"benchmarks/{script.name}" in page.read_text() for page in pages)
+
+
+def test_every_table_says_what_it_does_not_show(load) -> None:  # type: ignore[no-untyped-def]
+    """Below it, in the words of its script, where there is a result."""
+    performance = load("performance")
+
+    for name, make in performance.PERFORMANCE.items():
+        try:
+            made = make()
+        except performance.NoResult:
+            continue
+        assert made.splitlines()[-1].startswith("Does not show: "), name
+
+
 def test_one_entry_runs_every_script(load) -> None:  # type: ignore[no-untyped-def]
     """None is forgotten where all are run."""
     assert {script.name for script in load("run").SCRIPTS} == {path.stem for path in SCRIPTS}

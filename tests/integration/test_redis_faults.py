@@ -166,6 +166,16 @@ def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monk
     assert Breaker(path).allows()
 
 
+def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is handed on behind a launch is no question for whose answer the other ranks wait."""
+    path = str(tmp_path / "a.down")
+    monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    writing = Breaker(path)
+
+    assert writing.allows(is_awaited=False)
+    assert Breaker(path).allows()
+
+
 def test_answer_of_one_lets_the_others_ask(tmp_path: Path) -> None:
     """Not one after the other; and a failure keeps them away, though there was an answer before."""
     path = str(tmp_path / "a.down")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -313,6 +314,30 @@ def test_password_opens_and_is_never_shown(tmp_path: Path, events: Events, passw
     assert password not in shown
     assert quote(password, safe="") not in shown
     assert "WRONGPASS" in shown
+
+
+def test_users_need_no_more_rights_than_the_docs_say(server: RedisServer, tmp_path: Path, events: Events) -> None:
+    """One who reads, one who writes and is elected; who reads cannot write, which is told."""
+    page = (Path(__file__).parents[2] / "docs/how-to/team-cache.md").read_text()
+    for user, words in re.findall(r"ACL SETUSER (\w+) on (.*)", page):
+        server.told("ACL", "SETUSER", user, "reset", "on", *words.split())
+    urls = {user: f"redis://{user}:secret@127.0.0.1:{server.port}/0" for user in ("builder", "reader")}
+    writing = chain(tmp_path / "a", RedisTier(urls["builder"]), events)
+    writing.put(entry_of(1))
+    writing.add_variant(key_of(9), VARIANT)
+    with writing.elected(key_of(2)) as election:
+        assert election.looks
+    assert writing.flush(WAIT_S)
+    reading = chain(tmp_path / "b", RedisTier(urls["reader"], readonly=True), events)
+
+    assert reading.get(key_of(1)) == entry_of(1)
+    assert reading.tiers[0].get_manifest(key_of(9)) == [VARIANT]
+    assert sorted(RedisTier(urls["builder"]).keys(ENTRY)) == [key_of(1)]
+    assert RedisTier(urls["builder"]).renew(key_of(2), "another", 1.0) is False
+    assert RedisTier(server.url).standing(key_of(2)) == "done"
+    assert events.of(EventKind.TROUBLE) == []
+    with pytest.raises(OSError, match="NOPERM"):
+        RedisTier(urls["reader"]).claim(key_of(3), "token", 60.0)
 
 
 def test_tls_is_spoken_and_its_certificate_is_checked(

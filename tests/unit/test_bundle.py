@@ -26,6 +26,7 @@ from numba_kcache import (
     OptionError,
     SettingsError,
     cached_kernel,
+    cached_module,
 )
 from numba_kcache.closures import without_stats
 from numba_kcache.inputs.closure import Closure, HeaderFile, closure_to_json
@@ -39,7 +40,7 @@ from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import MadeUpToolchain
+from tests.support.keying import COMPILERS, MadeUpToolchain
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
 NOBODY = TrustedKeys(())
@@ -475,6 +476,29 @@ def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Pat
     assert resolved(cache, "sm_86") == Target(8, 0)
     assert resolved(cache, "sm_90a", TWO) == Target(8, 0, virtual=True)
     assert (cache.info("process").compiles, cache.info("process").hits) == (0, 2)
+
+
+class UnknownToolchain(MadeUpToolchain):
+    """One of which nothing is on record."""
+
+    def is_known(self, libraries: Any, distributions: Any) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    "toolchain", [NO_COMPILER, UnknownToolchain({}, {}), UnknownToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {})]
+)
+def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy: bool) -> None:
+    """A lazy one's LTO-IR, and each kernel that was linked from it, whoever compiles here, or nobody."""
+    builder, user = open_cache(tmp_path / "1"), open_cache(tmp_path / "2")
+    cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=builder).compile("sm_80")
+    user.register_bundle(builder.export_bundle(tmp_path / "b.kcache").path)
+    user.resolver.toolchain = toolchain
+    module = cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=user, arch="sm_80")
+
+    assert {name: module[name].cubin() != b"" for name in module} == {"k": True, "two": True}
+    assert (user.info("process").compiles, user.info("process").misses) == (0, 0)
 
 
 def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path) -> None:
