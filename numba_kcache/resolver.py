@@ -247,7 +247,8 @@ which CPython does not bear (python/cpython#106176), or while a lock is held."""
 def save_collected() -> None:
     """Save what caches that are gone had counted and learned."""
     while _collected:
-        with contextlib.suppress(IndexError):  # another thread took it
+        # Whatever goes wrong is of a cache that is gone, or another thread took it: not the trouble of who comes next.
+        with contextlib.suppress(Exception):
             _collected.popleft()()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup, resolver
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
@@ -534,6 +534,14 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
     second = in_python(COLLECTED, str(tmp_path), OTHER, "and ask")
 
     assert (first.split(), second.split()) == (["0", "0"], ["0", "0", "2"])
+
+
+def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
+    """It cannot save its counts; the new cache works."""
+    resolver._collected.append(lambda: 1 // 0)
+
+    compiled(open_cache(directory))
+    assert not resolver._collected
 
 
 def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
