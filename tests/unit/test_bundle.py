@@ -41,7 +41,7 @@ from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import COMPILERS, MadeUpToolchain
+from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
 NOBODY = TrustedKeys(())
@@ -477,13 +477,6 @@ def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Pat
     assert resolved(cache, "sm_86") == Target(8, 0)
     assert resolved(cache, "sm_90a", TWO) == Target(8, 0, virtual=True)
     assert (cache.info("process").compiles, cache.info("process").hits) == (0, 2)
-
-
-class UnknownToolchain(MadeUpToolchain):
-    """One of which nothing is on record."""
-
-    def is_known(self, libraries: Any, distributions: Any) -> bool:
-        return False
 
 
 @pytest.mark.parametrize("lazy", [False, True])
