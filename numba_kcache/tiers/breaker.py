@@ -114,12 +114,14 @@ class Breaker:
             return
         self._fresh_until_s = now_s + FRESH_S
         try:
-            fd = _opened(_up(self._path))
+            gate = self._own_gate()
+            fd = _opened(_up(self._path)) if gate is None else gate
             try:
-                os.pwrite(fd, b"\n", 0)  # an empty one, only just made, says nothing
+                os.ftruncate(fd, 1)  # an empty one, only just made, says nothing
                 os.utime(fd, (now_s, now_s))
             finally:
-                os.close(fd)
+                if gate is None:
+                    os.close(fd)
             if self._is_probe:
                 os.unlink(self._path)
         except OSError:
@@ -142,9 +144,14 @@ class Breaker:
 
     def ended(self) -> None:
         """What was asked has an end, whichever."""
-        if self._gate is not None and self._gate[0] == threading.get_ident():
-            fd, self._gate = self._gate[1], None
-            os.close(fd)
+        gate = self._own_gate()
+        if gate is not None:
+            self._gate = None
+            os.close(gate)
+
+    def _own_gate(self) -> int | None:
+        """The descriptor on which this thread holds the lock."""
+        return self._gate[1] if self._gate is not None and self._gate[0] == threading.get_ident() else None
 
 
 def _up(down: str) -> str:
