@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import sys
 import zipfile
@@ -648,7 +649,8 @@ def test_signed_bundle_is_believed_and_others_are_not(
         return open_cache(tmp_path / "new", trusted_keys=trusted).import_bundle(tmp_path / name)
 
     assert use("signed.kcache").signed_by == "team"
-    assert report.signed_by
+    assert re.fullmatch(r"[0-9a-f]{16}", report.signed_by)
+    assert open_bundle(str(tmp_path / "signed.kcache"), NOBODY).report.signed_by == report.signed_by
     for name, why in (
         ("all.kcache", "it is not signed"),
         ("theirs.kcache", "which is not among the trusted"),

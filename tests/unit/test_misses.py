@@ -596,6 +596,12 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
         assert program.cache().explain(entry.key).outcome == "stored"
         assert program.kernel(fastmath=True).explain().outcome == "miss"
+    report = stored.payloads["report"]
+    for source in (b"", b"[]", b'{"source": 3}', b'{"source": null}'):
+        store.put(StoredEntry(entry.key, stored.header, {"cubin": b"", "report": report, "source": source}))
+
+        (reason,) = program.kernel(SAXPY + "//").explain().reasons
+        assert (reason.kind, str(reason.old)[:7]) == (ReasonKind.SOURCE_CHANGED, "sha256 ")
 
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
