@@ -1,8 +1,9 @@
 """How long does it take to read a Numba kernel with ten callees in three modules, the first time and again?
 
 Method      Each sample is a fresh process: it decorates the kernel with `cached_kernel`, as a program does, and then
-            takes its fingerprint (`inputs.python_function`) twice. The first reads every function; the second, as for
-            another signature, reads their surroundings alone. No device is needed and nothing is compiled.
+            asks twice what the kernel is made of, as launches of two signatures do. The first reads every function;
+            where the kernel has led to an entry before, that is done while it is decorated. The second compares
+            everything that was read, as the first launch then does. No device is needed and nothing is compiled.
 Shows not   The rest of a warm start (numba_first_launch.py).
 """
 
@@ -35,7 +36,6 @@ import json, sys, time
 from numba import cuda
 import first, second, third
 from numba_kcache import cached_kernel
-from numba_kcache.inputs.python_function import fingerprint
 
 @cached_kernel
 def kernel(x, out):
@@ -43,10 +43,10 @@ def kernel(x, out):
     if i < out.size:
         out[i] = {calls}
 
-function, times = kernel._entries().plan.dispatcher, []
+entries, times = kernel._entries(), []
 for _ in range(2):
     start = time.perf_counter()
-    found = fingerprint(function, with_lines=False)
+    found = entries._read_function()
     times.append(time.perf_counter() - start)
 assert len([each for each in found.components if each.name.startswith("device function")]) == 10
 print(json.dumps(times))

@@ -10,6 +10,7 @@ Not here    Which things a reading meets (python_function).
 from __future__ import annotations
 
 import sys
+from itertools import repeat
 from operator import is_
 from types import FunctionType, ModuleType
 from typing import Any
@@ -38,18 +39,20 @@ class Seen:
     """
 
     __slots__ = (
-        "_cells", "_dispatchers", "_functions", "_lists", "_modules", "_names", "_registered", "_values", "is_complete",
+        "_arrays", "_cells", "_dispatchers", "_functions", "_lists", "_modules", "_names", "_registered", "_values",
+        "is_complete",
     )  # fmt: skip
 
     def __init__(self, registrations: Any) -> None:
         self.is_complete = True
         self._registered = registrations, registrations()
         self._functions: list[tuple[FunctionType, Any, Any]] = []
-        self._dispatchers: list[tuple[Any, Any, dict[str, Any], tuple[str, ...], tuple[Any, ...]]] = []
+        self._dispatchers: list[tuple[Any, Any, dict[str, Any], tuple[Any, ...]]] = []
         self._lists: list[list[Any]] = []
-        self._modules: list[ModuleType] = []
-        self._names: list[tuple[dict[str, Any], str, Any]] = []
+        self._modules: dict[int, ModuleType] = {}
+        self._names: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._cells: list[tuple[Any, Any]] = []
+        self._arrays: list[tuple[Any, tuple[Any, ...]]] = []
         self._values: list[tuple[Any, bytes]] = []
 
     # -- while reading: each says whether it can be compared ----------------------------------------
@@ -62,26 +65,27 @@ class Seen:
     def dispatcher(self, dispatcher: Any) -> bool:
         """A dispatcher's options are read: constants, and lists with nothing in them."""
         options = dispatcher.targetoptions
-        names, values = tuple(options), tuple(options.values())
-        self._dispatchers.append((dispatcher, dispatcher.py_func, options, names, values))
-        lists = [each for each in values if type(each) is list]
-        self._lists += lists
-        return (
-            type(options) is dict
-            and not any(lists)
-            and not options.get("link")
-            and all(_is_constant(each) for each in values if type(each) is not list)
-            and _is_open(dispatcher)
-        )
+        self._dispatchers.append((dispatcher, dispatcher.py_func, options, (*options, *options.values())))
+        for each in options.values():
+            if type(each) is list:
+                self._lists.append(each)
+                if each:
+                    return False
+            elif type(each) not in _CONSTANT and not _is_constant(each):
+                return False
+        return type(options) is dict and not options.get("link") and _is_open(dispatcher)
 
     def name(self, namespace: dict[str, Any], name: str) -> bool:
         """A name is looked up in a namespace, and is there or not."""
-        self._names.append((namespace, name, namespace.get(name, _ABSENT)))
+        known = self._names.get(id(namespace))
+        if known is None:
+            known = self._names[id(namespace)] = namespace, {}
+        known[1].setdefault(name, namespace.get(name, _ABSENT))
         return type(namespace) is dict
 
     def attribute(self, module: ModuleType, name: str) -> bool:
         """An attribute is taken from a module, which has it of its own."""
-        self._modules.append(module)
+        self._modules[id(module)] = module
         return type(module) is ModuleType and name in module.__dict__ and self.name(module.__dict__, name)
 
     def trusted(self, module: str) -> bool:
@@ -105,8 +109,14 @@ class Seen:
         """A value is read that is neither a function nor pinned."""
         if _is_constant(value) or is_numba_type(value):
             return True
-        self._values.append((value, encode(form)))
-        return _is_data(value)
+        if not _is_data(value):
+            return False
+        dtype = getattr(value, "dtype", None)
+        if dtype is not None and dtype.names is None:
+            self._arrays.append((value, _content(value)))
+        else:
+            self._values.append((value, encode(form)))
+        return True
 
     # -- afterwards ---------------------------------------------------------------------------------
 
@@ -115,27 +125,34 @@ class Seen:
         registrations, registered = self._registered
         if not self.is_complete or registrations() is not registered or any(self._lists):
             return False
-        for namespace, name, value in self._names:
-            if namespace.get(name, _ABSENT) is not value:
+        for namespace, known in self._names.values():
+            if not all(map(is_, map(namespace.get, known, repeat(_ABSENT)), known.values())):
                 return False
         for function, code, defaults in self._functions:
             if function.__code__ is not code or function.__defaults__ is not defaults or function.__kwdefaults__:
                 return False
-        for dispatcher, function, options, names, values in self._dispatchers:
+        for dispatcher, function, options, known_options in self._dispatchers:
             if dispatcher.py_func is not function or dispatcher.targetoptions is not options:
                 return False
-            if tuple(options) != names or not all(map(is_, options.values(), values)) or not _is_open(dispatcher):
+            now = *options, *options.values()
+            if len(now) != len(known_options) or not all(map(is_, now, known_options)) or not _is_open(dispatcher):
                 return False
         try:
-            for cell, value in self._cells:
-                if cell.cell_contents is not value:
-                    return False
-            for value, known in self._values:
-                if not _is_data(value) or encode(value_form(value, _no_function)) != known:
-                    return False
+            return self._hold_values()
         except Exception:  # an empty cell, or data that another thread is changing
             return False
-        return all(type(module) is ModuleType for module in self._modules)
+
+    def _hold_values(self) -> bool:
+        for cell, value in self._cells:
+            if cell.cell_contents is not value:
+                return False
+        for array, content in self._arrays:
+            if array.dtype is not content[1] or _content(array) != content:
+                return False
+        for value, known in self._values:
+            if not _is_data(value) or encode(value_form(value, _no_function)) != known:
+                return False
+        return all(type(module) is ModuleType for module in self._modules.values())
 
 
 def looks_plain(value: Any) -> bool:
@@ -168,6 +185,12 @@ def _is_inner_data(value: Any) -> bool:
 def _is_open(dispatcher: Any) -> bool:
     """Whether it takes any signature, and types its variables by itself."""
     return getattr(dispatcher, "_can_compile", True) and not getattr(dispatcher, "locals", None)
+
+
+def _content(array: Any) -> tuple[Any, ...]:
+    """All of a NumPy array or scalar without fields, whose dtype can be replaced but not changed."""
+    dtype = array.dtype
+    return id(dtype), dtype, array.shape, array.strides, array.flags.num, array.tobytes("A")
 
 
 def _no_function(_value: Any) -> None:

@@ -19,10 +19,10 @@ import struct
 import sys
 import weakref
 from collections.abc import Iterator
-from hashlib import sha256
 from types import CodeType
 from typing import Any, NamedTuple
 
+from ..keys.digests import sha256
 from ..keys.encoding import Plain, encode
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
@@ -30,6 +30,7 @@ _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
 _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", -1)
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 _READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _LOAD_DEREF, _IMPORT_NAME))) + b"]", re.DOTALL)
+_SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
 
@@ -62,7 +63,7 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     if known is not None and known[0]() is code:
         return known[1]
     form = repr(code_form(code, with_lines=with_lines))  # says all of text, bytes and numbers, and is quick
-    made = Reading(sha256(encode(form), usedforsecurity=False).digest(), outer_reads(code))
+    made = Reading(sha256(encode(form)).digest(), outer_reads(code))
     _readings[key] = weakref.ref(code, lambda _gone: _readings.pop(key, None)), made
     return made
 
@@ -131,16 +132,17 @@ def outer_reads(code: CodeType) -> tuple[Read, ...]:
 
 def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
     found: list[Read] = []
-    words, names = code.co_code, code.co_names
-    for match in _READING.finditer(words[::2]):
+    words, names = code.co_code, code.co_names  # each asking for co_code makes a copy
+    operations = words[::2]
+    for match in _READING.finditer(operations):
         at = match.start()
         word, argument = words[2 * at], _argument(words, at)
         if word == _IMPORT_NAME:
             found.append(Read("import", names[argument]))
         elif word == _LOAD_GLOBAL:
-            found.append(Read("global", names[argument >> 1], _attributes(code, at + 1)))
+            found.append(Read("global", names[argument >> 1], _attributes(names, words, operations, at + 1)))
         elif (name := _local_name(code, argument)) in free:
-            found.append(Read("closure", name, _attributes(code, at + 1)))
+            found.append(Read("closure", name, _attributes(names, words, operations, at + 1)))
     for constant in code.co_consts:
         if type(constant) is CodeType:
             found += _reads(constant, free & frozenset(constant.co_freevars))
@@ -157,18 +159,20 @@ def _argument(words: bytes, at: int) -> int:
     return argument
 
 
-def _attributes(code: CodeType, at: int) -> tuple[str, ...]:
+def _attributes(names: tuple[str, ...], words: bytes, operations: bytes, at: int) -> tuple[str, ...]:
     """The attributes taken, one after another, from what the instruction before `at` loaded."""
-    words, found = code.co_code, list[str]()
-    while 2 * at < len(words):
-        word = words[2 * at]
-        if word == _LOAD_ATTR or word == _LOAD_METHOD:  # noqa: SIM109  (in the innermost loop)
-            argument = _argument(words, at)
-            found.append(code.co_names[argument >> _ATTR_SHIFT if word == _LOAD_ATTR else argument])
-        elif word not in (_CACHE, _EXTENDED_ARG):
+    found: tuple[str, ...] = ()
+    rest = operations[at:]
+    while rest := rest.lstrip(_SKIPPED):
+        at, word = len(operations) - len(rest), rest[0]
+        if word == _LOAD_ATTR:
+            found += (names[_argument(words, at) >> _ATTR_SHIFT],)
+        elif word == _LOAD_METHOD:
+            found += (names[_argument(words, at)],)
+        else:
             break
-        at += 1
-    return tuple(found)
+        rest = rest[1:]
+    return found
 
 
 def _local_name(code: CodeType, index: int) -> str:

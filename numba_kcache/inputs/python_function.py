@@ -18,19 +18,29 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from hashlib import sha256
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ..keys.components import Component
-from ..keys.encoding import Plain, encode
+from ..keys.digests import sha256
+from ..keys.encoding import Plain, encode, frame
 from ..model.request import LinkInput, Origin
 from .function_seen import Seen, looks_plain
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
 from .python_code import Read, all_names, read_code
-from .python_value import VOUCHED, HoldsAddress, Refused, is_trusted, shown, trusted_name, value_form, vouched_form
+from .python_value import (
+    REPR_SAYS_ALL,
+    VOUCHED,
+    HoldsAddress,
+    Refused,
+    is_trusted,
+    shown,
+    trusted_name,
+    value_form,
+    vouched_form,
+)
 
 FORMAT = 1
 """Raised when the same function would get another digest."""
@@ -76,17 +86,29 @@ class Fingerprint(NamedTuple):
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
-        import inspect
-
         found = {}
         for index, function in self.graph.kept.items():
             code = getattr(function, "py_func", function).__code__
-            try:
-                lines, start = inspect.getsourcelines(code)
-            except (OSError, TypeError, SyntaxError, IndexError):  # no file, or not what was compiled any more
-                continue
-            found[self.components[index].name] = "".join(lines), Origin(code.co_filename, start)
+            text = _text_of(code)
+            if text:
+                found[self.components[index].name] = text, Origin(code.co_filename, code.co_firstlineno)
         return found
+
+
+def _text_of(code: CodeType) -> str:
+    """The source of a function; "" where its file does not show it, or is not what was compiled any more.
+
+    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where Numba is imported.
+    """
+    import inspect
+    import linecache
+    import tokenize
+
+    linecache.checkcache(code.co_filename)
+    try:
+        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
+    except (SyntaxError, IndexError, tokenize.TokenError):
+        return ""
 
 
 class _Cannot(Exception):
@@ -133,6 +155,8 @@ class _Graph:
         self.kept: dict[int, Any] = {}
         self._functions: dict[int, int] = {}
         self._values: dict[tuple[int, str], int | str] = {}
+        self._reads: dict[tuple[int, Read], tuple[str, int | str]] = {}
+        self._options: dict[str, tuple[bytes, Plain]] = {}
         self._labels: dict[str, int] = {}
         self._registrations = user_registrations()
         self.seen = Seen(user_registrations)
@@ -154,18 +178,23 @@ class _Graph:
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
         numbers, order = {start: 0}, [start]
-        body: list[Plain] = [FORMAT, sys.implementation.cache_tag]
+        encoded: dict[int | str, bytes] = {}  # names and numbers come again and again
+
+        def bytes_of(value: int | str) -> bytes:
+            return encoded.get(value) or encoded.setdefault(value, encode(value))
+
+        nodes: list[bytes] = [encode(FORMAT), encode(sys.implementation.cache_tag)]
         for index in order:  # grows while it is walked
-            edges: list[Plain] = []
+            edges = []
             for name, goal in self.edges[index]:
-                if isinstance(goal, int):
+                if type(goal) is int:
                     if goal not in numbers:
                         numbers[goal] = len(order)
                         order.append(goal)
                     goal = numbers[goal]
-                edges.append((name, goal))
-            body.append((self.components[index].digest, edges))
-        return sha256(encode(body), usedforsecurity=False).hexdigest()
+                edges.append(frame((bytes_of(name), bytes_of(goal))))
+            nodes.append(frame((encode(self.components[index].digest), frame(edges))))
+        return sha256(frame(nodes)).hexdigest()
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; made, with all it reaches, at the first meeting."""
@@ -187,7 +216,7 @@ class _Graph:
             reading = read_code(code, with_lines=lines)
         except TypeError as error:
             raise _Cannot(str(error), name) from None
-        place = f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+        place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self._add_node(f"{word} {name}", reading.digest, place)
         self._functions[id(value)] = index
         self.alive.append(value)
@@ -195,8 +224,7 @@ class _Graph:
             self.kept[index] = value
             self._add_options(index, value, options, name)
         self._add_defaults(index, function, name)
-        for read in reading.reads:
-            self._add_read(index, function, read, name)
+        self._add_reads(index, function, reading.reads, name)
         self._add_implied(index, code)
         return index
 
@@ -216,7 +244,7 @@ class _Graph:
             self._edge(0, label, self._add(named, form, None))
 
     def _add(self, label: str, form: Plain, clear: Plain, edges: list[tuple[str, int | str]] | None = None) -> int:
-        return self._add_node(label, sha256(encode(form), usedforsecurity=False).digest(), clear, edges)
+        return self._add_node(label, sha256(encode(form)).digest(), clear, edges)
 
     def _add_node(
         self, label: str, digest: bytes, clear: Plain, edges: list[tuple[str, int | str]] | None = None
@@ -239,8 +267,19 @@ class _Graph:
         options["signatures"] = fixed_signatures(dispatcher) if index else None  # a kernel's are in the key anyway
         options["locals"] = getattr(dispatcher, "locals", None) or None
         given = {key: options[key] for key in sorted(options)}
-        self._edge(index, "options", self._add_value(given, f"options of {name}", is_compared=True))
+        self._edge(index, "options", self._add_options_value(given, f"options of {name}"))
         self._add_links(index, links, name)
+
+    def _add_options_value(self, given: dict[str, Any], label: str) -> int | str:
+        """As any value; once for all functions that have the same plain options, as most of a program have."""
+        if not REPR_SAYS_ALL.issuperset(map(type, given.values())):
+            return self._add_value(given, label, is_compared=True)
+        text = repr(given)
+        known = self._options.get(text)
+        if known is None:
+            form = value_form(given, lambda _value: None)
+            known = self._options[text] = sha256(encode(form)).digest(), shown(given)
+        return self._add_node(label, *known)
 
     def _add_links(self, index: int, links: Any, name: str) -> None:
         links = (links,) if isinstance(links, (str, os.PathLike)) else links
@@ -251,7 +290,7 @@ class _Graph:
                 each = read_link(item)
             except Refused as refusal:
                 raise _Cannot(str(refusal), f"link of {name}") from None
-            digest = sha256(each.data, usedforsecurity=False).hexdigest()
+            digest = sha256(each.data).hexdigest()
             spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put it into the code
             node = self._add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
             self._edge(index, "link", node)
@@ -262,16 +301,28 @@ class _Graph:
         if any(defaults):
             self._edge(index, "defaults", self._add_value(defaults, f"defaults of {name}"))
 
-    def _add_read(self, index: int, function: FunctionType, read: Read, name: str) -> None:
-        """Follow one name of a function to the value it has now."""
-        spelling = ".".join((read.name, *read.attributes))
-        if read.scope == "import":
-            self._met(self.seen.trusted(read.name))
-            if not is_trusted(read.name):
-                if not self._is_vouched:
-                    raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
-                self._edge(index, read.name, VOUCHED)
-            return
+    def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
+        """Follow the names that a function reads to the values they have now; each once in a namespace."""
+        namespace = id(function.__globals__)
+        for read in reads:
+            if read.scope == "import":
+                self._add_import(index, read, name)
+                continue
+            place = (namespace if read.scope == "global" else id(function.__closure__)), read
+            edge = self._reads.get(place)
+            if edge is None:
+                edge = self._reads[place] = ".".join((read.name, *read.attributes)), self._follow(function, read, name)
+            self.edges[index].append(edge)
+
+    def _add_import(self, index: int, read: Read, name: str) -> None:
+        self._met(self.seen.trusted(read.name))
+        if not is_trusted(read.name):
+            if not self._is_vouched:
+                raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
+            self._edge(index, read.name, VOUCHED)
+
+    def _follow(self, function: FunctionType, read: Read, name: str) -> int | str:
+        """Where one name of a function leads."""
         if read.scope == "closure":
             at, label = id(function.__closure__), f"closure {read.name} of {name}"
             cell = (function.__closure__ or ())[function.__code__.co_freevars.index(read.name)]
@@ -290,14 +341,12 @@ class _Graph:
             self._met(self.seen.attribute(value, attribute) and self.seen.trusted(value.__name__))
             inside, found, value = value, hasattr(value, attribute), getattr(value, attribute, None)
             if is_trusted(inside.__name__) and not self._is_users(value):
-                self._edge(index, spelling, f"{inside.__name__}.{attribute}")
-                return
+                return f"{inside.__name__}.{attribute}"
         if not found:
-            self._edge(index, spelling, "undefined")
-            return
+            return "undefined"
         if (at, where) not in self._values:
             self._values[at, where] = self._add_value(value, label)
-        self._edge(index, spelling, self._values[at, where])
+        return self._values[at, where]
 
     def _global(self, function: FunctionType, name: str) -> tuple[bool, Any]:
         namespace = function.__globals__

@@ -13,10 +13,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable
-from hashlib import sha256
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
+from ..keys.digests import sha256
 from ..keys.encoding import Plain
 from .numba_objects import is_numba_type
 from .python_code import scalar_form
@@ -31,7 +31,8 @@ _standard_known: dict[str, tuple[Any, bool]] = {}
 
 VOUCHED = "vouched for by depends="
 
-_REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
+REPR_SAYS_ALL = frozenset({bool, int, str, type(None)})
+"""Types whose `repr` tells every two of their values apart, and from those of another."""
 
 
 class Refused(Exception):
@@ -99,7 +100,7 @@ def _form(value: Any, function_form: FunctionForm, inside: tuple[int, ...]) -> P
         return [_form(each, function_form, within) for each in values]
 
     kind = type(value)
-    if kind is dict and _REPR_SAYS_ALL.issuperset(map(type, (*value, *value.values()))):
+    if kind is dict and REPR_SAYS_ALL.issuperset(map(type, (*value, *value.values()))):
         return "repr", repr(value)  # decorator options: a third of the time of a fingerprint otherwise
     if kind in (tuple, list):
         return kind.__name__, forms(value)
@@ -135,7 +136,7 @@ def _numpy_form(value: Any) -> Plain | None:
         return "numpy scalar", type(value).__name__, form, value.tobytes()
     if type(value) not in (numpy.ndarray, numpy.recarray):
         raise Refused(f"it is a {type(value).__name__}, a subclass of numpy.ndarray")
-    content = sha256(value.tobytes("A"), usedforsecurity=False).digest()
+    content = sha256(value.tobytes("A")).digest()
     flags = (value.flags.c_contiguous, value.flags.f_contiguous, value.flags.aligned, value.flags.writeable)
     return "numpy array", form, value.shape, value.strides, flags, content
 

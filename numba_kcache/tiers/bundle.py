@@ -385,7 +385,7 @@ def _index(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tupl
         ValueError: It is not one that `_encode_index` could have made.
     """
     index = parse_object(data)
-    if list(index) != ["entries", "manifests"]:
+    if list(index) != ["entries", "manifests"] or any(type(rows) is not list for rows in index.values()):
         raise ValueError("its index is malformed")
     entries = tuple(_row(row, 5) for row in index["entries"])
     manifests = tuple(_row(row, 3) for row in index["manifests"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import sys
 import zipfile
@@ -26,6 +27,7 @@ from numba_kcache import (
     OptionError,
     SettingsError,
     cached_kernel,
+    cached_module,
 )
 from numba_kcache.closures import without_stats
 from numba_kcache.inputs.closure import Closure, HeaderFile, closure_to_json
@@ -34,13 +36,13 @@ from numba_kcache.inputs.include_search import Place
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
-from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
+from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
 from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import MadeUpToolchain
-from tests.support.stores import entry_of, files_below, key_of, killed_at
+from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
+from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
 NOBODY = TrustedKeys(())
 TWO = 'extern "C" __global__ void two(int *x) { *x = 2; }'
@@ -325,7 +327,9 @@ def row(
         (f'{{"entries":[{row()}],"manifests":[["{key_of(2)}",1]]}}', "malformed"),
         (f'{{"entries":[{row(names="[1]")}],"manifests":[]}}', "malformed"),
         (f'{{"entries":[{row(names="null")}],"manifests":[]}}', "a file of"),
-        ('{"entries":{},"manifests":[]}', "does not add up"),
+        (f'{{"entries":[3,{row()}],"manifests":[]}}', "malformed"),
+        ('{"entries":{},"manifests":[]}', "malformed"), ('{"entries":3,"manifests":[]}', "malformed"),
+        ('{"entries":[],"manifests":null}', "malformed"),
         ("[]", "not one JSON object"),
         ("\x80\x05.", "not JSON"),
     ],
@@ -383,7 +387,9 @@ def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Pa
     assert keys_of(cache) == set()
 
 
-@pytest.mark.parametrize("case", ["not an entry", "another key", "no artifact", "another target", "stray manifest"])
+@pytest.mark.parametrize(
+    "case", ["not an entry", "another key", "no artifact", "another target", "stray manifest", "another cubin"]
+)
 def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_path: Path, case: str) -> None:
     """Right digests around something that is no entry of its key: the sound entries are refused with it."""
     good = open_bundle(str(bundle), NOBODY)
@@ -394,6 +400,12 @@ def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_pat
         data[key_of(9)] = ENTRY
     elif case == "another target":
         rows[0] = rows[0]._replace(target="sm_75")
+    elif case == "another cubin":  # than the one of which the entry holds the sha256, which signatures are over
+        whole = data[rows[0].key]
+        record = payload_records(decode_entry(whole, rows[0].key))[0]
+        other = sealed(whole[:-DIGEST_BYTES].replace(record.sha256, bytes(32)))
+        rows[0] = rows[0]._replace(sha256=hashlib.sha256(other).hexdigest())
+        data[rows[0].key] = other
     else:
         other = {"not an entry": b"x", "another key": data[rows[1].key], "no artifact": encode_entry(entry_of(1))}[case]
         key = key_of(1) if case == "no artifact" else rows[0].key
@@ -465,6 +477,22 @@ def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Pat
     assert resolved(cache, "sm_86") == Target(8, 0)
     assert resolved(cache, "sm_90a", TWO) == Target(8, 0, virtual=True)
     assert (cache.info("process").compiles, cache.info("process").hits) == (0, 2)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    "toolchain", [NO_COMPILER, UnknownToolchain({}, {}), UnknownToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {})]
+)
+def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy: bool) -> None:
+    """A lazy one's LTO-IR, and each kernel that was linked from it, whoever compiles here, or nobody."""
+    builder, user = open_cache(tmp_path / "1"), open_cache(tmp_path / "2")
+    cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=builder).compile("sm_80")
+    user.register_bundle(builder.export_bundle(tmp_path / "b.kcache").path)
+    user.resolver.toolchain = toolchain
+    module = cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=user, arch="sm_80")
+
+    assert {name: module[name].cubin() != b"" for name in module} == {"k": True, "two": True}
+    assert (user.info("process").compiles, user.info("process").misses) == (0, 0)
 
 
 def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path) -> None:
@@ -621,7 +649,8 @@ def test_signed_bundle_is_believed_and_others_are_not(
         return open_cache(tmp_path / "new", trusted_keys=trusted).import_bundle(tmp_path / name)
 
     assert use("signed.kcache").signed_by == "team"
-    assert report.signed_by
+    assert re.fullmatch(r"[0-9a-f]{16}", report.signed_by)
+    assert open_bundle(str(tmp_path / "signed.kcache"), NOBODY).report.signed_by == report.signed_by
     for name, why in (
         ("all.kcache", "it is not signed"),
         ("theirs.kcache", "which is not among the trusted"),

@@ -12,7 +12,7 @@ from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_ke
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.model.target import Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import MadeUpToolchain
+from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below
 from tests.support.tiers import MemoryTier
 
@@ -60,6 +60,17 @@ def test_tier_serves_what_the_local_store_lacks(tmp_path: Path) -> None:
     assert counts(again) == (0, 1)
 
 
+def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
+    """Where no compiler is installed the local store serves whatever is there, before a read-only server does."""
+    cache = open_cache(fill(tmp_path / "local", "sm_90"), UnknownToolchain({}, {}))
+    server = MemoryTier(readonly=True, is_remote=True)
+    cache.resolver.mount(server)
+
+    assert launched(cache, "sm_90a") == Target(9, 0)
+    assert server.asked == []
+    assert counts(cache) == (0, 1)
+
+
 def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
     """A team's share: one compiles, the other is served, with a kernel that includes a header too."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -98,6 +109,23 @@ def test_tier_that_is_written_to_serves_other_compilers_code_if_asked(tmp_path: 
 
     assert [(each.outcome, each.source) for each in told] == [("miss", ""), ("hit", "tier")]
     assert counts(lenient) == (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "readwrite"])
+def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -> None:
+    """Code for a lower minor: from the cache itself where nothing may be compiled, else only from read-only tiers."""
+    image = fill(tmp_path / "image", "sm_80")
+
+    def told(**settings: Any) -> str:
+        cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
+        kernel = cached_kernel(SAXPY, cache=cache)
+        jobs = [kernel._job(parse_target(each)) for each in ("sm_86", "sm_80")]
+        return str(cache.resolver.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
+
+    is_frozen = mode == "frozen"
+    assert told() == ("hit" if is_frozen else "miss")
+    assert told(tiers=[image]) == "hit"
+    assert told(tiers=f"{image}?readonly=0") == ("hit" if is_frozen else "miss")
 
 
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
