@@ -1,16 +1,16 @@
 """How long until the last rank of 8 nodes has its kernels when nothing is compiled anywhere, with and without a Redis?
 
 Method      As many nodes, each a local directory of its own, with as many ranks: fresh processes, which wait after
-            import and decoration until all are ready. Then each wants the same four kernels, in an order of its own,
+            import and decoration until all are ready. Then each wants the same kernels, in an order of its own,
             with real NVRTC compiles: CUDA C++ that includes cuda_fp16.h. "last": from that start until the last rank
-            has all four. Compiles are counted in every rank, for each kernel: one over all nodes is the least there
+            has all of them. Compiles are counted in every rank, for each kernel: one over all nodes is the least there
             can be. "no tier": each node for itself. "no lease": the nodes share a redis-server on loopback, and none
             waits for another (`?wait=0.001`). "lease": as the package does it. Then the same ranks in new directories,
             the server filled ("warm"). New directories and an empty server in each round; the systems take turns.
 Shows not   Launches and devices: kernels are compiled for sm_90, so it runs anywhere. Nodes with processors of their
             own: all share those of this machine, so that compiles which are repeated cost more time here than in a
             cluster, and waiting costs less. A network: it is loopback; fleet.py simulates many nodes.
-Run         python benchmarks/nodes.py [--nodes 8] [--ranks 4] [--rounds 3] [--json FILE]
+Run         python benchmarks/nodes.py [--nodes 8] [--ranks 8] [--kernels 20] [--rounds 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -28,27 +28,26 @@ from typing import Any
 from first_launch import Case, sources
 from fresh import ROOT, answer, open_barrier, say, start, wait_for_the_others
 
-KERNELS = 4
 SYSTEMS = {"no tier": None, "no lease": "?wait=0.001", "lease": ""}
 """By what stands behind the server's URL; None where there is no server."""
 
 
-def rank(number: int) -> None:
+def rank(number: int, count: int) -> None:
     """One process of a node: its kernels, beginning with another than its neighbour."""
     import numba_kcache
     from numba_kcache import cached_kernel
 
-    kernels = [cached_kernel(source, arch="sm_90") for source in sources(Case(KERNELS, has_header=True))[:KERNELS]]
-    compiles = [0] * KERNELS
+    kernels = [cached_kernel(source, arch="sm_90") for source in sources(Case(count, has_header=True))[:count]]
+    compiles = [0] * count
     wait_for_the_others()
-    for index in ((number + step) % KERNELS for step in range(KERNELS)):
+    for index in ((number + step) % count for step in range(count)):
         before = numba_kcache.info("process").compiles
         kernels[index].compile()
         compiles[index] = numba_kcache.info("process").compiles - before
     say(compiles=compiles, errors=numba_kcache.info("process").errors)
 
 
-def run(nodes: int, ranks: int, folder: Path, url: str) -> dict[str, Any]:
+def run(nodes: int, ranks: int, kernels: int, folder: Path, url: str) -> dict[str, Any]:
     """One start of all ranks: seconds until the last is through, and compiles by kernel.
 
     Raises:
@@ -57,7 +56,7 @@ def run(nodes: int, ranks: int, folder: Path, url: str) -> dict[str, Any]:
     barrier = Path(tempfile.mkdtemp())
     children = [
         start(
-            [str(Path(__file__)), "--rank", str(number)],
+            [str(Path(__file__)), "--rank", str(number), "--kernels", str(kernels)],
             folder / str(number % nodes),
             {"KC_BENCH_BARRIER": str(barrier), "NUMBA_KCACHE_TIERS": url},
         )
@@ -71,12 +70,14 @@ def run(nodes: int, ranks: int, folder: Path, url: str) -> dict[str, Any]:
         raise RuntimeError(next(each for each in found if isinstance(each, str)))
     return {
         "last": max(each["end"] for each in answers) - started,
-        "compiles": [sum(each["compiles"][kernel] for each in answers) for kernel in range(KERNELS)],
+        "compiles": [sum(each["compiles"][kernel] for each in answers) for kernel in range(kernels)],
         "errors": sum(each["errors"] for each in answers),
     }
 
 
-def measure(nodes: int, ranks: int, rounds: int, left_out: dict[str, str]) -> dict[str, dict[str, list[Any]]]:
+def measure(
+    nodes: int, ranks: int, kernels: int, rounds: int, left_out: dict[str, str]
+) -> dict[str, dict[str, list[Any]]]:
     """By system, and "cold/warm last/compiles/errors"."""
     try:
         sys.path.insert(0, str(ROOT))
@@ -97,7 +98,7 @@ def measure(nodes: int, ranks: int, rounds: int, left_out: dict[str, str]) -> di
                 for state in ("cold", "warm"):
                     if state == "warm" and not url:
                         break  # a new directory without a server is cold
-                    result = run(nodes, ranks, folder / state, url)
+                    result = run(nodes, ranks, kernels, folder / state, url)
                     for what, value in result.items():
                         rows.setdefault(f"{state} {what}", []).append(value)
     return found
@@ -106,19 +107,20 @@ def measure(nodes: int, ranks: int, rounds: int, left_out: dict[str, str]) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=8)
-    parser.add_argument("--ranks", type=int, default=4, help="of each node")
+    parser.add_argument("--ranks", type=int, default=8, help="of each node")
+    parser.add_argument("--kernels", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank is not None:
-        rank(arguments.rank)
+        rank(arguments.rank, arguments.kernels)
         return
     from header import machine_header, write_result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)  # as pip does it
     left_out: dict[str, str] = {}
-    samples = measure(arguments.nodes, arguments.ranks, arguments.rounds, left_out)
+    samples = measure(arguments.nodes, arguments.ranks, arguments.kernels, arguments.rounds, left_out)
     for system, rows in samples.items():
         times = ", ".join(
             f"{state} {median(rows[f'{state} last']):.2f} s" for state in ("cold", "warm") if f"{state} last" in rows
@@ -127,7 +129,7 @@ def main() -> None:
     for system, why in left_out.items():
         print(f"{system}: {why}", file=sys.stderr)
     if arguments.json:
-        sizes = {"nodes": arguments.nodes, "ranks": arguments.ranks, "kernels": KERNELS}
+        sizes = {"nodes": arguments.nodes, "ranks": arguments.ranks, "kernels": arguments.kernels}
         question = (__doc__ or "").splitlines()[0]
         write_result(arguments.json, question, machine_header(), samples, left_out=left_out, **sizes)
 

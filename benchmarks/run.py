@@ -57,7 +57,7 @@ SCRIPTS = (
     Script("numba_fingerprint", False, ("--rounds", "5")),
     Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),
     Script("store", False, ("--entries", "10", "--processes", "1")),
-    Script("nodes", False, ("--nodes", "4", "--ranks", "2", "--rounds", "1")),
+    Script("nodes", False, ("--nodes", "4", "--ranks", "2", "--kernels", "4", "--rounds", "1")),
     Script("fleet", False, ("--nodes", "200", "--kernels", "5")),
 )
 """What README shows comes first, so that a limit on the whole takes what is missed least."""

@@ -192,6 +192,57 @@ def nodes() -> str:
     return "\n".join([*table(head, columns, rows), *footer(result)])
 
 
+def fleet_operations() -> str:
+    """What one operation of the tier takes, and how many the server answers."""
+    result = result_of("fleet")
+    found = result["samples"]["operations"]
+    names = {
+        "miss_us": "read, not there",
+        "hit_us": "read, 20 KB",
+        "claim_us": "claim a lease",
+        "put_us": "write, 20 KB, by redis-py, behind the launch",
+    }
+    rows = ((name, [f"{found[key][p]:.0f} us" for p in ("p50", "p99")]) for key, name in names.items())
+    small, large = found["get_3b_per_s"], found["get_20kb_per_s"]
+    said = f"`redis-benchmark` gets {small:,.0f} small and {large:,.0f} 20 KB answers per second from that server."
+    load = f"Load of the machine before: {result['machine']['load'][0]:.1f}."
+    return "\n".join([*table("operation", ("median", "p99"), rows), "", said, *footer(result), load])
+
+
+def fleet_first() -> str:
+    """The first resolution in a fresh process, by where the entry is."""
+    found = result_of("fleet")["samples"]["first_resolution"]
+    names = {
+        "local": "from the local directory",
+        "redis": "from Redis; the directory knows the compilers",
+        "redis, new directory": "from Redis; a new directory",
+    }
+    cells_of = (("made_ms", "p50"), ("resolved_ms", "p50"), ("resolved_ms", "p90"))
+    rows = ((name, [f"{digits(found[key][what][p])} ms" for what, p in cells_of]) for key, name in names.items())
+    made, resolved = (found["redis"][what]["p50"] - found["local"][what]["p50"] for what in ("made_ms", "resolved_ms"))
+    said = (
+        f"From Redis the first resolution takes {resolved:.1f} ms longer than from the local directory (medians), and"
+    )
+    head = "first resolution of a kernel in a fresh process"
+    columns = ("cache made", "resolved, median", "p90")
+    return "\n".join([*table(head, columns, rows), "", said, f"making a cache with tiers {made:.1f} ms longer."])
+
+
+def fleet() -> str:
+    """The simulated fleets."""
+    columns = ("start", "requests", "in the busiest second", "sent", "compiles", "last rank runs after")
+    rows = []
+    for each in result_of("fleet")["samples"]["fleet"]:
+        if each["warm"]:
+            start = "warm, back-fill" if each["back_fill"] else "warm, no back-fill"
+        else:
+            start = "cold, lease and back-fill" if each["leases"] else "cold, no lease"
+        numbers = (f"{each[name]:,}" for name in ("requests", "busiest_second"))
+        more = (f"{each['gigabytes']:.2f} GB", f"{each['compiles']:,}", f"{each['last_rank_s']:.1f} s")
+        rows.append((f"{each['nodes']:,}", [start, *numbers, *more]))
+    return "\n".join(table("nodes", columns, rows))
+
+
 TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
@@ -200,6 +251,9 @@ TABLES = {
     "import_time": ("README.md", import_time),
     "store": ("docs/performance-store.md", store),
     "nodes": ("docs/performance-fleet.md", nodes),
+    "fleet_operations": ("docs/performance-fleet.md", fleet_operations),
+    "fleet_first": ("docs/performance-fleet.md", fleet_first),
+    "fleet": ("docs/performance-fleet.md", fleet),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
 

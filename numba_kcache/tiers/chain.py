@@ -26,14 +26,14 @@ from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payl
 from ..store.manifest import Variant, merge, variants_of
 from .behind import WriteBehind
 from .breaker import Breaker
-from .lease import NO_ELECTION, Election, Electoral, elected
 from .signing import Unsigned
-from .tier import Tier, TierReport
 from .trust import Trust
 
-if TYPE_CHECKING:  # a warm start takes what it needs of them before
+if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of them before
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
+    from .lease import Election
+    from .tier import Tier, TierReport
 
 Result = TypeVar("Result")
 
@@ -233,11 +233,15 @@ class CheckedTier:
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
+        from .lease import Electoral, elected
+
         assert isinstance(self.tier, Electoral)
         return elected(self.tier, key, self._asked, self._behind.add, lambda: self._errors)
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
         """What was seen of it in this process; with `sums` of the counters, the counts of all processes."""
+        from .tier import TierReport
+
         counts = self._counts()
         if sums is not None:
             label = _label(self.tier)
@@ -373,6 +377,8 @@ class Chain:
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes, in the first tier that holds leases; else it is everybody's."""
+        from .lease import NO_ELECTION, Electoral
+
         electoral = (tier for tier in self._writable() if isinstance(tier.tier, Electoral))
         first = next(electoral, None)
         return nullcontext(NO_ELECTION) if first is None else first.elected(key)

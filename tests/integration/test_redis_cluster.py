@@ -13,6 +13,7 @@ from numba_kcache.model.event import EventKind
 from numba_kcache.store.entry import ENTRY, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
+from numba_kcache.tiers.resp import Redirection, server_of
 from tests.support.compiling import EMPTY
 from tests.support.redis_server import RedisServer, fault_proxy, needs_redis, redis_cluster
 from tests.support.stores import Events, entry_of, key_of, open_store
@@ -133,6 +134,17 @@ def test_redirections_end(tmp_path: Path, masters: list[RedisServer]) -> None:
     asked = masters[0].told("INFO", "commandstats")["cmdstat_getrange"]  # type: ignore[index]
     assert asked["calls"] + asked["rejected_calls"] == 4 + 1 + 1
     assert "redirected more than 3 times" in str(events[0].fields["error"])
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "port"),
+    [("MOVED 5 10.0.0.7:6380", "10.0.0.7", 6380), ("ASK 5 fe80::1:6380", "fe80::1", 6380), ("MOVED 5 :1", "seed", 1)],
+)
+def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) -> None:
+    """By the same user, with the same password, over TLS if that was asked for; no host means the same host."""
+    asked = server_of("rediss://user:word@seed:6379/0")
+
+    assert Redirection(line).server(asked) == asked._replace(host=host, port=port)
 
 
 def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
