@@ -44,7 +44,7 @@ def reason(said: str) -> str:
 
 
 def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, Any] | str:
-    """What the child printed last; a text where it failed or took longer than `limit_s`."""
+    """The object that the child printed last; a text where it failed or took longer than `limit_s`."""
     try:
         out, error = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -53,7 +53,8 @@ def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, An
         return f"took longer than {limit_s:.0f} s"
     if child.returncode != 0:
         return reason(error or out)
-    found: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    objects = [line for line in out.splitlines() if line.startswith("{")]  # some packages say farewell
+    found: dict[str, Any] | str = json.loads(objects[-1]) if objects else "it said nothing"
     return found
 
 

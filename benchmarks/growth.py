@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from first_launch import NUMBA_BODY, Case, functions, numba_arrays
+from first_launch import NUMBA_BODY, Arrays, Case, functions, lent_arrays, numba_arrays
 from fresh import ROOT, answer, fresh, is_pretended, say, start
 
 N = 1 << 14
@@ -132,10 +132,10 @@ def compiles() -> int:
     return numba_kcache.info("process").compiles
 
 
-def ours(count: int, *, keeps: bool) -> None:
+def ours(count: int, *, keeps: bool, arrays: Arrays = lent_arrays) -> None:
     from numba_kcache import cached_kernel
 
-    x, y, synchronize = numba_arrays()
+    x, y, synchronize = arrays()
 
     def make(number: int) -> Callable[[], object]:
         kernel = cached_kernel(source(number))
@@ -149,8 +149,8 @@ def bare(count: int, *, keeps: bool) -> None:
 
     from cuda.bindings import driver
 
-    x, y, synchronize = numba_arrays()
-    values = 2.0, x.device_ctypes_pointer.value, y.device_ctypes_pointer.value, N
+    x, y, synchronize = lent_arrays()
+    values = 2.0, x.address, y.address, N
     passed = values, (c_float, c_void_p, c_void_p, c_int)
     template = Path(os.environ["KC_BENCH_DIR"], TEMPLATE).read_bytes()
 
@@ -250,11 +250,12 @@ def fill(count: int, first: int, step: int) -> None:
     say()
 
 
-HERE, FLOOR, CUPY = "numba_kcache", "cuModuleLoadData", "cupy RawKernel"
+HERE, ON_NUMBA, FLOOR, CUPY = "numba_kcache", "numba_kcache, Numba arrays", "cuModuleLoadData", "cupy RawKernel"
 OUR_PYTHON, NUMBA = "numba_kcache, Numba kernel", "Numba cache=True"
 SYSTEMS: dict[str, Callable[..., None]] = {
     f"{HERE}, kept": lambda count: ours(count, keeps=True),
     f"{HERE}, dropped": lambda count: ours(count, keeps=False),
+    f"{ON_NUMBA}, dropped": lambda count: ours(count, keeps=False, arrays=numba_arrays),
     f"{FLOOR}, kept": lambda count: bare(count, keeps=True),
     f"{FLOOR}, dropped": lambda count: bare(count, keeps=False),
     f"{CUPY}, kept": lambda count: cupy_kernels(count, keeps=True),
@@ -328,7 +329,7 @@ def main() -> None:
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     many = min(arguments.distinct, 1000 if is_pretended() else ENTRIES)
-    counts = {HERE: many, FLOOR: many}
+    counts = dict.fromkeys((HERE, ON_NUMBA, FLOOR), many)
     counts |= {system: count // 5 if arguments.quick else count for system, count in COMPILED.items()}
     samples: dict[str, Any] = {}
     left_out: dict[str, str] = {}

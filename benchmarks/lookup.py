@@ -251,6 +251,9 @@ SYSTEMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 LOOKED_UP = [system for system in SYSTEMS if "working directory" not in system]
 """Where headers lie makes no other lookup."""
 
+MARK = "answer: "
+"""Before what a child answers, since some packages print, too."""
+
 ORDERS = ("plain", "cub")
 CORES = os.cpu_count() or 1
 
@@ -261,7 +264,10 @@ def in_process(directory: Path, *arguments: str) -> Any:
     environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
     command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    return json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else reason(done.stderr)
+    if done.returncode != 0:
+        return reason(done.stderr)
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    return json.loads(said.removeprefix(MARK))
 
 
 def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
@@ -370,7 +376,8 @@ def main() -> None:
     if arguments.child:
         what, system, *more = arguments.child
         call = learn if what == "learn" else SYSTEMS[system][what == "value"]
-        print(json.dumps(call(system, *more) if what == "learn" else call(more) if what == "value" else call(*more)))
+        answer = call(system, *more) if what == "learn" else call(more) if what == "value" else call(*more)
+        print(MARK + json.dumps(answer))
         return
     from header import machine_header, write_result
 

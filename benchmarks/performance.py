@@ -35,7 +35,8 @@ def machine_of(result: dict[str, Any]) -> str:
     machine = result["machine"]
     few = " Few samples (`--quick`)." if result.get("quick") else ""
     if not machine["gpu"]:
-        return f"{machine['cores']} cores, no GPU, Python {machine['python']}, {machine['time'][:10]}.{few}"
+        cores, day = machine.get("cores") or machine["cpus"], (machine.get("time") or machine["date"])[:10]
+        return f"{cores} cores, no GPU, Python {machine['python']}, {day}.{few}"
     driver = machine["driver"] or f"for CUDA {machine['driver_cuda'] // 1000}"
     return f"{machine['gpu']}, driver {driver}, Python {machine['python']}, {machine['time'][:10]}.{few}"
 

@@ -45,6 +45,10 @@ PAGES = {
 
 def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
     """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis where they are far apart."""
+    if not rows:
+        axes.set_title(f"{title}: not measured", loc="left", fontsize=10, color=colours.text)
+        axes.set_axis_off()
+        return
     names, values = [name for name, _ in rows], [value for _, value in rows]
     painted = [colours.ours if "numba_kcache" in name else _of_other(name, colours) for name in names]
     axes.barh(range(len(rows)), values, color=painted, height=0.65)
@@ -205,6 +209,35 @@ def lookup(figure: Any, colours: Colours) -> None:
     bars(right, medians(rows, "cub/block/block_reduce.cuh, first", 1e6), colours, "first lookup, with CUB", "us")
 
 
+def store(figure: Any, colours: Colours) -> None:
+    """A hit and a publish of 50 KB in a small store, by one process."""
+    rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
+    few = min(row["entries"] for row in rows)
+    for place, verb in zip(figure.subplots(1, 2), ("hit", "put"), strict=True):
+        found = [(row["system"], row["p50_us"]) for row in rows if row["verb"] == verb and row["entries"] == few]
+        bars(place, sorted(found, key=lambda row: row[1]), colours, f"{verb} of 50 KB, {few} entries", "us")
+
+
+def nodes(figure: Any, colours: Colours) -> None:
+    result = result_of("nodes")
+    title = f"{result['nodes']} nodes of {result['ranks']} ranks, cold, until the last"
+    bars(figure.subplots(), medians(result["samples"], "cold last", 1), colours, title, "s")
+
+
+def fleet(figure: Any, colours: Colours) -> None:
+    """The largest fleet of the simulation: when the last rank runs, and what the server answers."""
+    runs = result_of("fleet")["samples"]["fleet"]
+    most = max(run["nodes"] for run in runs)
+    named = {
+        f"{'warm' if run['warm'] else 'cold'}"
+        f"{', lease' if run['leases'] and not run['warm'] else ''}{', back-fill' if run['back_fill'] else ''}": run
+        for run in runs if run["nodes"] == most
+    }  # fmt: skip
+    left, right = figure.subplots(1, 2)
+    bars(left, [(name, run["last_rank_s"]) for name, run in named.items()], colours, f"{most:,} nodes: last rank", "s")
+    bars(right, [(name, run["compiles"] or 0.5) for name, run in named.items()], colours, "compiles", "0.5 for none")
+
+
 PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] = {
     "first_launch": (first_launch, (9.5, 3.2)),
     "launch": (launch, (9.0, 4.2)),
@@ -220,6 +253,9 @@ PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] 
     "warm_up": (warm_up, (7.0, 1.4)),
     "cli": (cli, (7.5, 2.4)),
     "lookup": (lookup, (10.5, 2.4)),
+    "store": (store, (11.5, 3.6)),
+    "nodes": (nodes, (7.0, 1.6)),
+    "fleet": (fleet, (10.0, 1.9)),
 }
 """By name, which is that of its result: what draws it, and its size in inches."""
 

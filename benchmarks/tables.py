@@ -204,7 +204,7 @@ TABLES = {
 }
 
 
-ILLUSTRATED = ("docs/performance.md", "docs/keys.md")
+ILLUSTRATED = ("docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md", "docs/keys.md")
 """Pages with pictures."""
 
 

@@ -238,14 +238,15 @@ class Lookup:
         if self._made_by_known((job.libraries, job.distributions)) is not None:
             return None
         frozen = self.settings.mode == "frozen"
-        anywhere = frozen or self.settings.toolchain == "any"
-        everywhere, readonly = (None, *self.tiers), [tier for tier in self.tiers if tier.readonly]
-        wanted = [job, *(make() for make in others)]
-        found = self._first(wanted, everywhere if anywhere else readonly)
-        if found is None:
-            found = self._first((make() for make in stand_ins), everywhere if frozen else readonly)
-        if found is None and not anywhere and self._lacks_compilers(job):
-            found = self._first(wanted, [None])
+        wanted, lesser = [job, *(make() for make in others)], (make() for make in stand_ins)
+        readonly = [tier for tier in self.tiers if tier.readonly]
+        if frozen or self.settings.toolchain == "any":
+            found = self._first(wanted, [None]) or self._first(wanted, self.tiers)
+            return found or self._first(lesser, [None, *self.tiers] if frozen else readonly)
+        found = self._first(wanted, [tier for tier in readonly if not tier.tier.is_remote])
+        if found is None and self._lacks_compilers(job):
+            found = self._first(wanted, [None]) or self._first(wanted, readonly)
+            found = found or self._first(lesser, readonly)
         return found
 
     def _first(self, jobs: Iterable[Job], places: Sequence[CheckedTier | None]) -> Resolution | None:

@@ -8,7 +8,9 @@ Not here    Keys and what is stored (lookup), what follows a miss (compiling), w
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +46,13 @@ class Resolver(Lookup):
     """
 
     def __init__(self, settings: Settings, directory: str | None) -> None:
+        save_collected()
         super().__init__(settings, directory)
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
-        weakref.finalize(self, _save, self.statistics, self.local, settings.mode, self.ahead)
+        save = weakref.finalize(Resolver, _save, self.statistics, self.local, settings.mode, self.ahead)  # at exit
+        weakref.finalize(self, _collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
             from .tiers.opening import open_tiers
 
@@ -226,12 +230,26 @@ class Resolver(Lookup):
 
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
+        save_collected()
         _save(self.statistics, self.local, self.settings.mode, self.ahead)
 
     def lifetime(self) -> Mapping[str, float]:
         """The sums of what was counted in all processes since the cache began, this one included."""
         self.save_counts()
         return self.local.counters.read()
+
+
+_collected: deque[Callable[[], Any]] = deque()
+"""What caches that were collected have yet to save. Not in the collection: that may come in the middle of an import,
+which CPython does not bear (python/cpython#106176), or while a lock is held."""
+
+
+def save_collected() -> None:
+    """Save what caches that are gone had counted and learned."""
+    while _collected:
+        # Whatever goes wrong is of a cache that is gone, or another thread took it: not the trouble of who comes next.
+        with contextlib.suppress(Exception):
+            _collected.popleft()()
 
 
 def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str, ahead: ReadAhead) -> None:

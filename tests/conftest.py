@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from numba_kcache import process_cache
+from numba_kcache.resolver import save_collected
 from numba_kcache.store import directory
 
 _number = count()
@@ -32,3 +33,4 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
 def alone() -> None:
     """The caches of earlier tests are gone: what they write when they are collected meets no fault of this test."""
     gc.collect()
+    save_collected()

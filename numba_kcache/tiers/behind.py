@@ -18,6 +18,9 @@ from collections.abc import Callable
 
 from ..store.system import after_fork
 
+PAUSE_S = 0.01
+"""What a launch may take before a new thread begins to want the interpreter for itself."""
+
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
@@ -40,7 +43,7 @@ class WriteBehind:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
-        self._is_working = False
+        self._is_working = self._is_awaited = False
 
     def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
         """Have `work` done; whether there was room for it.
@@ -67,13 +70,17 @@ class WriteBehind:
     def flush(self, wait_s: float = FLUSH_S) -> bool:
         """Wait until nothing waits any more, or for `wait_s`; whether nothing does."""
         with self._changed:
+            self._is_awaited = True
+            self._changed.notify_all()
             return self._changed.wait_for(lambda: not self._is_working, wait_s)
 
     def _work(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_awaited, PAUSE_S)
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._is_working = False
+                    self._is_working = self._is_awaited = False
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]

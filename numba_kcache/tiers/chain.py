@@ -215,11 +215,14 @@ class CheckedTier:
         """Whether it was taken; None where that failed, False where another manifest than `before` stands there."""
 
         def work() -> bool:
-            if record:
+            if record and before is None:
                 self.tier.put_signature(kind, key, record)  # first: a file without one would be an error elsewhere
-            if kind == MANIFEST:
-                return self.tier.put_manifest(key, data, before)
-            self.tier.put_entry(key, data)
+            if kind == ENTRY:
+                self.tier.put_entry(key, data)
+            elif not self.tier.put_manifest(key, data, before):
+                return False
+            elif record and before is not None:
+                self.tier.put_signature(kind, key, record)  # then: who lost leaves the other's as it is
             return True
 
         is_taken = self._asked(work, is_awaited=False)

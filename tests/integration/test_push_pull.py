@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from numba_kcache import KCacheError, KernelCache, cached_kernel
+from numba_kcache import KCacheError, KernelCache, cached_kernel, shipping
 from numba_kcache.cli import main
 from numba_kcache.store.entry import ENTRY
 from numba_kcache.tiers.directory import DirectoryTier
@@ -85,6 +87,15 @@ def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> Non
     other = KernelCache(tmp_path / "other", durability="none")
 
     assert other.pull(share)[1:2] + other.pull(share)[3:] == (2, 2, 1)
+
+
+def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
+    """What else lies in a bucket, or in a shared Redis."""
+    key = "0123456789abcdef" * 4
+    names = [key, "README", key.upper(), "g" * 64, f"../{key[3:]}", ""]
+    tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=lambda _kind: names))
+
+    assert shipping._keys(tier, ENTRY, "pull from") == {key}
 
 
 def test_verbs_move_and_say_so(

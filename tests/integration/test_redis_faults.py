@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
@@ -153,16 +154,51 @@ def test_server_that_answers_is_asked_by_all(proxy: FaultProxy, tmp_path: Path) 
     assert proxy.connections >= 8
 
 
-def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waited for its answer long enough asks as well."""
-    monkeypatch.setattr(breaker, "_GATE_S", 0.05)
-    path = str(tmp_path / "a.down")
-    stopped, other = Breaker(path), Breaker(path)
+@contextlib.contextmanager
+def another_asks(path: str, **how: bool) -> Iterator[None]:
+    """Another process has asked the server and has no answer while the context lasts."""
+    asked, end = os.pipe(), os.pipe()
 
-    assert stopped.allows()
-    assert other.allows()
-    other.answered()
-    other.ended()
+    def rank(_: int) -> None:
+        os.close(end[1])
+        assert Breaker(path).allows(**how)
+        os.write(asked[1], b"1")
+        os.read(end[0], 1)
+
+    with children(1, rank):
+        os.read(asked[0], 1)
+        try:
+            yield
+        finally:
+            os.close(end[1])
+    for each in (*asked, end[0]):
+        os.close(each)
+
+
+def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waited for its answer long enough asks as well, and its own answer is for all."""
+    waited: list[float] = []
+    monkeypatch.setattr(breaker, "_GATE_S", 0.05)
+    monkeypatch.setattr(breaker.time, "sleep", waited.append)
+    path = str(tmp_path / "a.down")
+    with another_asks(path):
+        other = Breaker(path)
+        assert other.allows()
+        assert waited
+        other.answered()
+        other.ended()
+        waited.clear()
+        assert Breaker(path).allows()
+    assert waited == []
+
+
+def test_rank_that_dies_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock goes with it."""
+    path = str(tmp_path / "a.down")
+    monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
+    with another_asks(path):
+        pass
+
     assert Breaker(path).allows()
 
 
@@ -170,10 +206,8 @@ def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.Monke
     """What is handed on behind a launch is no question for whose answer the other ranks wait."""
     path = str(tmp_path / "a.down")
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
-    writing = Breaker(path)
-
-    assert writing.allows(is_awaited=False)
-    assert Breaker(path).allows()
+    with another_asks(path, is_awaited=False):
+        assert Breaker(path).allows()
 
 
 def test_answer_of_one_lets_the_others_ask(tmp_path: Path) -> None:

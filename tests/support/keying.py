@@ -44,6 +44,14 @@ class MadeUpToolchain:
         return nullcontext()
 
 
+class UnknownToolchain(MadeUpToolchain):
+    """One of which nothing is on record yet."""
+
+    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
+        """It has to be looked for."""
+        return False
+
+
 def job_of(
     text: str | bytes,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import shutil
 import sys
 import zipfile
@@ -26,6 +27,7 @@ from numba_kcache import (
     OptionError,
     SettingsError,
     cached_kernel,
+    cached_module,
 )
 from numba_kcache.closures import without_stats
 from numba_kcache.inputs.closure import Closure, HeaderFile, closure_to_json
@@ -39,7 +41,7 @@ from numba_kcache.tiers import bundle as bundle_module
 from numba_kcache.tiers.bundle import BundledFile, open_bundle, write_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import MadeUpToolchain
+from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
 NOBODY = TrustedKeys(())
@@ -477,6 +479,22 @@ def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Pat
     assert (cache.info("process").compiles, cache.info("process").hits) == (0, 2)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    "toolchain", [NO_COMPILER, UnknownToolchain({}, {}), UnknownToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, {})]
+)
+def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy: bool) -> None:
+    """A lazy one's LTO-IR, and each kernel that was linked from it, whoever compiles here, or nobody."""
+    builder, user = open_cache(tmp_path / "1"), open_cache(tmp_path / "2")
+    cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=builder).compile("sm_80")
+    user.register_bundle(builder.export_bundle(tmp_path / "b.kcache").path)
+    user.resolver.toolchain = toolchain
+    module = cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=user, arch="sm_80")
+
+    assert {name: module[name].cubin() != b"" for name in module} == {"k": True, "two": True}
+    assert (user.info("process").compiles, user.info("process").misses) == (0, 0)
+
+
 def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path) -> None:
     """The device is older than anything in it; the kernel is not in it."""
     cache = open_cache(tmp_path / "new", mode="frozen")
@@ -631,7 +649,8 @@ def test_signed_bundle_is_believed_and_others_are_not(
         return open_cache(tmp_path / "new", trusted_keys=trusted).import_bundle(tmp_path / name)
 
     assert use("signed.kcache").signed_by == "team"
-    assert report.signed_by
+    assert re.fullmatch(r"[0-9a-f]{16}", report.signed_by)
+    assert open_bundle(str(tmp_path / "signed.kcache"), NOBODY).report.signed_by == report.signed_by
     for name, why in (
         ("all.kcache", "it is not signed"),
         ("theirs.kcache", "which is not among the trusted"),

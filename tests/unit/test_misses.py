@@ -271,6 +271,20 @@ def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
     assert len(program.cache().explain(key).others) == 8
 
 
+def test_lines_of_the_source_are_looked_for_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many entries are compared with: it takes a millisecond for a file of some hundred lines."""
+    from numba_kcache.toolchain import diagnostics
+
+    for number in range(1, 5):
+        program.kernel(SAXPY.replace("a *", f"{number} * a *")).compile()
+    looked, real = [], diagnostics._Overlay
+    monkeypatch.setattr(diagnostics, "_Overlay", lambda *given: looked.append(given) or real(*given))
+    fifth = program.kernel(SAXPY.replace("a *", "5 * a *"))
+
+    assert [each.kind for each in fifth.explain().reasons] == [ReasonKind.SOURCE_CHANGED]
+    assert len(looked) == 1
+
+
 @pytest.mark.parametrize("mode", ["off", "refresh", "verify"])
 def test_mode_that_does_not_look_is_the_reason(program: Program, mode: str) -> None:
     """Whatever is stored."""
@@ -582,6 +596,12 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
         assert program.cache().explain(entry.key).outcome == "stored"
         assert program.kernel(fastmath=True).explain().outcome == "miss"
+    report = stored.payloads["report"]
+    for source in (b"", b"[]", b'{"source": 3}', b'{"source": null}'):
+        store.put(StoredEntry(entry.key, stored.header, {"cubin": b"", "report": report, "source": source}))
+
+        (reason,) = program.kernel(SAXPY + "//").explain().reasons
+        assert (reason.kind, str(reason.old)[:7]) == (ReasonKind.SOURCE_CHANGED, "sha256 ")
 
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup, resolver
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
@@ -511,6 +511,37 @@ def test_functions_are_those_of_the_process_s_cache(capsys: pytest.CaptureFixtur
     assert "compiles" in capsys.readouterr().out
     assert numba_kcache.prune(older_than=3600) == 0
     assert numba_kcache.clear() == 1
+
+
+COLLECTED = """
+import gc, os, sys
+from numba_kcache import KernelCache, cached_kernel
+def use():
+    cached_kernel(sys.argv[2], arch="sm_90", cache=KernelCache(sys.argv[1])).compile()
+use()
+opened, modules = [], set(sys.modules)
+sys.addaudithook(lambda name, arguments: opened.append(name) if name in ("open", "os.mkdir", "os.rename") else None)
+gc.collect()
+print(len(opened), len(set(sys.modules) - modules))
+if len(sys.argv) > 3:
+    print(KernelCache(sys.argv[1]).info().misses)
+"""
+
+
+def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) -> None:
+    """That may be in the middle of an import, or under a lock: its counts are saved by the next cache, or at exit."""
+    first = in_python(COLLECTED, str(tmp_path), SAXPY)
+    second = in_python(COLLECTED, str(tmp_path), OTHER, "and ask")
+
+    assert (first.split(), second.split()) == (["0", "0"], ["0", "0", "2"])
+
+
+def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
+    """It cannot save its counts; the new cache works."""
+    resolver._collected.append(lambda: 1 // 0)
+
+    compiled(open_cache(directory))
+    assert not resolver._collected
 
 
 def test_lifetime_counts_all_processes(tmp_path: Path) -> None:

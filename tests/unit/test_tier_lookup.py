@@ -12,7 +12,7 @@ from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_ke
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.model.target import Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import MadeUpToolchain
+from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below
 from tests.support.tiers import MemoryTier
 
@@ -58,6 +58,17 @@ def test_tier_serves_what_the_local_store_lacks(tmp_path: Path) -> None:
     again = open_cache(tmp_path / "local")
     launched(again, "sm_90")
     assert counts(again) == (0, 1)
+
+
+def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
+    """Where no compiler is installed the local store serves whatever is there, before a read-only server does."""
+    cache = open_cache(fill(tmp_path / "local", "sm_90"), UnknownToolchain({}, {}))
+    server = MemoryTier(readonly=True, is_remote=True)
+    cache.resolver.mount(server)
+
+    assert launched(cache, "sm_90a") == Target(9, 0)
+    assert server.asked == []
+    assert counts(cache) == (0, 1)
 
 
 def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:

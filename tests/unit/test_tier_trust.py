@@ -74,6 +74,28 @@ def test_what_a_trusted_key_signed_is_served(tmp_path: Path, events: Events) -> 
     assert tier.entries[key_of(1)] == encode_entry(ENTRY_1)
 
 
+def test_two_that_sign_and_add_a_variant_at_once_lose_none(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One reads, the other writes and signs, the first writes: refused, it leaves the other's signature as it is."""
+    tier, variants = MemoryTier(), [{**VARIANT, "key": key_of(number)} for number in range(3)]
+    filled(tmp_path, tier, "team")
+    trusted = trust(tmp_path, signs="team", trusts="team")
+    first, second = (Chain(open_store(tmp_path / name), [tier], events, trusted).tiers[0] for name in ("a", "b"))
+    put = tier.put_manifest
+
+    def overtaken(family: str, data: bytes, before: bytes | None) -> bool:
+        monkeypatch.setattr(tier, "put_manifest", put)
+        second.add_variant_now(key_of(9), variants[2])
+        return put(family, data, before)
+
+    monkeypatch.setattr(tier, "put_manifest", overtaken)
+    first.add_variant_now(key_of(9), variants[0])
+
+    assert first.get_manifest(key_of(9)) == [variants[0], variants[2], VARIANT]
+    assert events.of(EventKind.TROUBLE) == []
+
+
 @pytest.mark.parametrize("signs", [None, "stranger"])
 def test_unsigned_and_strangers_code_is_a_miss_and_an_error(tmp_path: Path, events: Events, signs: str | None) -> None:
     """Nothing of it is kept."""

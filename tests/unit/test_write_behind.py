@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
+from numba_kcache.tiers import behind as tiers_behind
 from numba_kcache.tiers.behind import WriteBehind
 from tests.support.compiling import in_python
 from tests.support.stores import in_child
@@ -81,3 +84,15 @@ if sys.argv[2] == "hang":
     assert in_python(code, "30", "end").strip() == "done"
     assert in_python(code, "0.5", "hang").strip() == "done"
     assert time.monotonic() - start < WAIT_S
+
+
+def test_launch_has_its_time_before_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new thread waits a little first, unless somebody waits for it."""
+    monkeypatch.setattr(tiers_behind, "PAUSE_S", 3600.0)
+    queue, done = WriteBehind(), list[int]()
+    for _ in range(2):
+        assert queue.add(lambda: done.append(1))
+    assert done == []
+
+    assert queue.flush(WAIT_S)
+    assert done == [1, 1]
