@@ -162,19 +162,20 @@ class DispatcherCache:
         self._function = read if isinstance(read, Fingerprint) else None
         return read
 
-    def read_ahead(self) -> None:
-        """Read what the kernel led to last time, and make what its first launches will want of that."""
+    def read_ahead(self) -> bool:
+        """Read what the kernel led to last time, and make what its first launches will want of that, if anything."""
         try:
             resolver = self._resolver()
             reads = resolver.read_ahead(self.plan.file, self.plan.label, READ_AHEAD)
         except KCacheError:  # met again at the first use, and told there
-            return
+            return False
         if reads:
             from .numba_ahead import expect
 
             self._expected = expect(resolver, self.plan, reads)
         if self._expected:
             self._function = self._expected[0].function
+        return bool(self._expected)
 
     def parts(self, types: Types, artifact: Artifact) -> Parts | None:
         """The parts of a launcher that were made ahead for a signature; once, for they are one launcher's."""

@@ -99,8 +99,8 @@ class NumbaKernel(Launchable):
         self._behind: dict[Any, _Configured] = {}
         self._label, self._file = f"{self.__module__}.{self.__qualname__}", defining_file(function)
         if is_loaded():
-            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
-            self._entries().read_ahead()
+            is_keyed = self._entries().read_ahead()
+            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL, is_keyed=is_keyed)
             return
         with suppress(KCacheError):  # met again at the first use, and told there
             self._resolver().read_ahead(self._file, self._label, READ_AHEAD)
