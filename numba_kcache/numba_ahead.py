@@ -10,13 +10,12 @@ Method      The signatures that led to an artifact last time are keyed anew, wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .ahead import Read
 from .errors import ArgumentError
 from .inputs.code_environment import code_environment
 from .inputs.python_function import Fingerprint, Uncapturable
-from .keys.components import Component
 from .launch.numba_arguments import Parts, parts_of
 from .launch.numba_dispatcher import types_from_text
 from .lookup import Expected, Resolution
@@ -27,39 +26,46 @@ from .resolver import Resolver
 from .settings import NVRTC_VARIABLES, variables
 
 
-class NumbaExpected(NamedTuple):
+class NumbaExpected:
     """One signature that is expected, and what its key was made of.
 
     Args:
         types: Of the arguments.
         resolver: Where it was read.
         function: What the kernel was made of.
-        settings: Numba's.
-        environment: NVRTC's.
         expected: The job and its key.
         artifact: What the key names.
-        parts: Of its launcher, until one takes them; none where it is not launched straight.
+        parts: Of its launcher; None where it is not launched straight.
+
+    Attributes:
+        parts: Those, until one launcher takes them.
     """
 
-    types: tuple[Any, ...]
-    resolver: Resolver
-    function: Fingerprint
-    settings: tuple[Component, ...]
-    environment: dict[str, str]
-    expected: Expected
-    artifact: Artifact
-    parts: list[Parts]
+    __slots__ = ("_environment", "_expected", "_resolver", "_settings", "artifact", "function", "parts", "types")
+
+    def __init__(
+        self,
+        types: tuple[Any, ...],
+        resolver: Resolver,
+        function: Fingerprint,
+        expected: Expected,
+        artifact: Artifact,
+        parts: Parts | None,
+    ) -> None:
+        self.types, self._resolver, self.function = types, resolver, function
+        self._settings, self._environment = code_environment(), variables(NVRTC_VARIABLES)
+        self._expected, self.artifact, self.parts = expected, artifact, [parts] if parts else []
 
     def resolve(self, resolver: Resolver, target: Target) -> Resolution | None:
         """What was read ahead, if it is what a look-up now would ask for first."""
         if (
-            self.resolver is resolver
-            and self.expected.job.target == target
-            and self.environment == variables(NVRTC_VARIABLES)
-            and self.settings is code_environment()
+            self._resolver is resolver
+            and self._expected.job.target == target
+            and self._environment == variables(NVRTC_VARIABLES)
+            and self._settings is code_environment()
             and self.function.holds()
         ):
-            return resolver.resolve_expected(self.expected)
+            return resolver.resolve_expected(self._expected)
         return None
 
 
@@ -81,7 +87,5 @@ def expect(resolver: Resolver, plan: NumbaPlan, reads: Iterable[Read]) -> list[N
             parts = parts_of(plan.label, types, artifact.entries[0].parameters)
         except ArgumentError:  # met again, and told, at the launch
             continue
-        settings, environment = code_environment(), variables(NVRTC_VARIABLES)
-        launcher = [parts] if parts else []
-        found.append(NumbaExpected(types, resolver, function, settings, environment, expected, artifact, launcher))
+        found.append(NumbaExpected(types, resolver, function, expected, artifact, parts))
     return found

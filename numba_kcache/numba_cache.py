@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import CompileError, NoDeviceError, UncacheableError
+from .errors import CompileError, KCacheError, NoDeviceError, UncacheableError
 from .inputs.python_function import Fingerprint, Uncapturable
 from .jobs import Job
 from .launch.devices import current_device
@@ -30,10 +30,12 @@ from .numba_jobs import NumbaPlan, numba_job, read_function
 from .resolver import Resolver
 
 if TYPE_CHECKING:
-    from .ahead import Read
     from .launch.numba_arguments import Parts
     from .numba_ahead import NumbaExpected
     from .observe.explain import Explanation
+
+READ_AHEAD = 4
+"""Artifacts that are read ahead of a kernel: the signatures that it was used with last."""
 
 Types = tuple[Any, ...]
 
@@ -160,13 +162,20 @@ class DispatcherCache:
         self._function = read if isinstance(read, Fingerprint) else None
         return read
 
-    def expect(self, reads: Iterable[Read]) -> None:
-        """Make what the first launches will want of artifacts that were read ahead."""
-        from .numba_ahead import expect
+    def read_ahead(self) -> bool:
+        """Read what the kernel led to last time, and make what its first launches will want of that, if anything."""
+        try:
+            resolver = self._resolver()
+            reads = resolver.read_ahead(self.plan.file, self.plan.label, READ_AHEAD)
+        except KCacheError:  # met again at the first use, and told there
+            return False
+        if reads:
+            from .numba_ahead import expect
 
-        self._expected = expect(self._resolver(), self.plan, reads)
+            self._expected = expect(resolver, self.plan, reads)
         if self._expected:
             self._function = self._expected[0].function
+        return bool(self._expected)
 
     def parts(self, types: Types, artifact: Artifact) -> Parts | None:
         """The parts of a launcher that were made ahead for a signature; once, for they are one launcher's."""

@@ -23,7 +23,7 @@ from .errors import ToolchainMissingError
 from .launch.numba_dispatcher import specialize
 from .model.target import Target
 from .numba_cache import Choice, DispatcherCache
-from .numba_jobs import NumbaPlan
+from .numba_jobs import NumbaPlan, defining_file
 from .process_cache import process_resolver
 from .settings import install_wanted
 
@@ -114,7 +114,7 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
 
     def enable_caching(self: Any) -> None:
         _attached[self] = None
-        _attach(self)
+        _attach(self).read_ahead()
 
     def compile_signature(self: Any, sig: Any) -> Any:
         wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))
@@ -140,11 +140,13 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
         setattr(kind, name, method)
 
 
-def _attach(dispatcher: Any) -> None:
+def _attach(dispatcher: Any) -> DispatcherCache:
     function = dispatcher.py_func
-    plan = NumbaPlan(dispatcher, f"{function.__module__}.{function.__qualname__}")
+    label = f"{function.__module__}.{function.__qualname__}"
+    plan = NumbaPlan(dispatcher, label, file=defining_file(function))
     entries = DispatcherCache(plan, process_resolver, _as_numba_has_it, is_numbas=True)
     entries.dispatcher, dispatcher._cache = dispatcher, entries
+    return entries
 
 
 def _as_numba_has_it(target: Target) -> Choice:

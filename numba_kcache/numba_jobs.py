@@ -7,6 +7,7 @@ Promise     A job's components hold everything that decides the code: the kernel
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,12 @@ class NumbaPlan(NamedTuple):
     strict: bool = False
     keep_ptx: bool = True
     file: str = ""
+
+
+def defining_file(function: Any) -> str:
+    """The file that defines a function; "" for none."""
+    path = function.__code__.co_filename
+    return os.path.abspath(path) if os.path.isfile(path) else ""
 
 
 def read_function(plan: NumbaPlan, *, is_ahead: bool = False) -> Fingerprint | Uncapturable:

@@ -45,8 +45,8 @@ from .launchable import BOUND_LIMIT, Launchable, Request, Sent
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
-from .numba_cache import Choice, DispatcherCache, Types, Uncached
-from .numba_jobs import NUMBA_KERNEL, NumbaPlan
+from .numba_cache import READ_AHEAD, Choice, DispatcherCache, Types, Uncached
+from .numba_jobs import NUMBA_KERNEL, NumbaPlan, defining_file
 from .process_cache import process_resolver
 from .rehearsal import rehearse
 from .resolver import Resolver
@@ -71,9 +71,6 @@ _NUMBAS_NAMES = frozenset((
     "py_func", "targetoptions", "extensions", "specialized",
 ))  # fmt: skip
 """What a kernel has of Numba's dispatcher, with the same meaning."""
-
-_READ_AHEAD = 4
-"""Artifacts that are read ahead of a kernel: the signatures that it was used with last."""
 
 _On = tuple[NumbaLauncher | None, LoadedKernel, "LaunchOptions | None"]
 
@@ -100,15 +97,13 @@ class NumbaKernel(Launchable):
         self._lock = threading.Lock()
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._behind: dict[Any, _Configured] = {}
-        self._label, path = f"{self.__module__}.{self.__qualname__}", function.__code__.co_filename
-        self._file = os.path.abspath(path) if os.path.isfile(path) else ""
+        self._label, self._file = f"{self.__module__}.{self.__qualname__}", defining_file(function)
         if is_loaded():
-            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL)
-            self._entries()
+            is_keyed = self._entries().read_ahead()
+            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL, is_keyed=is_keyed)
+            return
         with suppress(KCacheError):  # met again at the first use, and told there
-            reads = self._resolver().read_ahead(self._file, self._label, _READ_AHEAD)
-            if reads and self._made is not None:
-                self._made.expect(reads)
+            self._resolver().read_ahead(self._file, self._label, READ_AHEAD)
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
 

@@ -44,21 +44,22 @@ _SCALE = 2.0
 _done: set[tuple[MadeBy, bool]] = set()
 
 
-def rehearse(resolver: Resolver | None, made_by: MadeBy = CUDA_SOURCE) -> None:
+def rehearse(resolver: Resolver | None, made_by: MadeBy = CUDA_SOURCE, *, is_keyed: bool = False) -> None:
     """Rehearse a kind of kernel once for the process's cache (None), and once for any other cache.
 
-    For Numba kernels `numba.cuda` has been imported.
+    For Numba kernels `numba.cuda` has been imported; where one `is_keyed` already, read ahead of its use, that was
+    the rehearsal of reading and keying.
     """
     is_process_cache = resolver is None
     if (made_by, is_process_cache) in _done:
         return
     _done.add((made_by, is_process_cache))
     try:
-        if made_by == NUMBA_KERNEL:
+        if made_by == NUMBA_KERNEL and not is_keyed:
             rehearse(resolver)  # half of the way is the same
         (process_resolver() if resolver is None else resolver).prepare(made_by)
         if made_by == NUMBA_KERNEL:
-            _type_key_and_launch()
+            _type_key_and_launch(is_keyed=is_keyed)
             return
         _key_and_read()
         _launch(_PARAMETERS, (1.0, _Lent(), 1))
@@ -83,12 +84,13 @@ def _key_and_read() -> None:
     artifact_from_header(found.header, found.payloads)
 
 
-def _type_key_and_launch() -> None:
+def _type_key_and_launch(*, is_keyed: bool) -> None:
     """What a Numba kernel does otherwise than a source."""
     arguments = (2.0, 1)
     types = types_of(arguments)
-    plan = NumbaPlan(declare(_kernel, {}), "rehearsal")
-    derive(numba_job(plan, read_function(plan), rehearsal_types(), _TARGET, None).components)
+    if not is_keyed:
+        plan = NumbaPlan(declare(_kernel, {}), "rehearsal")
+        derive(numba_job(plan, read_function(plan), rehearsal_types(), _TARGET, None).components)
     flat = flatten(types)
     slots_of(rehearsal_types(), flatten(rehearsal_types()))
     words = "".join(each.letters for each in flat)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..model.parameter import Parameter
 from .arguments import Launcher, Layout, Relaunch
@@ -86,11 +86,8 @@ class NumbaLauncher(Launcher):
         return OtherTypes()
 
 
-class Parts(NamedTuple):
-    """What a launcher of one signature has that no device decides: made ahead of the first launch, for one launcher."""
-
-    layout: Layout
-    slots: list[Slot]
+Parts = tuple[Layout, list[Slot]]
+"""What a launcher of one signature has that no device decides: made ahead of the first launch, for one launcher."""
 
 
 def parts_of(name: str, types: Sequence[Any], parameters: Sequence[Parameter]) -> Parts | None:
@@ -107,7 +104,7 @@ def parts_of(name: str, types: Sequence[Any], parameters: Sequence[Parameter]) -
     if not are_straight(types):
         return None
     arguments = flatten(types)
-    return Parts(Layout(lay_out(name, arguments, parameters)), slots_of(types, arguments))
+    return Layout(lay_out(name, arguments, parameters)), slots_of(types, arguments)
 
 
 def make_numba_launcher(
@@ -141,6 +138,7 @@ def make_numba_launcher(
     parts = parts or parts_of(name, types, kernel.entry.parameters)
     if parts is None:
         return None
+    layout, slots = parts
     make: Callable[..., NumbaLauncher] = NumbaLauncher
     if labels is not None:
         from .debugging import DebugNumbaLauncher
@@ -148,7 +146,7 @@ def make_numba_launcher(
         make = functools.partial(DebugNumbaLauncher, labels=labels)
     return make(
         name,
-        parts.layout,
+        layout,
         typed=True,
         function=kernel.function,
         driver=driver,
@@ -156,7 +154,7 @@ def make_numba_launcher(
         live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
-        slots=parts.slots,
+        slots=slots,
         otherwise=otherwise,
     )
 

@@ -69,11 +69,21 @@ def kernel(a, x, y):
     ),
 }
 
+INSTALLED = (
+    "from numba import cuda",
+    """
+numba_kcache.install()
+@cuda.jit(cache=True)
+def kernel(a, x, y):
+    y[0] = a * x[0]
+""",
+)
+
 
 def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:
     """What a process with this kernel counted; the driver's events are in `folder/log`."""
     program = folder / "program.py"
-    first, kernel = KERNELS[kind]
+    first, kernel = KERNELS.get(kind, INSTALLED)
     program.write_text(PROGRAM.format(first=first, kernel=kernel))
     (folder / "log").unlink(missing_ok=True)
     environ = environment(build(), log=folder / "log") | {"NUMBA_KCACHE_DIR": str(folder / "cache"), **settings}
@@ -95,6 +105,14 @@ def test_warm_first_launch_reads_nothing_and_builds_nothing(tmp_path: Path, kind
     assert warm == {"opened": 0, "compiles": 0, "hits": 1, "misses": 0, **by_numba}
     calls = [each["event"] for each in read_log(tmp_path / "log", "load", "get_kernel", "launch", "set_attribute")]
     assert calls == ["load", "get_kernel", "launch"], "nor is the driver asked for more than a launch needs"
+
+
+def test_installed_cache_reads_nothing_at_a_warm_first_launch(tmp_path: Path) -> None:
+    """Kernels under `cache=True` are read ahead as well, while Numba's decorator asks for caching."""
+    cold, warm = (start(tmp_path, "installed") for _ in range(2))
+
+    assert (cold["compiles"], cold["hits"]) == (1, 0)
+    assert (warm["opened"], warm["compiles"], warm["hits"], warm["misses"]) == (0, 0, 1, 0)
 
 
 @pytest.mark.parametrize("kind", ["CUDA C++", "Numba"])
