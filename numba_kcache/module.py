@@ -55,7 +55,7 @@ class ModuleKernel(CachedKernel):
     def _pick(self, artifact: Artifact) -> Entry:
         if self._of.lazy:
             return artifact.entries[0]
-        return artifact.entry(self._name, self._of._whole._plan.definition.label)
+        return self._of._find(artifact, self._name)
 
     def _resolve(
         self,
@@ -155,6 +155,7 @@ class CachedModule:
         self._label = self._whole._label
         self._kernels: dict[str, ModuleKernel] = {}
         self._unproven: dict[str, ModuleKernel] = {}
+        self._listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
 
     def __getattr__(self, name: str) -> ModuleKernel:
@@ -181,9 +182,20 @@ class CachedModule:
         known = self._known()
         if known is None:
             return self._unproven.setdefault(name, ModuleKernel(self, name))
-        proven = known.entry(name, self._whole._plan.definition.label).name
+        proven = self._find(known, name).name
         waiting = self._unproven.pop(name, None)
         return self._kernels.setdefault(proven, waiting or ModuleKernel(self, proven))
+
+    def _find(self, artifact: Artifact, name: str) -> Entry:
+        """The kernel of this name, as `Artifact.entry` finds it; of hundreds each is looked for several times."""
+        of, listed = self._listed
+        if of is not artifact:
+            listed = {}
+            for each in artifact.entries:
+                listed.setdefault(each.name, each)
+                listed.setdefault(each.symbol, each)
+            self._listed = artifact, listed
+        return listed.get(name) or artifact.entry(name, self._whole._plan.definition.label)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names or [each.name for each in self._artifact().entries])
@@ -193,7 +205,7 @@ class CachedModule:
 
     def __contains__(self, name: object) -> bool:
         try:
-            return isinstance(name, str) and bool((self._known() or self._artifact()).entry(name, ""))
+            return isinstance(name, str) and bool(self._find(self._known() or self._artifact(), name))
         except EntryError:
             return False
 

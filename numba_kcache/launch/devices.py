@@ -53,8 +53,11 @@ def current_device() -> CurrentDevice:
         ordinal, (major, minor) = int(device.id), device.compute_capability
     else:
         context, ordinal = None, _enter_primary_context()
+        if ordinal in _targets:
+            return CurrentDevice(None, ordinal, _targets[ordinal])
         major, minor = (device_attribute(ordinal, f"COMPUTE_CAPABILITY_{each}") for each in ("MAJOR", "MINOR"))
-    return CurrentDevice(context, ordinal, Target(major, minor, "a" if major >= 9 else ""))
+    target = _targets[ordinal] = Target(major, minor, "a" if major >= 9 else "")
+    return CurrentDevice(context, ordinal, target)
 
 
 def current_ordinal() -> int:
@@ -164,6 +167,9 @@ def done(answer: tuple[Any, ...], action: str) -> Any:
 
 _pid: int | None = None
 """The process that entered a context here: CUDA does not survive a fork."""
+
+_targets: dict[int, Target] = {}
+"""What to compile for each device, once it was asked."""
 
 _held: set[int] = set()
 """The devices whose primary context this process holds, until it ends."""

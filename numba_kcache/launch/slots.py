@@ -13,6 +13,7 @@ Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
@@ -193,6 +194,7 @@ def _address(settled: Callable[[], int]) -> tuple[int]:
     return (settled(),)
 
 
+@lru_cache(maxsize=256)
 def struct_format(parameters: tuple[Parameter, ...]) -> str:
     """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
     text, end = "=", 0
