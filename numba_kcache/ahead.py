@@ -62,13 +62,18 @@ class ReadAhead:
         self._count = self._bytes = 0
 
     def expect(self, file: str, label: str, read: Callable[[str], Artifact | None], most: int) -> list[Read]:
-        """Read what a kernel led to last time, newest first.
+        """Read what a kernel led to last time, newest first; after it what was read for others of its label before.
+
+        Kernels that are made in a loop, or in one line, have one label: each call reads further ones.
 
         Args:
             file: The file that defines it; "" for none, of which nothing is known.
             label: What people call the kernel.
             read: Gives the artifact of a key.
             most: How many artifacts of the kernel are worth it.
+
+        Returns:
+            `most` of them at most.
         """
         if not file or not self._reads:
             return []
@@ -76,12 +81,16 @@ class ReadAhead:
         if hints is None:
             hints = self._hints[file] = self._store.get_manifest(_name(file))
         found: list[Read] = []
+        before: list[Read] = []
         for hint in hints:
             if hint.get("kernel") != label:
                 continue
             self._known.add((file, hint["key"]))
             key, size = hint.get("entry"), hint.get("cubin_bytes")
             if type(size) is not int or not 0 <= size <= MAX_CUBIN_BYTES or type(key) is not str or not _is_key(key):
+                continue
+            if key in self._read or key in self._taken:
+                before += filter(None, [self._read.get(key)])
                 continue
             if len(found) == most or self._count == MAX_ENTRIES or self._bytes + size > MAX_BYTES:
                 continue
@@ -92,7 +101,7 @@ class ReadAhead:
             if artifact is not None:
                 self._read[key] = Read(key, artifact, time.perf_counter() - start, _texts(hint.get("types")))
                 found.append(self._read[key])
-        return found
+        return (found + before)[:most]
 
     def take(self, key: str) -> Read | None:
         """What was read ahead under a key; from now on others keep it."""

@@ -368,6 +368,25 @@ def test_kernel_reads_no_more_than_is_worth_it(tmp_path: Path) -> None:
     assert [each.key for each in ahead.expect("/a.py", "k", lambda _key: ARTIFACT, 2)] == [key_of(9), key_of(8)]
 
 
+def test_kernels_of_one_label_are_each_read_once(tmp_path: Path) -> None:
+    """Kernels made in a loop stand on one line: each decoration reads what those before it did not."""
+    learned(tmp_path, ["k"] * 5)
+    ahead, reads = ReadAhead(open_store(tmp_path), reads=True, writes=True), list[str]()
+
+    def read(key: str) -> Artifact:
+        reads.append(key)
+        return ARTIFACT
+
+    found = [[each.key for each in ahead.expect("/a.py", "k", read, 2)] for _ in range(4)]
+    keys = [key_of(number) for number in (4, 3, 2, 1, 0)]
+
+    assert reads == keys
+    assert found == [keys[:2], keys[2:4], [keys[4], keys[0]], keys[:2]]
+    ahead.take(keys[0])
+    assert [each.key for each in ahead.expect("/a.py", "k", read, 2)] == keys[1:3]
+    assert reads == keys, "what was taken is not read again"
+
+
 def test_full_hints_that_are_all_good_are_left_alone(tmp_path: Path) -> None:
     """More kernels in a file than hints are kept: they do not push each other out at the end of every process."""
     names = [f"k{number}" for number in range(MAX_VARIANTS)]
