@@ -22,7 +22,7 @@ from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher, Layout
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.devices import current_device, current_ordinal
+from .launch.devices import current_device, current_ordinal, prepare_bindings
 from .launch.loader import LoadedKernel, disassemble, make_launcher
 from .launchable import Launchable, Sent
 from .lookup import Expected, Resolution
@@ -197,6 +197,8 @@ class CachedKernel(Launchable):
             resolver = self._resolver()
             found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
             text = definition.likely() if found and rests_on_text(self._plan) else None
+            if found:
+                prepare_bindings()
             if found and len(found[0].artifact.entries) == 1:
                 self._layout = Layout(found[0].artifact.entries[0].parameters)
                 self._layout.idle.append(self._layout.new_buffer())

@@ -12,6 +12,7 @@ Ground      CUDA driver API, "Primary Context Management". numba-cuda 0.30.4, cu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -142,6 +143,12 @@ def _driver_library() -> ctypes.CDLL:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     return ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
+
+
+def prepare_bindings() -> None:
+    """Import what a launch calls the driver by, 15 ms where nobody has yet; no driver is asked, and none is needed."""
+    with contextlib.suppress(ImportError):  # met again at the first use, and told there
+        bindings()
 
 
 @functools.cache

@@ -297,3 +297,22 @@ print(asked)
     said, _ = seen(tmp_path, "asked = 0\n" + script)
 
     assert said == "0\n"
+
+
+def test_what_a_launch_calls_is_imported_by_the_decoration_of_a_kernel_that_was_launched_before(tmp_path: Path) -> None:
+    """The first launch then imports nothing; a kernel that never ran imports no CUDA while it is decorated."""
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import sys
+from numba_kcache import cached_kernel
+saxpy = cached_kernel({SAXPY!r})
+print("cuda.bindings.driver" in sys.modules)
+before = set(sys.modules)
+saxpy[1, 32](2.0, None, None, 0)
+print(sorted(each for each in set(sys.modules) - before if not each.startswith("numba_kcache.store")))
+""")
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    said = [run(program, env=env).stdout.splitlines() for _ in range(3)]
+
+    assert said[0][0] == "False"
+    assert said[2] == ["True", "[]"]
