@@ -146,7 +146,12 @@ def _driver_library() -> ctypes.CDLL:
 
 
 def prepare_bindings() -> None:
-    """Import what a launch calls the driver by, 15 ms where nobody has yet; no driver is asked, and none is needed."""
+    """Import what a launch calls the driver by, 15 ms, where the program has another library that uses the device.
+
+    Elsewhere the first launch makes the context, too, in 100 ms; and a program may never launch.
+    """
+    if "cupy" not in sys.modules and "torch" not in sys.modules:
+        return
     with contextlib.suppress(ImportError):  # met again at the first use, and told there
         bindings()
 

@@ -299,11 +299,15 @@ print(asked)
     assert said == "0\n"
 
 
-def test_what_a_launch_calls_is_imported_by_the_decoration_of_a_kernel_that_was_launched_before(tmp_path: Path) -> None:
-    """The first launch then imports nothing; a kernel that never ran imports no CUDA while it is decorated."""
+def test_beside_cupy_the_decoration_of_a_kernel_that_was_launched_before_imports_what_calls_the_driver(
+    tmp_path: Path,
+) -> None:
+    """The first launch then imports nothing; a kernel that never ran, or a program without CuPy, imports no CUDA."""
     program = tmp_path / "program.py"
     program.write_text(f"""
 import sys
+if sys.argv[1:]:
+    sys.modules["cupy"] = sys  # that it is there is all that counts
 from numba_kcache import cached_kernel
 saxpy = cached_kernel({SAXPY!r})
 print("cuda.bindings.driver" in sys.modules)
@@ -312,7 +316,8 @@ saxpy[1, 32](2.0, None, None, 0)
 print(sorted(each for each in set(sys.modules) - before if not each.startswith("numba_kcache.store")))
 """)
     env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
-    said = [run(program, env=env).stdout.splitlines() for _ in range(3)]
+    beside, alone = [str(program), "cupy"], [str(program)]
+    said = [run(words, env=env).stdout.splitlines() for words in (beside, alone, beside)]
 
-    assert said[0][0] == "False"
-    assert said[2] == ["True", "[]"]
+    assert [each[0] for each in said] == ["False", "False", "True"]
+    assert said[2][1] == "[]"
