@@ -12,8 +12,10 @@ Not here    What becomes of the sums in words and pictures (observe.history, obs
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -67,6 +69,8 @@ class Statistics:
         self._hits: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
         self.sources: list[Callable[[], Mapping[str, float]]] = []
+        self._is_forked = False
+        _IN_THIS_PROCESS.add(self)
 
     @property
     def process(self) -> Counts:
@@ -104,8 +108,10 @@ class Statistics:
             reasons, self._reasons = self._reasons, {}
         elsewhere: dict[str, float] = {}
         for source in self.sources:
-            for name, value in source().items():
+            counted = source()
+            for name, value in () if self._is_forked else counted.items():
                 elsewhere[name] = elsewhere.get(name, 0) + value
+        self._is_forked = False  # what sources said at first was of the process that forked this one
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         return {
             **unsaved,
@@ -114,6 +120,26 @@ class Statistics:
             **{f"reason/{reason}": number for reason, number in reasons.items()},
             **elsewhere,
         }
+
+
+    def begin_anew(self) -> None:
+        """Forget what was counted before a fork: the parent saves it."""
+        self._lock = threading.Lock()
+        self._heard.clear()
+        self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
+        self._is_forked = True
+
+
+_IN_THIS_PROCESS: weakref.WeakSet[Statistics] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for statistics in _IN_THIS_PROCESS:
+        statistics.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _count_label(counts: dict[str, int], label: str, most: int) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from numba_kcache import KernelCache
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -89,3 +90,28 @@ def test_end_of_the_program_brings_no_surprise(tmp_path: Path, where: str, launc
         assert len(said) == 4
         assert set(said) <= {"launched", "cannot launch: the interpreter is shutting down"}
     assert {each["result"] for each in read_log(log, "launch")} == {0}
+
+
+FORKING = f"""
+import os, sys
+from numba_kcache import KernelCache, cached_kernel
+
+cache = KernelCache(sys.argv[1])
+cached_kernel({SAXPY!r}, arch="sm_90", cache=cache).compile()
+child = os.fork()
+if not child:
+    cached_kernel({SAXPY!r}, arch="sm_80", cache=cache).compile()
+    print(cache.info("process").compiles, cache.info("process").misses)
+    sys.exit()  # as a program ends, with all that is to be done then
+os.waitpid(child, 0)
+print(cache.info("process").compiles)
+"""
+
+
+def test_what_was_counted_before_a_fork_is_saved_once(tmp_path: Path) -> None:
+    """By the process that did it; the child saves what it did itself."""
+    done = run(["-c", FORKING, str(tmp_path)], env=environment(build()))
+    saved = KernelCache(tmp_path).info().to_dict()
+
+    assert done.stdout.split() == ["1", "1", "1"]
+    assert (saved["compiles"], saved["misses"]) == (2, 2)
