@@ -121,7 +121,6 @@ class Statistics:
             **elsewhere,
         }
 
-
     def begin_anew(self) -> None:
         """Forget what was counted before a fork: the parent saves it."""
         self._lock = threading.Lock()
