@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
 from .config import Dim3, LaunchShape
+from .devices import is_numba_used
 from .failures import RECOVERABLE, launch_error
 from .generated import MISSING, STUB, fill, generate, inner_code, over_grids_stub
 from .places import Place
@@ -208,6 +210,8 @@ class Launcher:
             live=self.live,
             device=around.device,
             context=around.context,
+            alone=around.alone,
+            modules=sys.modules,
             get_device=driver.cuCtxGetDevice,
             function=self.function,
             launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
@@ -215,7 +219,12 @@ class Launcher:
             new_buffer=self.new_buffer,
             pack=self.pack,
         )
-        code = generate(inlines, elsewhere=around.device_of is not None, configured=bool(self.attributes))
+        code = generate(
+            inlines,
+            elsewhere=around.device_of is not None,
+            configured=bool(self.attributes),
+            alone=around.alone[0],
+        )
         self._over_grids = FunctionType(code, self._namespace)
         self._code = inner_code(inner_code(code))
 
@@ -241,6 +250,8 @@ class Launcher:
         if reason > 0:
             self._recover(site, arguments, reason)
             return
+        if self.around.alone[0] and is_numba_used():
+            self.around.meet_numba()
         if not self._is_here():
             self._recover(site, arguments, 0)
             return

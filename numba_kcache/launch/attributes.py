@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
 from .config import AXES, Dim3, LaunchShape
+from .devices import bindings
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
@@ -46,8 +47,7 @@ class LaunchOptions(NamedTuple):
         Raises:
             LaunchError: The device cannot do it.
         """
-        import cuda.bindings.driver as driver
-
+        driver = bindings()
         if self.max_dynamic_shared:
             limits = kernel.limits(self.max_dynamic_shared)
             room = limits.shared_bytes - limits.static_shared_bytes

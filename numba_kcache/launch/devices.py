@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
 from ..model.target import Target
 
+NUMBA_DEVICES = "numba.cuda.cudadrv.devices"
+"""The module of Numba that knows its contexts; where it is imported, the program uses Numba."""
+
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
@@ -79,7 +82,7 @@ def current_ordinal() -> int:
 
 def is_numba_used() -> bool:
     """Whether the program has imported `numba.cuda`."""
-    return "numba.cuda.cudadrv.devices" in sys.modules
+    return NUMBA_DEVICES in sys.modules
 
 
 def check_interpreter() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+from .devices import NUMBA_DEVICES
 from .memory import torch_stream
 from .slots import Inline
 
@@ -64,13 +65,14 @@ def inner_code(outer: CodeType) -> CodeType:
     return next(each for each in outer.co_consts if isinstance(each, CodeType))
 
 
-def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) -> CodeType:
+def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool, alone: bool = False) -> CodeType:
     """The code of an `over_grids` whose functions launch by themselves wherever they can.
 
     Args:
         inlines: What it does for each parameter.
         elsewhere: Whether another device may be the current one.
         configured: Whether the driver takes a configuration instead of extents and stream.
+        alone: Whether the program does not use Numba yet: as soon as it does, the module has to watch its context.
     """
     names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
@@ -81,7 +83,7 @@ def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) ->
         f"def over_grids({_CELLS}):",
         f"  def bind({_GRID}):",
         f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
-        f"        if {' or '.join(_refusals(names, elsewhere=elsewhere))}:",
+        f"        if {' or '.join(_refusals(names, elsewhere=elsewhere, alone=alone))}:",
         f"            return slow(({listed}*rest,), 0, {_HERE})",
         "        torch = cupy = False",
         "        try:",
@@ -107,12 +109,13 @@ def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool) ->
     return inner_code(compile("\n".join(text), "<launch>", "exec"))
 
 
-def _refusals(names: Sequence[str], *, elsewhere: bool) -> list[str]:
+def _refusals(names: Sequence[str], *, elsewhere: bool, alone: bool) -> list[str]:
     """What sends a launch to the slow path before any argument is looked at."""
     return [
         *(f"{name} is missing" for name in names[-1:]),
         "rest",
         "not live[0]",
+        *([f"alone[0] and {NUMBA_DEVICES!r} in modules"] if alone else []),
         *(["(here := get_device()[1]) is None or int(here) != device"] if elsewhere else []),
     ]
 

@@ -9,8 +9,8 @@ Method      Through Numba's own driver layer where the program uses Numba, `Cont
             they do Numba's, and `live` is cleared by the callback of a weak reference to Numba's module object. Each
             device gets an ObjectCode of its own: one shared by two contexts is unloaded twice and cuda.close() fails.
             Where the program does not use Numba, by `cuModuleLoadData`, which takes 0.1 ms less than the library that
-            Numba makes (H200: 0.16 against 0.26 to the first function); if Numba comes later, such modules watch its
-            context.
+            Numba makes (H200: 0.16 against 0.26 to the first function). If Numba comes later, the next launch of such a
+            module has it watch Numba's context, before a handle of a context that is gone can reach the driver.
 Not here    Which device it is (devices), whether a grid fits (config), how arguments are packed (arguments).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
@@ -27,7 +27,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..errors import LaunchError, ToolchainMissingError
+from ..errors import KCacheError, LaunchError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from .arguments import Launcher, Layout, Relaunch
@@ -143,6 +143,15 @@ class LoadedKernel:
         return self._module.has_lost_its_context()
 
     @property
+    def alone(self) -> Sequence[bool]:
+        """One element: whether the module was loaded without Numba, and does not watch Numba's context yet."""
+        return self._module.alone
+
+    def meet_numba(self) -> None:
+        """Watch Numba's context, which the program has imported since the module was loaded."""
+        self._module.meet_numba()
+
+    @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
         return self._module.numba.get_function(self.entry.symbol)
@@ -172,7 +181,6 @@ class Loader:
         self._emit = emit
         self._lock = threading.Lock()
         self._modules: dict[tuple[str, int], _Module] = {}
-        self._unwatched: list[_Module] = []
         _FORGET_AFTER_FORK.add(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
@@ -189,8 +197,6 @@ class Loader:
             LaunchError: The driver refuses the module.
         """
         with self._lock:
-            if self._unwatched and device.numba is not None:
-                self._watch_by(device)
             module = self._modules.get((key, device.ordinal))
             if module is None or module.has_lost_its_context():
                 start = time.perf_counter()
@@ -203,19 +209,10 @@ class Loader:
                 finally:
                     driver.cuThreadExchangeStreamCaptureMode(before)
                 self._modules[key, device.ordinal] = module
-                if device.numba is None:
-                    self._unwatched.append(module)
                 fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
                 self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
                 return kernel
             return module.kernel(entry)
-
-    def _watch_by(self, device: CurrentDevice) -> None:
-        """Let what was loaded before the program used Numba watch Numba's context: `cuda.close()` ends it, too."""
-        for module in self._unwatched:
-            if module.device.ordinal == device.ordinal:
-                module.watch(device.numba)
-        self._unwatched = [each for each in self._unwatched if each.device.ordinal != device.ordinal]
 
     def forget(self) -> None:
         """Make every later launch ask anew. Modules stay loaded: queued work may still use them."""
@@ -223,7 +220,6 @@ class Loader:
             for module in self._modules.values():
                 module.live[0] = False
             self._modules.clear()
-            self._unwatched.clear()
 
 
 class _Module:
@@ -234,13 +230,14 @@ class _Module:
         self._kernels: dict[str, LoadedKernel] = {}
         self._context_id: int | None = None
         self.numba: Any = None
+        self.alone = [device.numba is None]
         if device.numba is None:
             self.handle = self._load(artifact)
             self._context_id = context_id()
         else:
             self.numba = self._numbas(artifact)
             self.handle = self.numba.handle
-            self.watch(device.numba.modules[self.handle])
+            self._watch(device.numba.modules[self.handle])
 
     def _numbas(self, artifact: Artifact) -> Any:
         """A weak proxy: Numba's context owns the module."""
@@ -257,8 +254,18 @@ class _Module:
             raise self._refused(f"the driver answered {status.name}")
         return module
 
-    def watch(self, owner: Any) -> None:
-        """Be gone when `owner` is."""
+    def meet_numba(self) -> None:
+        """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
+        try:
+            device = current_device()
+        except KCacheError:  # Numba cannot use the device: then there is nothing of its to watch
+            return
+        if device.ordinal == self.device.ordinal:  # on another one the launch is led elsewhere
+            if not self.has_lost_its_context():
+                self._watch(_put_among_modules(device.numba))
+            self.alone[0] = False
+
+    def _watch(self, owner: Any) -> None:
         live = self.live
         self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
 
@@ -291,6 +298,16 @@ class _Module:
         return LaunchError(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
 
 
+class _AmongModules:
+    """Stands among the modules of Numba's context, and is gone with them. The context itself is part of a cycle."""
+
+
+def _put_among_modules(context: Any) -> _AmongModules:
+    guest = _AmongModules()
+    context.modules[guest] = guest
+    return guest
+
+
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 
@@ -300,7 +317,6 @@ def _after_fork() -> None:
         for module in loader._modules.values():
             module.live[0] = False
         loader._modules.clear()
-        loader._unwatched.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -321,9 +337,13 @@ class _NumbasModule(NamedTuple):
     numba: Any
     handle: Any
     live: list[bool]
+    alone: tuple[bool] = (False,)
 
     def has_lost_its_context(self) -> bool:
         return False
+
+    def meet_numba(self) -> None:
+        """Numba loaded it."""
 
 
 def make_launcher(
@@ -372,6 +392,8 @@ def surroundings(kernel: LoadedKernel) -> Surroundings:
         order_after=StreamOrder(bindings()).order_after,
         device_of=device_of if device_count() > 1 else None,
         context=None if numba is None else weakref.proxy(numba),
+        alone=kernel.alone,
+        meet_numba=kernel.meet_numba,
         numba_stream=_numba_stream,
     )
 

@@ -19,6 +19,7 @@ from typing import Any
 from ..model.parameter import Parameter
 from .arguments import Launcher, Layout, Relaunch
 from .config import Dim3
+from .devices import bindings
 from .generated import MISSING
 from .loader import LoadedKernel, surroundings
 from .numba_abi import Argument, flatten, lay_out
@@ -133,8 +134,6 @@ def make_numba_launcher(
     Raises:
         ArgumentError: The cubin is not of this signature.
     """
-    import cuda.bindings.driver as driver
-
     parts = parts or parts_of(name, types, kernel.entry.parameters)
     if parts is None:
         return None
@@ -149,7 +148,7 @@ def make_numba_launcher(
         layout,
         typed=True,
         function=kernel.function,
-        driver=driver,
+        driver=bindings(),
         around=surroundings(kernel),
         live=kernel.live,
         attributes=attributes,

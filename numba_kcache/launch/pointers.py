@@ -11,7 +11,7 @@ Not here    The inline checks of the generated launcher: they are a subset of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
@@ -33,6 +33,8 @@ class Surroundings(NamedTuple):
             where the process sees one device only.
         numba_stream: From a handle to the stream that Numba's copying wrappers take.
         context: What Numba's arrays of this device have as the context of their memory, to know them by.
+        alone: One element, true while the kernel has not met Numba, in a program that did not use it.
+        meet_numba: What to call when such a program has imported Numba.
     """
 
     device: int
@@ -40,6 +42,8 @@ class Surroundings(NamedTuple):
     device_of: Callable[[int], int | None] | None = None
     context: Any = None
     numba_stream: Callable[[int], Any] = int
+    alone: Sequence[bool] = (False,)
+    meet_numba: Callable[[], None] = lambda: None
 
 
 class Call:

@@ -44,13 +44,9 @@ def usual_values(parameters: Sequence[Parameter], arguments: tuple[Any, ...], st
             values.append(value)
         elif value is None and code[0] == "*":
             values.append(0)
-        elif kind is array_type and code[0] == "*":
-            address = _address(code[2:] if code[1] == "k" else code[1:], value, stream)
-            if address is None:
-                return None
-            values.append(address)
         elif code[0] == "*":
-            address = _lent_address(code[1:], value, stream)
+            address_of = _numba_address if kind is array_type else _lent_address
+            address = address_of(code[1:], value, stream)
             if address is None:
                 return None
             values.append(address)
@@ -74,7 +70,9 @@ def _lent_address(pointee: str, value: Any, stream: Any) -> int | None:
     return memory.address
 
 
-def _address(pointee: str, array: Any, stream: Any) -> int | None:
+def _numba_address(pointee: str, array: Any, stream: Any) -> int | None:
+    """The same of an array of Numba's."""
+    pointee = pointee.removeprefix("k")
     element = pointee[2:] if pointee[0] == "v" else pointee
     if pointee not in TAKE_ANY and array.dtype.str != TYPESTRS[CARRIERS.get(element, element)]:
         return None
