@@ -33,9 +33,6 @@ _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
 
-CUDA_SOURCE = _CUDA_LIBRARIES, _DISTRIBUTIONS
-"""What takes part in the commonest job: CUDA C++ without links."""
-
 
 class Job(NamedTuple):
     """One artifact that is wanted.
@@ -52,7 +49,6 @@ class Job(NamedTuple):
         headers: What each CUDA C++ text of the job may include; empty where none asks for a file.
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
-        types: The argument types that it is for, in words; of Numba kernels.
     """
 
     label: str
@@ -66,7 +62,6 @@ class Job(NamedTuple):
     headers: tuple[HeaderQuestion, ...] = ()
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
-    types: tuple[str, ...] = ()
 
 
 class HeaderQuestion(NamedTuple):

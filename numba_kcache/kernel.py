@@ -13,30 +13,28 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from .errors import KCacheError, LaunchError, OptionError, UncacheableError
+from .errors import LaunchError, OptionError, UncacheableError
 from .inputs.source import SourceDefinition, define_function, template_defaults
 from .jobs import Job, source_job
 from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
-from .launch.arguments import Launch, Launcher, Layout
+from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.devices import current_device, current_ordinal, prepare_bindings
+from .launch.devices import current_device, current_ordinal
 from .launch.loader import LoadedKernel, disassemble, make_launcher
 from .launchable import Launchable, Sent
-from .lookup import Expected, Resolution
+from .lookup import Resolution
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.parameter import Parameter
 from .model.request import SourceRequest
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
-from .plans import SourcePlan, cache_of, checked_option, define, launch_options, plan_of, rests_on_text
+from .plans import SourcePlan, cache_of, checked_option, define, launch_options, plan_of
 from .process_cache import process_resolver
-from .rehearsal import rehearse
 from .resolver import Resolver
-from .settings import NVRTC_VARIABLES, variables
 
 if TYPE_CHECKING:
     from .observe.explain import Explanation
@@ -47,18 +45,6 @@ _UNCACHED = itertools.count()
 """Names for what has no key; never an id, which another object may get."""
 
 _ANY = Target(9, 0)
-
-_READ_AHEAD = 2
-"""Artifacts that are read ahead of a kernel: it may have been used on two kinds of device."""
-
-
-class _Ahead(NamedTuple):
-    """A request that was made when the kernel was decorated, and what must be the same at its first use."""
-
-    resolver: Resolver
-    text: str | bytes
-    environment: dict[str, str]
-    expected: Expected
 
 
 class CachedKernel(Launchable):
@@ -92,9 +78,6 @@ class CachedKernel(Launchable):
         self._instances: dict[Any, CachedKernel] = {}
         self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
         self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-        rehearse(None if self._cache is None else self._cache.resolver)
-        self._layout: Layout | None = None
-        self._ahead = self._read_ahead()
 
     # -- launching ----------------------------------------------------------------------------------
 
@@ -162,7 +145,6 @@ class CachedKernel(Launchable):
             entry = self._pick(resolution.artifact)
             loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
             relaunch = functools.partial(self._relaunch, loaded)
-            layout, self._layout = self._layout, None
             name = self._plan.definition.guess or entry.name
             launcher = make_launcher(
                 loaded,
@@ -171,7 +153,6 @@ class CachedKernel(Launchable):
                 relaunch=relaunch,
                 attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
                 debug=resolver.settings.debug_launches,
-                layout=layout if layout is not None and layout.parameters is entry.parameters else None,
             )
             found = launcher, loaded
             self._launchers[device.ordinal] = found
@@ -189,39 +170,6 @@ class CachedKernel(Launchable):
         if self._text is None:
             self._text = self._plan.definition.text()
         return self._text
-
-    def _read_ahead(self) -> _Ahead | None:
-        """Read what the kernel led to last time; and make the same request again, where its text can be told."""
-        definition = self._plan.definition
-        try:
-            resolver = self._resolver()
-            found = resolver.read_ahead(definition.origin.path, definition.label, _READ_AHEAD)
-            text = definition.likely() if found and rests_on_text(self._plan) else None
-            if found:
-                prepare_bindings()
-            if found and len(found[0].artifact.entries) == 1:
-                self._layout = Layout(found[0].artifact.entries[0].parameters)
-                self._layout.idle.append(self._layout.new_buffer())
-            if text is None:
-                return None
-            environment = variables(NVRTC_VARIABLES)
-            expected = resolver.key_ahead(source_job(self._plan, text, found[0].artifact.target, None))
-        except KCacheError:  # met again at the first use, and told there
-            return None
-        return expected and _Ahead(resolver, text, environment, expected)
-
-    def _resolve_ahead(self, resolver: Resolver, target: Target) -> Resolution | None:
-        """What was read ahead, if the request is what it was expected to be: text, target, environment, compilers."""
-        ahead, self._ahead = self._ahead, None
-        if (
-            ahead is not None
-            and ahead.resolver is resolver
-            and ahead.expected.job.target == target
-            and ahead.text == self._source()
-            and ahead.environment == variables(NVRTC_VARIABLES)
-        ):
-            return resolver.resolve_expected(ahead.expected)
-        return None
 
     def _resolve_for_device(self, target: Target) -> Resolution:
         """The artifact that suits a device: exactly what `arch` names, or what the device is."""
@@ -260,13 +208,11 @@ class CachedKernel(Launchable):
             if found is None:
                 resolver = self._resolver()
                 resolver.users.add(self)
-                found = self._resolve_ahead(resolver, target) if through is None else None
-                if found is None:
-                    found = resolver.resolve(
-                        self._job(target, through),
-                        (functools.partial(self._job, each, through) for each in others),
-                        (functools.partial(self._job, each) for each in stand_ins),
-                    )
+                found = resolver.resolve(
+                    self._job(target, through),
+                    (functools.partial(self._job, each, through) for each in others),
+                    (functools.partial(self._job, each) for each in stand_ins),
+                )
                 self._resolved[target, through] = found
             return found
 
@@ -497,7 +443,7 @@ class CachedKernel(Launchable):
         its options."""
         text = self._source()
         give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
-        definition = self._plan.definition._replace(text=give, likely=give)
+        definition = self._plan.definition._replace(text=give)
         return definition, self._options
 
 

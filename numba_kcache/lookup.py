@@ -1,4 +1,4 @@
-"""Where the artifact of a job is found: its key, then memory, what was read ahead, disk, tiers.
+"""Where the artifact of a job is found: its key, then memory, disk, tiers.
 
 Promise     An artifact is only ever found under the key of exactly what would have been compiled. Cache trouble
             is a miss. Nothing here compiles.
@@ -17,9 +17,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .ahead import Read, ReadAhead
 from .errors import KCacheError, UncacheableError
-from .jobs import CUDA_SOURCE, HeaderQuestion, Job
+from .jobs import HeaderQuestion, Job
 from .keys.components import Component, component, derive
 from .keys.requests import TOOLCHAIN_COMPONENTS
 from .model.artifact import Artifact, artifact_from_header
@@ -52,7 +51,6 @@ _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
 """Libraries whose absence shows at once; for the others cuda.pathfinder starts a process, which takes 100 ms."""
 
 _TOOLCHAIN_VARIANT = "toolchain"
-_NO_KEY = "0" * 64
 
 
 class Resolution(NamedTuple):
@@ -76,20 +74,6 @@ class Resolution(NamedTuple):
         return self.source in ("disk", "tier", "waited")
 
 
-class Expected(NamedTuple):
-    """A job that was made and keyed ahead of its first use.
-
-    Args:
-        job: What is expected to be wanted.
-        made_by: The compilers' components that its key holds; another object where they were asked for anew.
-        key: Its key.
-    """
-
-    job: Job
-    made_by: tuple[Component, ...]
-    key: str
-
-
 class Lookup:
     """What a cache has, and under which keys: the half of a `Resolver` that never compiles.
 
@@ -108,23 +92,11 @@ class Lookup:
         self.local = open_store(settings, directory, functools.partial(_tell, self.events.emit, self._damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
         self.toolchain = Toolchain(self._load_record, self._save_record)
-        writes = settings.mode not in ("off", "readonly", "frozen")
-        self.ahead = ReadAhead(self.local, reads=settings.mode in LOOKING, writes=writes)
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._made_by: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._absent: set[str] = set()
         self._lock = threading.Lock()
-
-    def prepare(self, wanted: tuple[tuple[str, ...], tuple[str, ...]] = CUDA_SOURCE) -> None:
-        """Read what the first lookup will ask for: who compiles, if that is on record, and an entry that is not there.
-
-        The compilers are then those of this moment. Should others be installed before the first compile, that compile
-        notices: it stores under what really made the code.
-        """
-        if self.settings.mode != "off":
-            self._made_by_known(wanted)
-            self.local.get(_NO_KEY)
 
     def mount(self, tier: Tier) -> None:
         """Ask one more tier where the local store has nothing, before those that are asked already."""
@@ -141,33 +113,6 @@ class Lookup:
         if wanted not in self._made_by and self.toolchain.is_known(*wanted):
             self._made_by[wanted] = self._ask_toolchain(*wanted)
         return self._made_by.get(wanted)
-
-    def read_ahead(self, file: str, label: str, most: int) -> list[Read]:
-        """Read the artifacts that a kernel led to last time, newest first; for decorations.
-
-        Args:
-            file: The file that defines the kernel.
-            label: What people call it.
-            most: How many are worth it.
-        """
-        return self.ahead.expect(file, label, self._read, most)
-
-    def key_ahead(self, job: Job) -> Expected | None:
-        """Key a job before its first use; None where that would have to look for compilers, or at headers."""
-        if job.headers:  # which are looked at when the kernel is used; what that takes is imported now, in 2 ms
-            from . import closures as closures
-        if job.uncacheable or job.headers or self.settings.mode not in LOOKING:
-            return None
-        made_by = self._made_by_known((job.libraries, job.distributions))
-        return None if made_by is None else Expected(job, made_by, derive(job.components + made_by))
-
-    def resolve_expected(self, expected: Expected) -> Resolution | None:
-        """What was read ahead for a job that is wanted now; None where it is not there, or other compilers are."""
-        job, made_by, key = expected
-        if self._made_by.get((job.libraries, job.distributions)) is not made_by or key in self._memory:
-            return None
-        read = self.ahead.take(key)
-        return None if read is None else self._hit(job, key, read.artifact, "disk", read.read_time_s)
 
     # -- keys ---------------------------------------------------------------------------------------
 
@@ -301,9 +246,6 @@ class Lookup:
             artifact = self._memory.get(key)
             if artifact is not None:
                 return self._hit(job, key, artifact, "memory", 0.0)
-            read = self.ahead.take(key) if tier is None else None
-            if read is not None:
-                return self._hit(job, key, read.artifact, source, read.read_time_s)
             artifact = self._read(key, tier)
         else:
             artifact = None
@@ -343,7 +285,6 @@ class Lookup:
 
     def _hit(self, job: Job, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self._remember(key, artifact)
-        self.ahead.learn(job.file, job.label, key, artifact, job.types)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, job, key, **fields)
         return Resolution(artifact, key, source)
@@ -397,7 +338,6 @@ class Lookup:
             self._memory.clear()
             self._memory_bytes = 0
         self._damaged.clear()
-        self.ahead.forget()
         self.toolchain.forget()
         self._made_by.clear()
         self._absent.clear()

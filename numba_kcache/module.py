@@ -45,9 +45,6 @@ class ModuleKernel(CachedKernel):
         if not module.lazy:
             self._resolved = whole._resolved
 
-    def _read_ahead(self) -> None:
-        """Nothing: the module as a whole was read ahead."""
-
     def _unkeyed(self) -> str:
         """One name for what all kernels of an eager module share, and with it the module's variables."""
         return super()._unkeyed() if self._of.lazy else self._of._whole.unkeyed

@@ -10,14 +10,12 @@ Not here    How a launch is packed (launch.numba_arguments) and when this is att
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import CompileError, KCacheError, NoDeviceError, UncacheableError
-from .inputs.python_function import Fingerprint, Uncapturable
+from .errors import CompileError, NoDeviceError, UncacheableError
 from .jobs import Job
 from .launch.devices import current_device
 from .launch.loader import LoadedKernel
@@ -30,12 +28,7 @@ from .numba_jobs import NumbaPlan, numba_job, read_function
 from .resolver import Resolver
 
 if TYPE_CHECKING:
-    from .launch.numba_arguments import Parts
-    from .numba_ahead import NumbaExpected
     from .observe.explain import Explanation
-
-READ_AHEAD = 4
-"""Artifacts that are read ahead of a kernel: the signatures that it was used with last."""
 
 Types = tuple[Any, ...]
 
@@ -87,8 +80,6 @@ class DispatcherCache:
         self.plan, self._resolver, self._choose, self._is_numbas = plan, resolver, choose, is_numbas
         self._resolved: dict[tuple[Types, Target], Resolution] = {}
         self._uncached: dict[Types, str] = {}
-        self._expected: list[NumbaExpected] = []
-        self._function: Fingerprint | None = None
         self.forgotten: Callable[[], None] | None = None
         self.dispatcher: Any = None
 
@@ -114,7 +105,7 @@ class DispatcherCache:
         return self._resolve(types, Choice(target, through))
 
     def _resolve(self, types: Types, choice: Choice) -> Resolution:
-        found = self._resolved.get((types, choice.target)) or self._as_expected(types, choice)
+        found = self._resolved.get((types, choice.target))
         if found is not None:
             return found
         with compiler_lock():
@@ -125,23 +116,10 @@ class DispatcherCache:
                 found = self._resolved[types, choice.target] = self._resolve_anew(types, choice)
             return found
 
-    def _as_expected(self, types: Types, choice: Choice) -> Resolution | None:
-        """What was read ahead for a signature and is still wanted. Not under Numba's lock, which takes 60 us to get
-        and to give back the first time: nothing is compiled, and a second thread at once merely looks further."""
-        for each in self._expected if choice.through is None else ():
-            if each.types == types:
-                resolver = self._resolver()
-                resolver.users.add(self)
-                found = each.resolve(resolver, choice.target)
-                if found is not None:
-                    self._resolved[types, choice.target] = found
-                    return found
-        return None
-
     def _resolve_anew(self, types: Types, choice: Choice) -> Resolution:
         resolver = self._resolver()
         resolver.users.add(self)
-        read = self._read_function()
+        read = read_function(self.plan)
         job = numba_job(self.plan, read, types, choice.target, choice.through)
         if job.uncacheable:
             resolver.refuse(job)
@@ -154,44 +132,13 @@ class DispatcherCache:
             resolver.refuse(job._replace(uncacheable=error.why), is_counted=True)
             raise self._refused(types, error.why) from None
 
-    def _read_function(self) -> Fingerprint | Uncapturable:
-        """What the kernel is made of now; what was read before, where nothing of that has changed."""
-        if self._function is not None and self._function.holds():
-            return self._function
-        read = read_function(self.plan)
-        self._function = read if isinstance(read, Fingerprint) else None
-        return read
-
-    def read_ahead(self) -> bool:
-        """Read what the kernel led to last time, and make what its first launches will want of that, if anything."""
-        try:
-            resolver = self._resolver()
-            reads = resolver.read_ahead(self.plan.file, self.plan.label, READ_AHEAD)
-        except KCacheError:  # met again at the first use, and told there
-            return False
-        if reads:
-            from .numba_ahead import expect
-
-            self._expected = expect(resolver, self.plan, reads)
-        if self._expected:
-            self._function = self._expected[0].function
-        return bool(self._expected)
-
-    def parts(self, types: Types, artifact: Artifact) -> Parts | None:
-        """The parts of a launcher that were made ahead for a signature; once, for they are one launcher's."""
-        for each in self._expected:
-            if each.artifact is artifact and each.types == types and each.parts:
-                with contextlib.suppress(IndexError):  # another thread took them
-                    return each.parts.pop()
-        return None
-
     def _refused(self, types: Types, why: str) -> Uncached:
         self._uncached[types] = why
         return Uncached(f"cannot cache {self.plan.label}", why)
 
     def job(self, types: Types, target: Target, through: Target | None = None) -> Job:
         """The request of one signature for a target, as the function is now."""
-        return numba_job(self.plan, self._read_function(), types, target, through)
+        return numba_job(self.plan, read_function(self.plan), types, target, through)
 
     def explain(self, types: Types, choice: Choice) -> Explanation:
         """Whether one signature is in the cache, and if not, why not. Nothing changes."""
@@ -275,5 +222,3 @@ class DispatcherCache:
         """Read the function anew at the next launch; entries stay, they are named by what they hold."""
         self._resolved.clear()
         self._uncached.clear()
-        self._expected.clear()
-        self._function = None

@@ -114,7 +114,7 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
 
     def enable_caching(self: Any) -> None:
         _attached[self] = None
-        _attach(self).read_ahead()
+        _attach(self)
 
     def compile_signature(self: Any, sig: Any) -> Any:
         wanted = isinstance(self._cache, home.CUDACache) or (every_kernel and not self.targetoptions.get("device"))

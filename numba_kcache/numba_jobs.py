@@ -32,9 +32,6 @@ _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 
 _DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
 
-NUMBA_KERNEL = _LIBRARIES, _DISTRIBUTIONS
-"""What takes part in making a Numba kernel."""
-
 
 class NumbaPlan(NamedTuple):
     """A Numba kernel, and what its user said of it.
@@ -62,11 +59,11 @@ def defining_file(function: Any) -> str:
     return os.path.abspath(path) if os.path.isfile(path) else ""
 
 
-def read_function(plan: NumbaPlan, *, is_ahead: bool = False) -> Fingerprint | Uncapturable:
-    """What the kernel is made of now; `is_ahead` as in `fingerprint`."""
+def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
+    """What the kernel is made of now."""
     options = plan.dispatcher.targetoptions
     with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends, is_ahead=is_ahead)
+    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends)
 
 
 def numba_job(
@@ -92,7 +89,7 @@ def numba_job(
         texts = dict if isinstance(found, Uncapturable) else found.sources
         return Job(
             plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
-            plan.file, tuple(map(str, types)),
+            plan.file,
         )  # fmt: skip
 
     if isinstance(found, Uncapturable):

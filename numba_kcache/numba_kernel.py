@@ -15,10 +15,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .errors import KCacheError, LaunchError, OptionError
+from .errors import LaunchError, OptionError
 from .inputs.numba_objects import is_dispatcher
 from .keys.components import Component
 from .keys.requests import OF_ONE_REQUEST
@@ -33,7 +32,6 @@ from .launch.numba_dispatcher import (
     dump_function,
     fix_signatures,
     has_fixed_signatures,
-    is_loaded,
     load_function,
     make_dispatcher,
     read_signatures,
@@ -45,10 +43,9 @@ from .launchable import BOUND_LIMIT, Launchable, Request, Sent
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
-from .numba_cache import READ_AHEAD, Choice, DispatcherCache, Types, Uncached
-from .numba_jobs import NUMBA_KERNEL, NumbaPlan, defining_file
+from .numba_cache import Choice, DispatcherCache, Types, Uncached
+from .numba_jobs import NumbaPlan, defining_file
 from .process_cache import process_resolver
-from .rehearsal import rehearse
 from .resolver import Resolver
 
 if TYPE_CHECKING:
@@ -98,12 +95,6 @@ class NumbaKernel(Launchable):
         self._launchers: dict[tuple[int, Types], _On] = {}
         self._behind: dict[Any, _Configured] = {}
         self._label, self._file = f"{self.__module__}.{self.__qualname__}", defining_file(function)
-        if is_loaded():
-            is_keyed = self._entries().read_ahead()
-            rehearse(None if self._cache_given is None else self._cache_given.resolver, NUMBA_KERNEL, is_keyed=is_keyed)
-            return
-        with suppress(KCacheError):  # met again at the first use, and told there
-            self._resolver().read_ahead(self._file, self._label, READ_AHEAD)
 
     # -- Numba's dispatcher behind it ---------------------------------------------------------------
 
@@ -237,7 +228,6 @@ class NumbaKernel(Launchable):
             launcher = make_numba_launcher(
                 loaded, name, types, relaunch=relaunch, otherwise=otherwise, attributes=attributes,
                 labels=self._labels(types) if self._resolver().settings.debug_launches else None,
-                parts=entries.parts(types, artifact),
             )  # fmt: skip
         self._launchers[loaded.device.ordinal, types] = found = launcher, loaded, options
         return found

@@ -119,11 +119,6 @@ def source_plan(
     return SourcePlan(definition, name, options, link, signature, depends, strict, fixed, module)
 
 
-def rests_on_text(plan: SourcePlan) -> bool:
-    """Whether a job of the plan follows from text, target and environment alone: then it can be made ahead of use."""
-    return not (plan.link or plan.depends or plan.options.lineinfo or plan.options.debug)
-
-
 def checked_option(options: dict[str, Any], name: str, kind: type) -> Any:
     value = options.get(name)
     if value is not None and not isinstance(value, kind):

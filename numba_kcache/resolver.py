@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .ahead import ReadAhead
 from .errors import FrozenCacheError
 from .jobs import Job
 from .keys.components import Component, derive
@@ -51,7 +50,7 @@ class Resolver(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
-        save = weakref.finalize(Resolver, _save, self.statistics, self.local, settings.mode, self.ahead)  # at exit
+        save = weakref.finalize(Resolver, _save, self.statistics, self.local, settings.mode)  # at exit
         weakref.finalize(self, _collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
             from .tiers.opening import open_tiers
@@ -131,7 +130,6 @@ class Resolver(Lookup):
             self._compare(job, key, artifact)
         if self.settings.mode not in ("off", "readonly"):
             publish(self, job, actual, learned, artifact, key)
-            self.ahead.learn(job.file, job.label, key, artifact, job.types)
         return Resolution(artifact, key, "compiled")
 
     def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
@@ -231,7 +229,7 @@ class Resolver(Lookup):
     def save_counts(self) -> None:
         """Add what was counted since the last time to the counters beside the store."""
         save_collected()
-        _save(self.statistics, self.local, self.settings.mode, self.ahead)
+        _save(self.statistics, self.local, self.settings.mode)
 
     def lifetime(self) -> Mapping[str, float]:
         """The sums of what was counted in all processes since the cache began, this one included."""
@@ -245,15 +243,14 @@ which CPython does not bear (python/cpython#106176), or while a lock is held."""
 
 
 def save_collected() -> None:
-    """Save what caches that are gone had counted and learned."""
+    """Save what caches that are gone had counted."""
     while _collected:
         # Whatever goes wrong is of a cache that is gone, or another thread took it: not the trouble of who comes next.
         with contextlib.suppress(Exception):
             _collected.popleft()()
 
 
-def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str, ahead: ReadAhead) -> None:
-    ahead.save()
+def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
     unsaved = statistics.take_unsaved()
     if unsaved and mode not in ("off", "readonly", "frozen"):
         store.counters.add(unsaved)

@@ -25,7 +25,6 @@ from ..keys.components import Component
 from ..keys.digests import sha256
 from ..keys.encoding import Plain, encode, frame
 from ..model.request import LinkInput, Origin
-from .function_seen import Seen, looks_plain
 from .linked_files import dependency_form, is_numbas_own, read_link
 from .numba_objects import external_function, fixed_signatures, intrinsic_function, is_dispatcher
 from .numba_registrations import user_registrations
@@ -66,18 +65,12 @@ class Fingerprint(NamedTuple):
             and files, which the digest does not.
         links: What the options and `declare_device` link, in order.
         graph: For `device_functions`.
-        seen: What it was read from; for `holds`.
     """
 
     digest: str
     components: tuple[Component, ...]
     links: tuple[LinkInput, ...]
     graph: _Graph
-    seen: Seen
-
-    def holds(self) -> bool:
-        """Whether reading the kernel anew would give the same; False also where only reading it would tell."""
-        return self.seen.holds()
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
         """What Numba compiles on the kernel's behalf and keeps, each with a digest of all that decides its code:
@@ -117,9 +110,7 @@ class _Cannot(Exception):
         self.reason, self.name = reason, name
 
 
-def fingerprint(
-    function: Any, *, with_lines: bool, depends: Iterable[Any] = (), is_ahead: bool = False
-) -> Fingerprint | Uncapturable:
+def fingerprint(function: Any, *, with_lines: bool, depends: Iterable[Any] = ()) -> Fingerprint | Uncapturable:
     """Capture a kernel as it is now: globals may change, so this is asked once per signature, when it is first used.
 
     Args:
@@ -128,12 +119,10 @@ def fingerprint(
             Functions with `debug` or `lineinfo` among their own options have theirs counted anyway.
         depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
             the function's own) whose content counts; any at all vouch for what cannot be read.
-        is_ahead: Read it before its first use, where `Fingerprint.holds` can tell then whether that was too early:
-            nothing of the user's is run, no file is read, and what needs that is `Uncapturable`.
     """
     depends = tuple(depends)
     try:
-        graph = _Graph(with_lines, is_vouched=bool(depends), is_ahead=is_ahead)
+        graph = _Graph(with_lines, is_vouched=bool(depends))
         graph.add_function(function)
         graph.add_depends(function, depends)
     except _Cannot as refusal:
@@ -141,14 +130,14 @@ def fingerprint(
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(function))
     graph.alive.clear()
-    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph, graph.seen)
+    return Fingerprint(graph.digest(0), tuple(graph.components), tuple(graph.links), graph)
 
 
 class _Graph:
     """Nodes by index: components[i] is what node i is, edges[i] what it reads."""
 
-    def __init__(self, with_lines: bool, *, is_vouched: bool = False, is_ahead: bool = False) -> None:
-        self.with_lines, self._is_vouched, self._is_ahead = with_lines, is_vouched, is_ahead
+    def __init__(self, with_lines: bool, *, is_vouched: bool = False) -> None:
+        self.with_lines, self._is_vouched = with_lines, is_vouched
         self.components: list[Component] = []
         self.edges: list[list[tuple[str, int | str]]] = []
         self.links: list[LinkInput] = []
@@ -159,21 +148,7 @@ class _Graph:
         self._options: dict[str, tuple[bytes, Plain]] = {}
         self._labels: dict[str, int] = {}
         self._registrations = user_registrations()
-        self.seen = Seen(user_registrations)
-        self._met(not is_vouched)  # files among depends
         self.alive: list[Any] = []  # ids stay unique while these live
-
-    def _met(self, can_compare: bool) -> None:
-        """Note whether what was just met can be compared later; ahead of the first use, go no further if not."""
-        if not can_compare:
-            self.seen.is_complete = False
-            if self._is_ahead:
-                raise _Cannot("it can only be read when it is used", "")
-
-    def _look_at(self, value: Any) -> None:
-        """Go no further ahead of the first use where an attribute of a value may be the user's code."""
-        if self._is_ahead:
-            self._met(is_trusted(type(value).__module__))
 
     def digest(self, start: int) -> str:
         """Of all that node `start` reaches."""
@@ -205,7 +180,6 @@ class _Graph:
         name = _name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        self._met(self.seen.function(function) and (not is_jitted or self.seen.dispatcher(value)))
         options = dict(value.targetoptions) if is_jitted else {}
         word = "kernel" if not self._functions else "device function" if is_jitted else "function"
         if word == "device function":  # never told to its compiler; its default says whether nvJitLink is installed
@@ -273,7 +247,7 @@ class _Graph:
     def _add_options_value(self, given: dict[str, Any], label: str) -> int | str:
         """As any value; once for all functions that have the same plain options, as most of a program have."""
         if not REPR_SAYS_ALL.issuperset(map(type, given.values())):
-            return self._add_value(given, label, is_compared=True)
+            return self._add_value(given, label)
         text = repr(given)
         known = self._options.get(text)
         if known is None:
@@ -315,7 +289,6 @@ class _Graph:
             self.edges[index].append(edge)
 
     def _add_import(self, index: int, read: Read, name: str) -> None:
-        self._met(self.seen.trusted(read.name))
         if not is_trusted(read.name):
             if not self._is_vouched:
                 raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
@@ -327,18 +300,15 @@ class _Graph:
             at, label = id(function.__closure__), f"closure {read.name} of {name}"
             cell = (function.__closure__ or ())[function.__code__.co_freevars.index(read.name)]
             found, value = _content(cell)
-            self._met(found and self.seen.cell(cell, value))
         else:
             at, label = id(function.__globals__), f"global {read.name} of {function.__globals__.get('__name__', '?')}"
             found, value = self._global(function, read.name)
         where = read.name
         for attribute in read.attributes:
-            self._look_at(value)
             if not found or not isinstance(value, ModuleType):
                 break
             at, where = id(value.__dict__), attribute
             label = f"global {attribute} of {value.__name__}"
-            self._met(self.seen.attribute(value, attribute) and self.seen.trusted(value.__name__))
             inside, found, value = value, hasattr(value, attribute), getattr(value, attribute, None)
             if is_trusted(inside.__name__) and not self._is_users(value):
                 return f"{inside.__name__}.{attribute}"
@@ -350,11 +320,9 @@ class _Graph:
 
     def _global(self, function: FunctionType, name: str) -> tuple[bool, Any]:
         namespace = function.__globals__
-        self._met(self.seen.name(namespace, name))
         if name in namespace:
             return True, namespace[name]
         builtins: dict[str, Any] = getattr(function, "__builtins__", {})
-        self._met(self.seen.name(builtins, name))
         return name in builtins, builtins.get(name)
 
     def _is_users(self, value: Any) -> bool:
@@ -379,12 +347,9 @@ class _Graph:
                 for each in self._registrations.of_attribute[attribute]:
                     self._edge(index, f".{attribute}", self._add_registered(each))
 
-    def _add_value(self, value: Any, label: str, *, is_compared: bool = False) -> int | str:
+    def _add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
-        self._look_at(value)
         pinned = trusted_name(value)
-        if pinned is not None:
-            self._met(self.seen.pinned(value, pinned))
         if id(value) in self._registrations.of_value:
             registered: list[tuple[str, int | str]] = [
                 ("overload", self._add_registered(each)) for each in self._registrations.of_value[id(value)]
@@ -394,8 +359,6 @@ class _Graph:
             return pinned
         if is_dispatcher(value) or type(value) is FunctionType:
             return self.add_function(value)
-        if self._is_ahead:
-            self._met(looks_plain(value))
         edges: list[tuple[str, int | str]] = []
 
         def function_form(inner: Any) -> Plain | None:
@@ -409,7 +372,6 @@ class _Graph:
             if not self._is_vouched:
                 raise _Cannot(f"{refusal}{_REMEDY}", label) from None
             form, clear = vouched_form(value), VOUCHED
-        self._met(is_compared or (self.seen.is_complete and self.seen.value(value, form)))
         self.alive.append(value)
         return self._add(label, form, clear, edges)
 

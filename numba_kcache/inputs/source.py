@@ -40,7 +40,6 @@ class SourceDefinition(NamedTuple):
         origin: Where it stands in the user's files.
         base_dir: The folder that relative paths start from.
         text: Gives the source, or the bytes of code; may raise what the user's function raises.
-        likely: Gives what `text` will probably give, without calling anything of the user's; None for no idea.
     """
 
     kind: str
@@ -49,7 +48,6 @@ class SourceDefinition(NamedTuple):
     origin: Origin
     base_dir: str
     text: Callable[[], str | bytes]
-    likely: Callable[[], str | bytes | None] = lambda: None
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
@@ -124,7 +122,6 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         Origin(os.path.abspath(path) if path else _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
         text,
-        lambda: _likely_text(function),
     )
 
 
@@ -132,15 +129,6 @@ def _cell(name: str) -> str:
     """The name under which Python shows a notebook's cell in tracebacks, if it is one; "" for what it cannot show."""
     linecache = sys.modules.get("linecache")
     return name if linecache is not None and name in linecache.cache else ""
-
-
-def _likely_text(function: Callable[..., Any]) -> str | None:
-    """The constant in a function's code, or the one variable that it names: most return nothing else."""
-    code = function.__code__
-    around = getattr(function, "__globals__", {})
-    values = [around.get(name) for name in code.co_names] or code.co_consts
-    texts = [each for each in values if type(each) is str]
-    return texts[-1] if texts else None
 
 
 def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
@@ -183,7 +171,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
         kind = kind or _MAGICS.get(text[:4])
         if kind and kind not in _TEXTS:
             code = text
-            return SourceDefinition(kind, label, None, Origin(path, 1), base_dir, lambda: code, lambda: code)
+            return SourceDefinition(kind, label, None, Origin(path, 1), base_dir, lambda: code)
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
@@ -195,7 +183,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
     if "\n" not in stripped and stripped.endswith(tuple(_PATH_KINDS)):
         raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
     source, found = text, kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda")
-    return SourceDefinition(found, label, None, Origin(path, 1), base_dir, lambda: source, lambda: source)
+    return SourceDefinition(found, label, None, Origin(path, 1), base_dir, lambda: source)
 
 
 def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
@@ -226,7 +214,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
-    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text, text)
+    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
 
 def _checked_text(returned: Any, label: str) -> str:

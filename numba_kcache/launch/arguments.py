@@ -85,7 +85,7 @@ class Launcher:
 
     Args:
         kernel: Its name, for messages.
-        parameters: As the compiler laid them out; or as a `Layout`, of which no other launcher takes buffers.
+        parameters: As the compiler laid them out.
         typed: Whether their types are known, or only their sizes.
         function: The driver's handle of the loaded function.
         driver: `cuda.bindings.driver`, or what offers its launch functions.

@@ -12,7 +12,6 @@ Ground      CUDA driver API, "Primary Context Management". numba-cuda 0.30.4, cu
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
@@ -146,17 +145,6 @@ def _driver_library() -> ctypes.CDLL:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     return ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
-
-
-def prepare_bindings() -> None:
-    """Import what a launch calls the driver by, 15 ms, where the program has another library that uses the device.
-
-    Elsewhere the first launch makes the context, too, in 100 ms; and a program may never launch.
-    """
-    if "cupy" not in sys.modules and "torch" not in sys.modules:
-        return
-    with contextlib.suppress(ImportError):  # met again at the first use, and told there
-        bindings()
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from ..errors import KCacheError, LaunchError, ToolchainMissingError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
-from .arguments import Launcher, Layout, Relaunch
+from .arguments import Launcher, Relaunch
 from .config import DeviceLimits
 from .devices import (
     CurrentDevice,
@@ -354,7 +354,6 @@ def make_launcher(
     relaunch: Relaunch,
     attributes: Sequence[Any] = (),
     debug: bool = False,
-    layout: Layout | None = None,
 ) -> Launcher:
     """What packs and launches the kernel on its device, and asks `relaunch` where it cannot.
 
@@ -365,14 +364,13 @@ def make_launcher(
         relaunch: As in `Launcher`.
         attributes: Launch attributes of the driver's kind.
         debug: Whether each launch is waited for (`debugging`).
-        layout: Of the kernel's parameters, where it has been made.
     """
     make = Launcher
     if debug:
         from .debugging import DebugLauncher as make
     return make(
         name,
-        layout or kernel.entry.parameters,
+        kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=kernel.function,
         driver=bindings(),

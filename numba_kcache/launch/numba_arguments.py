@@ -16,8 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..model.parameter import Parameter
-from .arguments import Launcher, Layout, Relaunch
+from .arguments import Launcher, Relaunch
 from .config import Dim3
 from .devices import bindings
 from .generated import MISSING
@@ -87,27 +86,6 @@ class NumbaLauncher(Launcher):
         return OtherTypes()
 
 
-Parts = tuple[Layout, list[Slot]]
-"""What a launcher of one signature has that no device decides: made ahead of the first launch, for one launcher."""
-
-
-def parts_of(name: str, types: Sequence[Any], parameters: Sequence[Parameter]) -> Parts | None:
-    """The parts of a launcher; None where an argument type is not for this path.
-
-    Args:
-        name: Of the kernel, for messages.
-        types: Numba types of the arguments.
-        parameters: As the cubin has them.
-
-    Raises:
-        ArgumentError: The cubin is not of this signature.
-    """
-    if not are_straight(types):
-        return None
-    arguments = flatten(types)
-    return Layout(lay_out(name, arguments, parameters)), slots_of(types, arguments)
-
-
 def make_numba_launcher(
     kernel: LoadedKernel,
     name: str,
@@ -117,7 +95,6 @@ def make_numba_launcher(
     otherwise: Otherwise,
     attributes: Sequence[Any] = (),
     labels: Sequence[str] | None = None,
-    parts: Parts | None = None,
 ) -> NumbaLauncher | None:
     """What launches one signature on the kernel's device; None where an argument type is not for this path.
 
@@ -129,15 +106,14 @@ def make_numba_launcher(
         otherwise: As in `NumbaLauncher`.
         attributes: Launch attributes of the driver's kind.
         labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
-        parts: Where they have been made.
 
     Raises:
         ArgumentError: The cubin is not of this signature.
     """
-    parts = parts or parts_of(name, types, kernel.entry.parameters)
-    if parts is None:
+    if not are_straight(types):
         return None
-    layout, slots = parts
+    arguments = flatten(types)
+    layout, slots = lay_out(name, arguments, kernel.entry.parameters), slots_of(types, arguments)
     make: Callable[..., NumbaLauncher] = NumbaLauncher
     if labels is not None:
         from .debugging import DebugNumbaLauncher

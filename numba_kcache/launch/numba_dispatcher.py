@@ -8,7 +8,6 @@ Ground      numba-cuda 0.30.4: decorators.py `jit` (the options it fills in), di
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,16 +19,6 @@ DECORATOR_OPTIONS = (
     "shared_memory_carveout", "extensions",
 )  # fmt: skip
 """Options of `cuda.jit` for a kernel."""
-
-_AXES = tuple(f"{axes}d" for axes in range(9))
-_NUMBERS = {"bool": "boolean"} | {
-    name: name
-    for name in (
-        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-        "float16", "float32", "float64", "complex64", "complex128",
-    )
-}  # fmt: skip
-"""What Numba calls its types of numbers, and under which name it has them."""
 
 
 def dump_function(function: Any) -> bytes:
@@ -44,11 +33,6 @@ def load_function(data: bytes) -> Any:
     from numba.cuda.serialize import loads
 
     return loads(data)
-
-
-def is_loaded() -> bool:
-    """Whether the program has imported `numba.cuda`: before that, there is nothing of Numba's to look at."""
-    return "numba.cuda" in sys.modules
 
 
 def declare(function: Any, given: Mapping[str, Any]) -> Declared:
@@ -141,28 +125,6 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(found)
 
 
-def types_from_text(texts: Sequence[str]) -> tuple[Any, ...] | None:
-    """Numbers and plain arrays of them, from what Numba calls them; None where one is anything else.
-
-    The texts are from a store: they are looked up, and what Numba would call otherwise is not believed.
-    """
-    import numpy
-    from numba.cuda import types
-
-    found = []
-    for text in texts:
-        dtype, *shape = text.removeprefix("array(").removesuffix(")").split(", ")
-        made = getattr(types, _NUMBERS.get(dtype, ""), None)
-        if made is not None and len(shape) == 2 and shape[0] in _AXES and shape[1] in ("C", "F", "A"):
-            made = types.Array(made, _AXES.index(shape[0]), shape[1])
-        if made is None or str(made) != text:
-            return None
-        found.append(made)
-        if shape and made.layout == "C":
-            _contiguous[numpy.dtype(dtype), made.ndim] = made
-    return tuple(found)
-
-
 class Signature(tuple[Any, ...]):
     """Argument types whose hash is taken once: Numba's types take theirs in Python, ten calls each time."""
 
@@ -181,28 +143,8 @@ def types_of(arguments: Sequence[Any]) -> Signature:
     """
     typeof, array, plain = _typing()
     return Signature([
-        _type_of_array(each) if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
+        each._numba_type_ if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
     ])  # fmt: skip
-
-
-_contiguous: dict[tuple[Any, int], Any] = {}
-"""The types of contiguous arrays that kernels of this program were used with before, by dtype and axes."""
-
-
-def _type_of_array(array: Any) -> Any:
-    """What Numba types a device array as, kept where Numba keeps it.
-
-    Having Numba find it takes 100 us in the first launch of a process; for an expected type this does as it would.
-    """
-    kept = array.__dict__
-    found = kept.get("_numba_type_")
-    if found is None:
-        if array._dummy.flags["C_CONTIGUOUS"] and 0 not in array.strides:
-            found = _contiguous.get((array.dtype, array.ndim))
-        if found is None:
-            return array._numba_type_
-        kept["_numba_type_"] = found
-    return found
 
 
 @functools.cache
@@ -212,16 +154,6 @@ def _typing() -> tuple[Callable[[Any], Any], Any, dict[type, Any]]:
     from numba.cuda.typing.typeof import typeof
 
     return typeof, DeviceNDArray, {float: types.float64, bool: types.boolean, complex: types.complex128}
-
-
-def rehearsal_types() -> tuple[Any, ...]:
-    """Types of the most usual arguments, and what typing a device array for the first time looks up."""
-    from numba.cuda import types
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.typing.typeof import typeof_impl
-
-    typeof_impl.dispatch(DeviceNDArray)
-    return types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "A"), types.float64, types.int64
 
 
 def compiler_lock() -> Any:
