@@ -226,7 +226,7 @@ def fill(count: int, first: int, step: int) -> None:
     """Store every `step`-th source, from the `first` on, for the device that is here; one of them is compiled."""
     import numba_kcache
     from numba_kcache import cached_kernel
-    from numba_kcache.toolchain import source_build
+    from numba_kcache.frontends.source import build as source_build
 
     numba_kcache.configure(durability="none")
     real, built = source_build.build_source, []

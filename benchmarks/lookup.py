@@ -126,7 +126,8 @@ def learn(header: str, how: str) -> dict[str, float]:
     from contextlib import nullcontext
 
     import numba_kcache
-    from numba_kcache import cached_kernel, closures
+    from numba_kcache import cached_kernel
+    from numba_kcache.headers import lookup as closures
     from numba_kcache.toolchain import time_trace
 
     numba_kcache.configure(mode="refresh")

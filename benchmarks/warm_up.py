@@ -56,8 +56,8 @@ def measured(texts: list[str], arch: str, workers: int) -> dict[str, Any]:
 
 def start_s() -> float:
     """Seconds until a new worker answers."""
-    from numba_kcache.warming import _Worker
-    from numba_kcache.worker import unpack
+    from numba_kcache.warmup.pool import _Worker
+    from numba_kcache.warmup.worker import unpack
 
     samples = []
     for _ in range(STARTS):

@@ -44,18 +44,18 @@ if TYPE_CHECKING:
         ToolchainMissingError,
         UncacheableError,
     )
-    from .finding import find_kernels
+    from .explain.text import Explanation
     from .kernel import CachedKernel, cached_kernel
     from .model.event import Event, EventKind
     from .model.reason import Reason, ReasonKind
     from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
     from .numba_kernel import NumbaKernel
-    from .observe.explain import Explanation
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
     from .tiers.bundle import BundleReport
-    from .warming import WarmUpReport
+    from .warmup.discovery import find_kernels
+    from .warmup.pool import WarmUpReport
 
 _HOMES = {
     "cache": (
@@ -73,12 +73,12 @@ _HOMES = {
     "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
     "model.reason": ("Reason", "ReasonKind"),
-    "observe.explain": ("Explanation",),
+    "explain.text": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
-    "finding": ("find_kernels",),
+    "warmup.discovery": ("find_kernels",),
     "tiers.bundle": ("BundleReport",),
-    "warming": ("WarmUpReport",),
+    "warmup.pool": ("WarmUpReport",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

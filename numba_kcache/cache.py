@@ -13,7 +13,19 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .errors import EntryError, KCacheError, OptionError, SettingsError
+from .engine.process import (
+    configure_process,
+    process_listeners,
+    process_resolver,
+    register,
+)
+from .engine.session import Resolver
+from .errors import (
+    EntryError,
+    KCacheError,
+    OptionError,
+    SettingsError,
+)
 from .kernel import CachedKernel, make_kernel
 from .model.artifact import artifact_from_header
 from .model.event import Event
@@ -22,20 +34,18 @@ from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
 from .observe.statistics import KEY_DIGITS, Counts
-from .process_cache import configure_process, process_listeners, process_resolver, register
-from .resolver import Resolver
 from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
+    from .bundles.transfer import Moved
     from .doctor import Diagnosis
-    from .observe.explain import Explanation
-    from .shipping import Moved
+    from .explain.text import Explanation
     from .store.tree import Found
     from .tiers.bundle import BundleReport
     from .tiers.tier import Tier
-    from .warming import WarmUpReport
+    from .warmup.pool import WarmUpReport
 
 
 class KernelCache:
@@ -256,7 +266,7 @@ class KernelCache:
             EntryError, OptionError: There are no such kernels, or targets.
             SettingsError: The mode of a kernel's cache stores nothing, or `workers` is no number.
         """
-        from .warming import warm_up
+        from .warmup.pool import warm_up
 
         return warm_up(kernels, arch, workers=workers, progress=progress)
 
@@ -303,11 +313,11 @@ class KernelCache:
             BundleError: There is nothing to write, or it cannot be written.
             EntryError, OptionError: There are no such kernels, or no key to sign with.
         """
-        from .shipping import export_bundle
+        from .bundles.transfer import export_bundle
 
         identities = None
         if kernels is not None:
-            from .finding import kernels_of
+            from .warmup.discovery import kernels_of
 
             identities = [kernel._identity() for kernel in kernels_of(kernels)]
         return export_bundle(self.resolver, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
@@ -321,7 +331,7 @@ class KernelCache:
         Raises:
             BundleError: It is damaged, not signed as it must be, or there is no room; nothing was added.
         """
-        from .shipping import import_bundle
+        from .bundles.transfer import import_bundle
 
         return import_bundle(self.resolver, path)
 
@@ -339,7 +349,7 @@ class KernelCache:
             KCacheError: It cannot be asked.
             SettingsError: It is not a tier.
         """
-        from .shipping import push
+        from .bundles.transfer import push
 
         return push(self.resolver, tier)
 
@@ -353,7 +363,7 @@ class KernelCache:
             KCacheError: It cannot be asked, or nothing is written in this mode.
             SettingsError: It is not a tier.
         """
-        from .shipping import pull
+        from .bundles.transfer import pull
 
         return pull(self.resolver, tier)
 

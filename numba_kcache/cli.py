@@ -18,7 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import CompileError, EntryError, KCacheError, SettingsError
+from .errors import (
+    CompileError,
+    EntryError,
+    KCacheError,
+    SettingsError,
+)
 
 _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
 
@@ -242,7 +247,7 @@ def _kernel(text: str) -> Any:
     module, colon, name = text.rpartition(":")
     if not colon:
         return text
-    from .finding import load_module
+    from .warmup.discovery import load_module
 
     found = load_module(module)
     for part in name.split("."):

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
+from .engine.session import Resolver
 from .errors import KCacheError
 from .observe.info import CacheInfo, bytes_text
-from .resolver import Resolver
 from .store.directory import is_network, refusal
 from .toolchain.libraries import installed_include_dirs, loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets

@@ -15,29 +15,36 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, overload
 
+from .engine.lookup import Resolution
+from .engine.process import process_resolver
+from .engine.request import Job, source_job
+from .engine.session import Resolver
 from .errors import LaunchError, OptionError, UncacheableError
-from .inputs.source import SourceDefinition, define_function, template_defaults
-from .jobs import Job, source_job
+from .frontends.source.components import OF_ONE_REQUEST
+from .frontends.source.definition import (
+    SourcePlan,
+    cache_of,
+    checked_option,
+    define,
+    launch_options,
+    plan_of,
+)
+from .frontends.source.source import SourceDefinition, define_function, template_defaults
 from .keys.components import Component
-from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.devices import current_device, current_ordinal
 from .launch.loader import LoadedKernel, disassemble, make_launcher
 from .launchable import Launchable, Sent
-from .lookup import Resolution
 from .model.artifact import Artifact, Entry
 from .model.event import Event, EventKind
 from .model.parameter import Parameter
 from .model.request import SourceRequest
 from .model.target import Target, UnknownTargetError, read_arch
 from .numba_kernel import NumbaKernel, make_numba_kernel
-from .plans import SourcePlan, cache_of, checked_option, define, launch_options, plan_of
-from .process_cache import process_resolver
-from .resolver import Resolver
 
 if TYPE_CHECKING:
-    from .observe.explain import Explanation
+    from .explain.text import Explanation
     from .toolchain.libraries import Toolchain
     from .toolchain.time_trace import TimeTrace
 
@@ -232,7 +239,7 @@ class CachedKernel(Launchable):
         stored = None if job.uncacheable else self._resolver().find(self._job(through))
         if stored is None or not stored.artifact.ptx:
             return job.build(toolchain, trace)
-        from .toolchain.source_build import link_stored
+        from .frontends.source.build import link_stored
 
         definition, options = self._plan.definition, self._plan.options
         request = SourceRequest(definition.kind, definition.label, "", None, None, job.target, options)

@@ -12,13 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .engine.session import Resolver
 from .errors import LaunchConfigError
 from .keys.components import Component
 from .launch.arguments import BindGrid, Launch
-from .launch.config import Dim3, LaunchShape, launch_shape, usual_grid
+from .launch.config import (
+    Dim3,
+    LaunchShape,
+    launch_shape,
+    usual_grid,
+)
 from .launch.devices import current_device
 from .model.target import Target, read_arch
-from .resolver import Resolver
 
 if TYPE_CHECKING:
     from .launch.attributes import LaunchOptions

@@ -13,20 +13,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .engine.lookup import Resolution
+from .engine.request import Job, lazy_job
+from .engine.session import Resolver
 from .errors import EntryError, OptionError
-from .jobs import Job, lazy_job
+from .frontends.source.definition import SourcePlan, define, plan_of
 from .kernel import CachedKernel
 from .keys.components import Component
 from .launchable import Request
-from .lookup import Resolution
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 from .model.target import Target, parse_target
-from .plans import SourcePlan, define, plan_of
-from .resolver import Resolver
 
 if TYPE_CHECKING:
-    from .observe.explain import Explanation
+    from .explain.text import Explanation
 
 _LAZY_KINDS = ("cuda", "ltoir")
 

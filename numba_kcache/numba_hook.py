@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from .engine.process import process_resolver
 from .errors import ToolchainMissingError
-from .launch.numba_dispatcher import specialize
+from .frontends.numba.definition import NumbaPlan, defining_file
+from .frontends.numba.dispatcher import specialize
+from .frontends.numba.dispatcher_cache import Choice, DispatcherCache
 from .model.target import Target
-from .numba_cache import Choice, DispatcherCache
-from .numba_jobs import NumbaPlan, defining_file
-from .process_cache import process_resolver
 from .settings import install_wanted
 
 _HOME = "numba.cuda.dispatcher"

@@ -17,16 +17,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .engine.process import process_resolver
+from .engine.session import Resolver
 from .errors import LaunchError, OptionError
-from .inputs.numba_objects import is_dispatcher
-from .keys.components import Component
-from .keys.requests import OF_ONE_REQUEST
-from .launch.arguments import Launch
-from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.devices import check_interpreter, current_ordinal
-from .launch.loader import LoadedKernel
-from .launch.numba_arguments import NumbaLauncher, make_numba_launcher
-from .launch.numba_dispatcher import (
+from .frontends.numba.arguments import NumbaLauncher, make_numba_launcher
+from .frontends.numba.definition import NumbaPlan, defining_file
+from .frontends.numba.dispatcher import (
     DECORATOR_OPTIONS,
     declare,
     dump_function,
@@ -38,19 +34,33 @@ from .launch.numba_dispatcher import (
     specialize,
     types_of,
 )
+from .frontends.numba.dispatcher_cache import (
+    Choice,
+    DispatcherCache,
+    Types,
+    Uncached,
+)
+from .frontends.numba.objects import is_dispatcher
+from .frontends.source.components import OF_ONE_REQUEST
+from .keys.components import Component
+from .launch.arguments import Launch
+from .launch.config import LaunchShape, check_launch, launch_shape
+from .launch.devices import check_interpreter, current_ordinal
+from .launch.loader import LoadedKernel
 from .launch.streams import numba_stream
-from .launchable import BOUND_LIMIT, Launchable, Request, Sent
+from .launchable import (
+    BOUND_LIMIT,
+    Launchable,
+    Request,
+    Sent,
+)
 from .model.artifact import Artifact
 from .model.parameter import Parameter
 from .model.target import Target, read_arch
-from .numba_cache import Choice, DispatcherCache, Types, Uncached
-from .numba_jobs import NumbaPlan, defining_file
-from .process_cache import process_resolver
-from .resolver import Resolver
 
 if TYPE_CHECKING:
+    from .explain.text import Explanation
     from .launch.attributes import LaunchOptions
-    from .observe.explain import Explanation
 
 _ANY = Target(9, 0)
 
@@ -147,7 +157,7 @@ class NumbaKernel(Launchable):
         """A dispatcher of Numba's for exactly the types of these arguments."""
         made = specialize(self._numbas(), args, self._attach)
         if self._launch_options:
-            from .launch.numba_launch import tell
+            from .frontends.numba.dispatcher_launch import tell
 
             for kernel in made.overloads.values():
                 tell(kernel, self._launch_options)
@@ -517,7 +527,7 @@ class _Configured:
         options, is_watched = kernel._launch_options, kernel._resolver().settings.debug_launches
         try:
             if options or shape.shared_bytes or is_watched:
-                from .launch.numba_launch import launch_with
+                from .frontends.numba.dispatcher_launch import launch_with
 
                 launch_with(dispatcher, shape, self._stream, args, options, is_watched=is_watched)
             else:

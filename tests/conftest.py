@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from numba_kcache import process_cache
-from numba_kcache.resolver import save_collected
+from numba_kcache.engine import process as process_cache
+from numba_kcache.engine.session import save_collected
 from numba_kcache.store import directory
 
 _number = count()

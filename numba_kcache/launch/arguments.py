@@ -26,7 +26,14 @@ from ..model.parameter import Parameter
 from .config import Dim3, LaunchShape
 from .devices import is_numba_used
 from .failures import RECOVERABLE, launch_error
-from .generated import MISSING, STUB, fill, generate, inner_code, over_grids_stub
+from .generated import (
+    MISSING,
+    STUB,
+    fill,
+    generate,
+    inner_code,
+    over_grids_stub,
+)
 from .places import Place
 from .pointers import Call, Surroundings
 from .slots import Slot, slot_of, struct_format

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..frontends.numba.arguments import NumbaLauncher
 from .arguments import BindGrid, Launcher
 from .config import Dim3, LaunchShape
 from .failures import queued_error, ran_error
-from .numba_arguments import NumbaLauncher
 from .streams import stream_handle
 
 

@@ -15,9 +15,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
-from .dlpack import DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED, borrow
-from .elements import CARRIERS, NUMPY_NAMES, alignment_of, fits
-from .memory import Memory, Unfit, host_array_of, memory_of
+from .dlpack import (
+    DLPACK_CUDA,
+    DLPACK_CUDA_HOST,
+    DLPACK_CUDA_MANAGED,
+    borrow,
+)
+from .elements import (
+    CARRIERS,
+    NUMPY_NAMES,
+    alignment_of,
+    fits,
+)
+from .memory import (
+    Memory,
+    Unfit,
+    host_array_of,
+    memory_of,
+)
 from .places import Place
 from .streams import same_order
 

@@ -18,7 +18,12 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from ..model.parameter import Parameter
-from .elements import CARRIERS, NUMPY_NAMES, TAKE_ANY, alignment_of
+from .elements import (
+    CARRIERS,
+    NUMPY_NAMES,
+    TAKE_ANY,
+    alignment_of,
+)
 from .places import Place
 from .pointers import Call, PointerReader, Surroundings
 from .scalars import STRUCT_LETTERS, bytes_converter, scalar_converter

@@ -15,7 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..model.parameter import Parameter
-from .elements import CARRIERS, TAKE_ANY, TYPESTRS, alignment_of
+from .elements import (
+    CARRIERS,
+    TAKE_ANY,
+    TYPESTRS,
+    alignment_of,
+)
 from .memory import Unfit, memory_of
 
 _TYPES = {

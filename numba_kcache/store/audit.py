@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .entry import ENTRY, MANIFEST, DamagedEntry, check_payloads, decode_entry, payload_sizes
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    check_payloads,
+    decode_entry,
+    payload_sizes,
+)
 from .manifest import variants_of
 from .report import EntryInfo, Usage
 from .tree import Found, Tree

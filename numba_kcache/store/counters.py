@@ -23,7 +23,12 @@ from collections.abc import Callable, Iterable, Mapping
 from ..model.event import Emit, trouble
 from .faults import reached
 from .publish import publish
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
+from .system import (
+    CLOEXEC,
+    NOFOLLOW,
+    NONBLOCK,
+    try_flock,
+)
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 

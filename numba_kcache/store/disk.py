@@ -18,13 +18,32 @@ from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model.event import (
+    Emit,
+    Event,
+    EventKind,
+    trouble,
+)
 from . import directory as directories
-from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry, decode_entry, encode_entry, require_key
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    Header,
+    StoredEntry,
+    decode_entry,
+    encode_entry,
+    require_key,
+)
 from .layers import ABSENT, Layers
 from .manifest import Variant, merge, variants_of
 from .publish import Durability
-from .report import EntryInfo, Problem, Removed, Usage
+from .report import (
+    EntryInfo,
+    Problem,
+    Removed,
+    Usage,
+)
 from .tree import Found, Tree, remove
 
 if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them

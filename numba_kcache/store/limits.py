@@ -14,7 +14,12 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model.event import (
+    Emit,
+    Event,
+    EventKind,
+    trouble,
+)
 from .eviction import LOW_WATER, WALK_EVERY_S, evict
 from .report import Removed, Usage
 from .system import after_fork

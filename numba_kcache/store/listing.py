@@ -13,7 +13,12 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Literal
 
-from .entry import DamagedEntry, Header, decode_head, head_bytes
+from .entry import (
+    DamagedEntry,
+    Header,
+    decode_head,
+    head_bytes,
+)
 from .report import EntryInfo
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 from .tree import Found

@@ -22,7 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from .system import CLOEXEC, NOFOLLOW, after_fork, try_flock
+from .system import (
+    CLOEXEC,
+    NOFOLLOW,
+    after_fork,
+    try_flock,
+)
 
 Result = TypeVar("Result")
 

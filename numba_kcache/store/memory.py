@@ -15,11 +15,24 @@ from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from .entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_sizes, require_key
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    StoredEntry,
+    decode_entry,
+    encode_entry,
+    payload_sizes,
+    require_key,
+)
 from .eviction import LOW_WATER, choose
 from .locks import KeyLocks, Turn
 from .manifest import Variant, merge, variants_of
-from .report import EntryInfo, Problem, Removed, Usage
+from .report import (
+    EntryInfo,
+    Problem,
+    Removed,
+    Usage,
+)
 from .tree import Found
 
 if TYPE_CHECKING:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model.event import (
+    Emit,
+    Event,
+    EventKind,
+    trouble,
+)
 from ..settings import Settings
 from .disk import DiskStore
 from .system import missing

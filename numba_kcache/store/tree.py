@@ -16,7 +16,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .directory import format_directory, make_root
-from .entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    MAX_FILE_BYTES,
+    DamagedEntry,
+)
 from .publish import Durability, publish, sync_directory
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 

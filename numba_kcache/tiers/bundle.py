@@ -21,9 +21,20 @@ from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys.digests import sha256
-from ..store.entry import ENTRY, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
+from ..store.entry import (
+    ENTRY,
+    MAX_FILE_BYTES,
+    DamagedEntry,
+    parse_object,
+    require_key,
+)
 from ..store.system import CLOEXEC, NONBLOCK
-from .signing import SIGNATURE_BYTES, TrustedKeys, sign, statement
+from .signing import (
+    SIGNATURE_BYTES,
+    TrustedKeys,
+    sign,
+    statement,
+)
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30

@@ -22,7 +22,15 @@ from ..errors import KCacheError
 from ..keys.digests import sha256
 from ..model.event import Emit, Event, EventKind
 from ..store.directory import format_directory
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from ..store.entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    StoredEntry,
+    check_payloads,
+    decode_entry,
+    encode_entry,
+)
 from ..store.manifest import Variant, merge, variants_of
 from .behind import WriteBehind
 from .breaker import Breaker

@@ -101,7 +101,7 @@ class Toolchain:
         with self._lock:
             known = None if is_fresh else self._remembered().get("numba_include_dirs")
             if known is None:
-                from .numba_link import toolkit_dirs
+                from ..frontends.numba.link import toolkit_dirs
 
                 try:
                     known = list(toolkit_dirs())

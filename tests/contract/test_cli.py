@@ -18,7 +18,7 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.cli import main
-from numba_kcache.finding import find_kernels
+from numba_kcache.warmup.discovery import find_kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.stores import file_of, open_store, small_entry
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
-from numba_kcache.inputs import python_function
+from numba_kcache.explain.diff import KINDS, PART_KINDS, kind_of
+from numba_kcache.frontends.numba.dispatcher import DECORATOR_OPTIONS
+from numba_kcache.frontends.python import function as python_function
+from numba_kcache.frontends.source.definition import OWN_OPTIONS
 from numba_kcache.keys.components import derive, diff
-from numba_kcache.launch.numba_dispatcher import DECORATOR_OPTIONS
 from numba_kcache.model.options import CompileOptions
 from numba_kcache.numba_kernel import _OWN_OPTIONS as NUMBA_OPTIONS
-from numba_kcache.observe.reasons import KINDS, PART_KINDS, kind_of
-from numba_kcache.plans import OWN_OPTIONS
 from tests.contract.test_architecture import MODULES, name_of, tree_of
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run

@@ -11,9 +11,9 @@ from numba import cuda, float32, float64, int32, int64
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.dispatcher import _Kernel
 
+from numba_kcache.frontends.numba.compile import compile_numba
+from numba_kcache.frontends.numba.internals import compiling_for
 from numba_kcache.model.target import Target
-from numba_kcache.toolchain.numba_internals import compiling_for
-from numba_kcache.toolchain.numba_nvvm import compile_numba
 
 TARGET = Target(9, 0, "a")
 

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from numba import cuda
 
-from numba_kcache import KernelCache, cached_kernel, closures
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError
-from numba_kcache.toolchain import numba_nvvm, time_trace
+from numba_kcache.frontends.numba import compile as numba_nvvm
+from numba_kcache.headers import lookup as closures
+from numba_kcache.toolchain import time_trace
 
 DEVICE = '#include "{header}"\nextern "C" __device__ int external(int *out, int x) {{ *out = x + VALUE; return 0; }}\n'
 CALLS = 'extern "C" __device__ int external(int *, int);\nextern "C" __global__ void k(int *o) { external(o, 1); }\n'

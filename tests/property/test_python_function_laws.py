@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from numba_kcache.inputs.python_function import Fingerprint, fingerprint
-from numba_kcache.inputs.python_value import value_form
+from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.frontends.python.value import value_form
 from numba_kcache.keys.encoding import encode
 
 SCALARS = st.one_of(

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from numba_kcache.engine.process import process_resolver
+from numba_kcache.engine.session import Resolver
 from numba_kcache.launchable import Launchable
 from numba_kcache.model.target import Target
-from numba_kcache.process_cache import process_resolver
-from numba_kcache.resolver import Resolver
 
 
 class Doomed(Launchable):

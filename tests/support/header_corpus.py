@@ -16,12 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numba_kcache.inputs.closure import Closure
-from numba_kcache.inputs.closure_check import Match
-from numba_kcache.inputs.doubt import Uncapturable
-from numba_kcache.inputs.headers import learn_closure, survey_headers
-from numba_kcache.inputs.include_search import Place
-from numba_kcache.inputs.open_watch import OpenWatch
+from numba_kcache.headers.check import Match
+from numba_kcache.headers.dependencies import Closure
+from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.open_watch import OpenWatch
+from numba_kcache.headers.search import Place
+from numba_kcache.headers.untrackable import Uncapturable
 
 from .header_projects import Project, later_ns
 from .nvrtc import Compiled, compile_source

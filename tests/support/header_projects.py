@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.inputs.closure import Closure, closure_from_json, closure_to_json
-from numba_kcache.inputs.closure_check import Match, Mismatch, check_closure
-from numba_kcache.inputs.doubt import Uncapturable
-from numba_kcache.inputs.header_trace import TraceResult
-from numba_kcache.inputs.headers import learn_closure, survey_headers
-from numba_kcache.inputs.include_search import WORKING, Search, Tree
-from numba_kcache.inputs.open_watch import OpenWatch
+from numba_kcache.headers.check import Match, Mismatch, check_closure
+from numba_kcache.headers.dependencies import Closure, closure_from_json, closure_to_json
+from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.open_watch import OpenWatch
+from numba_kcache.headers.search import WORKING, Search, Tree
+from numba_kcache.headers.trace import TraceResult
+from numba_kcache.headers.untrackable import Uncapturable
 
 from .nvrtc import Compiled, compile_source
 

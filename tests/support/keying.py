@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from numba_kcache.inputs.source import SourceDefinition
-from numba_kcache.jobs import Job, source_job
+from numba_kcache.engine.request import Job, source_job
+from numba_kcache.engine.session import Resolver
+from numba_kcache.frontends.source.definition import source_plan
+from numba_kcache.frontends.source.source import SourceDefinition
 from numba_kcache.model.options import compile_options
 from numba_kcache.model.request import ModuleEntries, Origin
 from numba_kcache.model.target import parse_target
-from numba_kcache.plans import source_plan
-from numba_kcache.resolver import Resolver
 from numba_kcache.settings import Settings
 from numba_kcache.toolchain.libraries import Library
 

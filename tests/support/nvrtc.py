@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from numba_kcache.inputs.header_trace import TraceResult, read_trace
-from numba_kcache.inputs.include_search import Search
+from numba_kcache.headers.search import Search
+from numba_kcache.headers.trace import TraceResult, read_trace
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"

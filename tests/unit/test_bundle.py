@@ -29,10 +29,10 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
-from numba_kcache.closures import without_stats
-from numba_kcache.inputs.closure import Closure, HeaderFile, closure_to_json
-from numba_kcache.inputs.file_identity import FileStat
-from numba_kcache.inputs.include_search import Place
+from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
+from numba_kcache.headers.file_identity import FileStat
+from numba_kcache.headers.lookup import without_stats
+from numba_kcache.headers.search import Place
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.inputs import closure_check
-from numba_kcache.inputs.closure import Closure, HeaderFile, closure_from_json, closure_to_json
-from numba_kcache.inputs.closure_check import Change, Match, Mismatch, check_closure
-from numba_kcache.inputs.file_identity import FileStat, is_settled, stat_of
-from numba_kcache.inputs.include_search import Place, Search
+from numba_kcache.headers import check as closure_check
+from numba_kcache.headers.check import Change, Match, Mismatch, check_closure
+from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_from_json, closure_to_json
+from numba_kcache.headers.file_identity import FileStat, is_settled, stat_of
+from numba_kcache.headers.search import Place, Search
 from tests.support.header_projects import SCENARIOS, Project, one_header
 
 COMPARISONS = {

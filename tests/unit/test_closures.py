@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import closures
-from numba_kcache.closures import Found, find_key
-from numba_kcache.inputs.closure import closure_to_json
-from numba_kcache.inputs.include_search import Search
+from numba_kcache.headers import lookup as closures
+from numba_kcache.headers.dependencies import closure_to_json
+from numba_kcache.headers.lookup import Found, find_key
+from numba_kcache.headers.search import Search
 from numba_kcache.keys.components import Component, component, derive
 from tests.support.header_projects import Project, one_header
 

@@ -10,8 +10,8 @@ import pytest
 from numba import cuda  # noqa: F401  (loads what is read)
 from numba.cuda.core import config
 
-from numba_kcache.inputs import code_environment as code_environment_module
-from numba_kcache.inputs.code_environment import CODE_SETTINGS, code_environment
+from numba_kcache.frontends.numba import environment as code_environment_module
+from numba_kcache.frontends.numba.environment import CODE_SETTINGS, code_environment
 
 
 def digest() -> str:
@@ -84,7 +84,7 @@ def test_every_setting_is_one_of_numbas() -> None:
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.inputs.code_environment import code_environment as read; import sys\n"
+        "from numba_kcache.frontends.numba.environment import code_environment as read; import sys\n"
         "assert read() == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

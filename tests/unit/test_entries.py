@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from numba_kcache.errors import CompileError, EntryError
-from numba_kcache.toolchain.entries import kernels_in, parameter_names
+from numba_kcache.frontends.source.entries import kernels_in, parameter_names
 from tests.support.compiling import build, compiled
 
 TWO = 'extern "C" __global__ void first(int a) {}\nextern "C" __global__ void second(float *x) {}'

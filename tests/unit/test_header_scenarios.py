@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.closure import Closure, closure_value
-from numba_kcache.inputs.closure_check import Change, Match, Mismatch
-from numba_kcache.inputs.doubt import Doubt, Uncapturable
-from numba_kcache.inputs.header_trace import TraceResult
-from numba_kcache.inputs.headers import find_embedded_paths, learn_closure, survey_headers
+from numba_kcache.headers.check import Change, Match, Mismatch
+from numba_kcache.headers.dependencies import Closure, closure_value
+from numba_kcache.headers.learn import find_embedded_paths, learn_closure, survey_headers
+from numba_kcache.headers.trace import TraceResult
+from numba_kcache.headers.untrackable import Doubt, Uncapturable
 from tests.support.header_projects import (
     KERNEL,
     SCENARIOS,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs.header_trace import TraceResult, read_trace
-from numba_kcache.inputs.include_scanner import (
+from numba_kcache.headers.scanner import (
     PLAIN,
     Form,
     Include,
@@ -17,7 +16,8 @@ from numba_kcache.inputs.include_scanner import (
     unconditional_includes,
     wrapper_uses,
 )
-from numba_kcache.inputs.include_search import Search
+from numba_kcache.headers.search import Search
+from numba_kcache.headers.trace import TraceResult, read_trace
 from tests.support.nvrtc import compile_source
 
 SPELLINGS = [

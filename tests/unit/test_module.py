@@ -403,7 +403,7 @@ def test_linker_that_knows_no_lists_of_patterns_still_serves(
     cache: KernelCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plain name is tried where the exact one leaves the kernel out."""
-    from numba_kcache.toolchain import module_build
+    from numba_kcache.frontends.source import module_build
 
     monkeypatch.setattr(module_build, "_USED", ("no such {}", "{}"))
 

@@ -17,11 +17,11 @@ from numba.cuda.np import numpy_support
 from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.errors import ArgumentError
+from numba_kcache.frontends.numba.abi import flatten, lay_out
+from numba_kcache.frontends.numba.compile import compile_numba
 from numba_kcache.launch.arguments import Layout
-from numba_kcache.launch.numba_abi import flatten, lay_out
 from numba_kcache.model.parameter import Parameter
 from numba_kcache.model.target import Target
-from numba_kcache.toolchain.numba_nvvm import compile_numba
 
 
 class Mode(enum.IntEnum):

@@ -17,13 +17,13 @@ from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
 
 from numba_kcache.errors import CompileError, LinkError
-from numba_kcache.inputs.python_function import Fingerprint, fingerprint
+from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba
+from numba_kcache.frontends.numba.internals import compiling_for
+from numba_kcache.frontends.numba.outcome import why_uncacheable
+from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.target import Target, parse_target
-from numba_kcache.toolchain.numba_internals import compiling_for
-from numba_kcache.toolchain.numba_nvvm import NumbaBuild, compile_numba
-from numba_kcache.toolchain.numba_outcome import why_uncacheable
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -425,10 +425,10 @@ def test_compiling_keeps_digests() -> None:
     script = """
 import math, operator
 from numba import cuda, float32
-from numba_kcache.inputs.python_function import fingerprint
-from numba_kcache.inputs.code_environment import code_environment
+from numba_kcache.frontends.python.function import fingerprint
+from numba_kcache.frontends.numba.environment import code_environment
 from numba_kcache.model.target import Target
-from numba_kcache.toolchain.numba_nvvm import compile_numba
+from numba_kcache.frontends.numba.compile import compile_numba
 @cuda.jit(device=True)
 def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)
 @cuda.jit

@@ -12,8 +12,8 @@ from numba import cuda, from_dtype, types
 from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
-from numba_kcache.inputs.numba_signature import signature_component
-from numba_kcache.inputs.python_function import Uncapturable
+from numba_kcache.frontends.numba.signature import signature_component
+from numba_kcache.frontends.python.function import Uncapturable
 from numba_kcache.keys.components import Component
 
 

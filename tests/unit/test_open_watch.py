@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.inputs import header_survey
-from numba_kcache.inputs.closure import Closure
-from numba_kcache.inputs.closure_check import Match, Mismatch
-from numba_kcache.inputs.headers import learn_closure, survey_headers
-from numba_kcache.inputs.include_search import Place
-from numba_kcache.inputs.open_watch import OpenWatch
+from numba_kcache.headers import survey as header_survey
+from numba_kcache.headers.check import Match, Mismatch
+from numba_kcache.headers.dependencies import Closure
+from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.open_watch import OpenWatch
+from numba_kcache.headers.search import Place
 from tests.support.header_projects import Project, later_ns, one_header
 from tests.support.nvrtc import library_path
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.parameter import Parameter
-from numba_kcache.toolchain.nvrtc import run_nvrtc
-from numba_kcache.toolchain.prototype import (
+from numba_kcache.frontends.source.prototype import (
     PROBE_SOURCE,
     kernel_name,
     probe_expression,
@@ -15,6 +12,9 @@ from numba_kcache.toolchain.prototype import (
     read_variable,
     variable_name,
 )
+from numba_kcache.model.cubin import read_cubin
+from numba_kcache.model.parameter import Parameter
+from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import toolkit_dirs
 
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
-from numba_kcache.inputs import python_code
-from numba_kcache.inputs.python_code import code_form
-from numba_kcache.inputs.python_function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.python import code as python_code
+from numba_kcache.frontends.python.code import code_form
+from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.keys.encoding import Plain
 from tests.support.modules import imported
 
@@ -520,7 +520,7 @@ def test_reading_loads_no_compiler() -> None:
     """A warm start must not pay for Numba's registries (300 ms), nor a plain function for Numba itself."""
     script = """
 import sys
-from numba_kcache.inputs.python_function import fingerprint
+from numba_kcache.frontends.python.function import fingerprint
 def plain(x): return x
 fingerprint(plain, with_lines=False)
 assert not [name for name in sys.modules if name.split('.')[0] in ('numba', 'numpy', 'llvmlite', 'cuda')]

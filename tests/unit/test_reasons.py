@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.explain.diff import KINDS, Record, compare, kind_of, with_line
+from numba_kcache.explain.text import HINTS, Explanation, Stored, summary, text_of
 from numba_kcache.keys.components import component
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.model.request import Origin
-from numba_kcache.observe.explain import HINTS, Explanation, Stored, summary, text_of
-from numba_kcache.observe.reasons import KINDS, Record, compare, kind_of, with_line
 
 LONG = "x" * 5000
 

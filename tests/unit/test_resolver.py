@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel, compiling, lookup, resolver
+from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache.engine import compile as compiling
+from numba_kcache.engine import lookup
+from numba_kcache.engine import session as resolver
+from numba_kcache.engine.lookup import Lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
-from numba_kcache.lookup import Lookup
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
@@ -625,4 +628,4 @@ def test_process_cache_is_one_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     cached_kernel(EMPTY, arch="sm_90").compile()
 
     assert (numba_kcache.info("process").compiles, numba_kcache.info("process").hits) == (1, 1)
-    assert "numba" not in vars(sys.modules["numba_kcache.resolver"])
+    assert "numba" not in vars(sys.modules["numba_kcache.engine.session"])

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import OptionError
-from numba_kcache.inputs.source import define_path, define_text, normalised_ptx, read_link_inputs, returns_source
+from numba_kcache.frontends.source.source import (
+    define_path,
+    define_text,
+    normalised_ptx,
+    read_link_inputs,
+    returns_source,
+)
 from numba_kcache.kernel import CachedKernel, cached_kernel
 from tests.support.compiling import EMPTY, compiled
 

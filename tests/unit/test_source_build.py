@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import CompileError, LinkError, OptionError
-from numba_kcache.inputs.source import read_link_inputs
+from numba_kcache.frontends.source import build as source_build
+from numba_kcache.frontends.source.source import read_link_inputs
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
-from numba_kcache.toolchain import source_build
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.inputs import include_scanner, tree_scans
-from numba_kcache.inputs.closure import Closure
-from numba_kcache.inputs.doubt import Uncapturable
-from numba_kcache.inputs.headers import learn_closure, survey_headers
-from numba_kcache.inputs.tree_scans import Record, TreeScans, save_scans
+from numba_kcache.headers import scanner as include_scanner
+from numba_kcache.headers import tree_scans
+from numba_kcache.headers.dependencies import Closure
+from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.tree_scans import Record, TreeScans, save_scans
+from numba_kcache.headers.untrackable import Uncapturable
 from tests.support.header_projects import Project, in_tree, later_ns
 
 KIT = (

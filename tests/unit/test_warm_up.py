@@ -25,10 +25,10 @@ from numba_kcache import (
     cached_module,
     find_kernels,
     warm_up,
-    warming,
 )
+from numba_kcache.engine.process import process_resolver
 from numba_kcache.model.event import Event, EventKind
-from numba_kcache.process_cache import process_resolver
+from numba_kcache.warmup import pool as warming
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
@@ -170,7 +170,8 @@ def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) 
     """`__main__`, with no guard around warm_up: C++ and Numba kernels go by value."""
     script = tmp_path / "script.py"
     script.write_text("""
-from numba_kcache import cached_kernel, warm_up, warming
+from numba_kcache import cached_kernel, warm_up
+from numba_kcache.warmup import pool as warming
 print("run")
 SCALE = 2.0
 @cached_kernel
@@ -394,7 +395,7 @@ def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
     """Killed: the worker finds nobody there when it is done with its compile."""
     code = """
 import os, socket, sys
-from numba_kcache import worker
+from numba_kcache.warmup import worker
 ours, theirs = socket.socketpair()
 if os.fork() == 0:
     ours.close()

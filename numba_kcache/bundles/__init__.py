@@ -1,0 +1,1 @@
+"""Move entries between caches: export, import, push, pull."""

@@ -1,0 +1,273 @@
+"""Which entries go into a bundle or a tier, and out of one.
+
+Promise     What is exported was verified, every payload of it. What is imported is all there or nothing is, and
+            what was there under the same key stays.
+Method      An entry belongs to a kernel if it was made of the same components, target, signature and compilers aside:
+            its report holds their digests. What was linked from the LTO-IR of an entry goes with it.
+Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, resolver), and which kernels
+            a module has (finding).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..engine.session import Resolver
+from ..errors import BundleError, KCacheError, OptionError
+from ..headers.lookup import without_stats
+from ..keys.components import Component
+from ..keys.digests import sha256
+from ..model.artifact import artifact_from_header
+from ..model.target import Target, read_arch
+from ..settings import read_settings
+from ..store.entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    StoredEntry,
+    check_payloads,
+    decode_entry,
+    encode_entry,
+)
+from ..store.manifest import Variant, variants_of
+from ..tiers.bundle import (
+    Bundle,
+    BundledFile,
+    BundleReport,
+    write_bundle,
+)
+from ..tiers.chain import Chain, CheckedTier
+from ..tiers.opening import open_any, open_tiers
+from ..tiers.trust import trust_of
+
+Identity = Sequence[Component]
+"""The components that all entries of one kernel share."""
+
+
+def export_bundle(
+    resolver: Resolver, path: str, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
+) -> BundleReport:
+    """Write entries of a cache into a bundle.
+
+    Args:
+        resolver: Of the cache.
+        path: Where to.
+        identities: Of the kernels that go in; None for all that the cache holds.
+        arch: Targets that go in; None for all.
+        sign: Whether it must be signed; None: if there is a `signing_key`.
+
+    Raises:
+        BundleError: It would be empty, or cannot be written.
+        OptionError: It shall be signed and no key is set.
+    """
+    signing_key = resolver.settings.signing_key if sign is not False else None
+    if sign and signing_key is None:
+        raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")
+    targets = None if arch is None else read_arch(arch)
+    wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
+    entries = _chosen(resolver, wanted, targets)
+    if not entries:
+        raise BundleError(f"cannot write the bundle {path}", "this cache holds no entry that was asked for")
+    manifests = dict(_manifests(resolver, {each.key for each in entries}))
+    files = [BundledFile(family, len(data), sha256(data).hexdigest()) for family, data in manifests.items()]
+
+    def read(is_entry: bool, key: str) -> bytes | None:
+        return resolver.local.get_encoded(key) if is_entry else manifests[key]
+
+    return write_bundle(path, entries, files, read, signing_key=signing_key)
+
+
+def _chosen(
+    resolver: Resolver, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
+) -> list[BundledFile]:
+    if isinstance(resolver.store, Chain):
+        resolver.store.settle()
+    chosen: dict[str, BundledFile] = {}
+    linked: list[tuple[str, BundledFile]] = []
+    for key in sorted(each.key for each in resolver.local.entries()):
+        data = resolver.local.get_encoded(key) or b""
+        try:
+            entry = decode_entry(data, key)
+            check_payloads(entry)
+            artifact = artifact_from_header(entry.header, entry.payloads)
+        except ValueError:
+            continue  # damaged, or gone meanwhile: verify() says so
+        if targets is not None and artifact.target not in targets:
+            continue
+        names = tuple(each.name for each in artifact.entries)
+        file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, names)
+        made_of = _made_of(entry)
+        if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
+            chosen[key] = file
+        elif "module" in made_of:
+            linked.append((str(made_of["module"][1]), file))
+    return [*chosen.values(), *(file for module, file in linked if module in chosen)]
+
+
+def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
+    """Digest, and value where it is small, of each component that an entry was made of."""
+    made_of: defaultdict[str, tuple[str, Any]] = defaultdict(lambda: ("", None))
+    try:
+        records = json.loads(entry.payloads["report"])["components"]
+        made_of.update({name: (digest, value) for name, digest, value in records})
+    except (KeyError, ValueError, TypeError):
+        pass  # a report of another version: it belongs to no kernel that is asked for
+    return made_of
+
+
+def _manifests(resolver: Resolver, keys: set[str]) -> Iterator[tuple[str, bytes]]:
+    """Each manifest with the variants that are for these entries, in an order that depends on nothing else."""
+    for family, variants in resolver.local.manifests():
+        kept = sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"]))
+        if kept:
+            header = {"variants": [without_stats(each) for each in kept]}
+            yield family, encode_entry(StoredEntry(family, header, {}), MANIFEST)
+
+
+def import_bundle(resolver: Resolver, source: Any) -> BundleReport:
+    """Verify a bundle and add its entries to a cache.
+
+    Args:
+        resolver: Of the cache.
+        source: Path, `"package:resource"` or Traversable.
+
+    Raises:
+        BundleError: It is refused, or cannot be added; nothing of it was.
+    """
+    bundle = open_any(source, resolver.settings)
+    cannot = f"cannot import the bundle {bundle.name}"
+    try:
+        variants = [(each.key, _variants(bundle, each)) for each in bundle.manifests]
+        new = [each for each in bundle.entries if _is_new(resolver, bundle, each)]
+        files = ((each.key, bundle.get_entry(each.key) or b"") for each in new)
+        resolver.local.put_all(files, sum(each.size_bytes for each in new))
+    except (ValueError, OSError) as error:
+        raise BundleError(cannot, getattr(error, "strerror", None) or str(error), "nothing of it was added") from None
+    for family, rows in variants:
+        resolver.local.add_variant(family, *reversed(rows))
+    return bundle.report
+
+
+def _is_new(resolver: Resolver, bundle: Bundle, file: BundledFile) -> bool:
+    """Whether a file of a bundle, which is verified, is not in the cache.
+
+    Raises:
+        ValueError: It is not the entry that the index says.
+    """
+    entry = decode_entry(bundle.get_entry(file.key) or b"", file.key)
+    check_payloads(entry)
+    artifact = artifact_from_header(entry.header, entry.payloads)
+    if artifact.target.name != file.target:
+        raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")
+    return resolver.local.peek(file.key) is None
+
+
+def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
+    variants = variants_of(decode_entry(bundle.get_manifest(file.key) or b"", file.key, MANIFEST).header)
+    held = {each.key for each in bundle.entries}
+    if any(variant["key"] not in held for variant in variants):
+        raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
+    return variants
+
+
+class Moved(NamedTuple):
+    """What went from one store to another.
+
+    Args:
+        tier: The store behind the local one, as it is shown.
+        entries: Entries that went.
+        size_bytes: Their bytes.
+        present: Entries that were there already.
+        failed: Entries that could not go: damaged, not to be believed, or not taken.
+    """
+
+    tier: str
+    entries: int
+    size_bytes: int
+    present: int
+    failed: int
+
+
+def push(resolver: Resolver, to: str | None) -> Moved:
+    """Hand the entries of a cache on to a tier that lacks them; where they are signed, those that are there as well.
+
+    Args:
+        resolver: Of the cache.
+        to: The tier as in the setting; None for the first that is set and written to.
+
+    Raises:
+        KCacheError: It cannot be asked.
+    """
+    tier = _tier(resolver, to, writes=True)
+    signs = resolver.settings.signing_key is not None
+    there = set() if signs else _keys(tier, ENTRY, "push to")
+    went: dict[str, int] = {}
+    chosen = list(_chosen(resolver, None, None))
+    for file in chosen:
+        data = b"" if file.key in there else resolver.local.get_encoded(file.key) or b""
+        if data and tier.put_now(decode_entry(data, file.key), data):
+            went[file.key] = len(data)
+    present = [file.key for file in chosen if file.key in there]
+    for family, data in _manifests(resolver, {*went, *present}):
+        tier.add_variant_now(family, *reversed(variants_of(decode_entry(data, family, MANIFEST).header)))
+    tier.close()
+    failed = len(chosen) - len(went) - len(present)
+    return Moved(tier.tier.name, len(went), sum(went.values()), len(present), failed)
+
+
+def pull(resolver: Resolver, source: str | None) -> Moved:
+    """Take all entries of a tier into a cache, verified as they are on a miss.
+
+    Args:
+        resolver: Of the cache.
+        source: The tier as in the setting; None for the first that is set.
+
+    Raises:
+        KCacheError: It cannot be asked, or nothing is written in this mode.
+    """
+    tier = _tier(resolver, source, writes=False)
+    cannot = f"cannot pull from {tier.tier.name}"
+    if resolver.local.readonly:
+        raise KCacheError(cannot, f"nothing is written in mode {resolver.settings.mode}")
+    keys = _keys(tier, ENTRY, "pull from")
+    missing = sorted(key for key in keys if resolver.local.peek(key) is None)
+    before = tier.report().bytes_read
+    went = {key for key in missing if tier.get(key) is not None}
+    tier.settle()
+    went = {key for key in went if resolver.local.peek(key) is not None}
+    size_bytes = tier.report().bytes_read - before
+    held = went | (keys - set(missing))
+    for family in sorted(_keys(tier, MANIFEST, "pull from")):
+        variants = [each for each in tier.get_manifest(family) if each["key"] in held]
+        if variants:
+            resolver.local.add_variant(family, *reversed(variants))
+    tier.close()
+    return Moved(tier.tier.name, len(went), size_bytes, len(keys) - len(missing), len(missing) - len(went))
+
+
+def _tier(resolver: Resolver, text: str | None, *, writes: bool) -> CheckedTier:
+    settings = resolver.settings
+    addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
+    if text is not None and writes and addresses[0].readonly is None:
+        addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
+    opened = open_tiers(settings._replace(tiers=addresses))
+    chain = Chain(resolver.local, opened, resolver.events.emit, trust_of(settings))
+    resolver.statistics.sources.append(chain.take_unsaved)
+    for tier in chain.tiers:
+        if tier.takes or not writes:
+            return tier
+    what = "cannot push" if writes else "cannot pull"
+    why = "no tier is set that is written to" if writes else "no tier is set"
+    raise KCacheError(what, why, "name one, redis://host/0 or a directory, or set tiers")
+
+
+def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
+    try:
+        return {key for key in tier.tier.keys(kind) if len(key) == 64 and not key.strip("0123456789abcdef")}
+    except FileNotFoundError:
+        return set()  # a directory that the first put makes
+    except Exception as error:  # whatever a server or its client does
+        raise KCacheError(f"cannot {what} {tier.tier.name}", str(error)) from None

@@ -1,0 +1,1 @@
+"""Explanations of misses: the history of each kernel, the nearest stored entry, the difference, and its text."""

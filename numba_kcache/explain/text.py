@@ -1,0 +1,205 @@
+"""Explanations: a value, and the words that are made from it.
+
+Promise     `str()` of an explanation says whether it is a hit, where from, and on a miss every reason with old value,
+            new value, place and a next step. `to_dict()` holds plain values only.
+Not here    Finding out (explanations, misses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..model.reason import Reason, ReasonKind
+
+_SHOWN = 5
+"""Reasons that a log line names; an explanation names all."""
+
+
+class Stored(NamedTuple):
+    """An entry that is stored, as an explanation tells of it.
+
+    Args:
+        key: Its key.
+        kernel: What people call the kernel; "" where the entry does not say.
+        target: What its code is for.
+        created_s: When it was stored, in seconds since the epoch; 0 where it does not say.
+        compile_time_s: Seconds that its compilation took.
+        size_bytes: Of its cubin.
+    """
+
+    key: str
+    kernel: str = ""
+    target: str = ""
+    created_s: float = 0.0
+    compile_time_s: float = 0.0
+    size_bytes: int = 0
+
+
+class Explanation(NamedTuple):
+    """Whether a kernel is in the cache, and why not; or what a stored entry is.
+
+    Args:
+        kernel: What people call it.
+        target: What it is wanted for.
+        key: Of what is wanted; "" where it cannot be keyed, or its headers are not known before it is compiled.
+        outcome: `"hit"`, `"miss"`, `"uncacheable"`, or, for a key, `"stored"` or `"not stored"`.
+        source: Where a hit comes from: `"memory"` or `"disk"`; "" for the others.
+        reasons: Why it is no hit: every difference from `nearest`.
+        nearest: The stored entry that is most like it.
+        compiled_for: The reasons for which this process compiled it.
+        entry: The entry itself, where it is stored.
+        others: Stored entries of the same kernel, each with what differs from them to this one.
+    """
+
+    kernel: str
+    target: str
+    key: str
+    outcome: str
+    source: str = ""
+    reasons: tuple[Reason, ...] = ()
+    nearest: Stored | None = None
+    compiled_for: tuple[Reason, ...] = ()
+    entry: Stored | None = None
+    others: tuple[tuple[Stored, tuple[Reason, ...]], ...] = ()
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether it is served without a compile."""
+        return self.outcome in ("hit", "stored")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field under its name, as plain values."""
+        others = [
+            {**stored._asdict(), "reasons": [each.to_dict() for each in reasons]} for stored, reasons in self.others
+        ]
+        return {
+            **self._asdict(),
+            "reasons": [each.to_dict() for each in self.reasons],
+            "compiled_for": [each.to_dict() for each in self.compiled_for],
+            "nearest": self.nearest and self.nearest._asdict(),
+            "entry": self.entry and self.entry._asdict(),
+            "others": others,
+        }
+
+    def __str__(self) -> str:
+        wanted = f"{self.kernel or 'an entry'}{f' for {self.target}' if self.target else ''}"
+        lines = [f"{wanted}: {self.outcome}{f', from {self.source}' if self.source else ''}"]
+        if self.key:
+            lines.append(f"  key {self.key}")
+        if self.entry is not None:
+            lines.append(f"  {_facts(self.entry)}")
+        if self.nearest is not None:
+            lines.append(f"  nearest stored entry {self.nearest.key[:12]} for {self.nearest.target}")
+        lines += [line for each in self.reasons for line in _lines(each)]
+        if self.compiled_for:
+            lines.append("  this process compiled it, because:")
+            lines += [f"  {line}" for each in self.compiled_for for line in _lines(each)]
+        if self.others:
+            lines.append("  other entries of this kernel, and what changed from them to this one:")
+            for stored, reasons in self.others:
+                lines.append(f"    {stored.key[:12]} for {stored.target}, {_facts(stored)}")
+                lines += [f"      {text_of(each)}" for each in reasons]
+        return "\n".join(lines)
+
+
+def _facts(stored: Stored) -> str:
+    from datetime import UTC, datetime
+
+    from ..observe.info import bytes_text, seconds_text
+
+    when = f"{datetime.fromtimestamp(stored.created_s, UTC):%Y-%m-%d %H:%M} UTC" if stored.created_s else "unknown"
+    return f"stored {when}, compiled in {seconds_text(stored.compile_time_s)}, {bytes_text(stored.size_bytes)} of code"
+
+
+def _lines(reason: Reason) -> list[str]:
+    hint = HINTS[reason.kind]
+    return [f"  - {text_of(reason)}", *([f"      {hint}"] if hint else [])]
+
+
+def text_of(reason: Reason) -> str:
+    """One reason in words, on one line."""
+    kind, name, old, new = reason.kind, reason.name, reason.old, reason.new
+    template = _ALONE.get(kind)
+    if template is not None:
+        return template.format(name=name, old=old, new=new)
+    subject = " ".join(filter(None, (WORDS[kind], name)))
+    if reason.where:
+        subject += f" at {reason.where}"
+    if old == new:
+        return f"{subject} differs"
+    if old is None:
+        return f"{subject}: {_quoted(kind, new)} is new"
+    if new is None:
+        return f"{subject}: {_quoted(kind, old)} is gone"
+    return f"{subject}: {_quoted(kind, old)} is now {_quoted(kind, new)}"
+
+
+def _quoted(kind: ReasonKind, text: str | None) -> str:
+    is_line = kind is ReasonKind.SOURCE_CHANGED and not str(text).startswith("sha256 ")
+    return f"`{text}`" if is_line else str(text)
+
+
+def summary(reasons: Sequence[Reason]) -> str:
+    """Reasons for a log line: the first few, and how many more there are."""
+    told = [text_of(each) for each in reasons[:_SHOWN]]
+    more = len(reasons) - len(told)
+    return "; ".join([*told, *([f"and {more} more"] if more else [])])
+
+
+WORDS: Mapping[ReasonKind, str] = {
+    ReasonKind.SOURCE_CHANGED: "source",
+    ReasonKind.VALUE_CHANGED: "value of",
+    ReasonKind.HEADER_CHANGED: "header",
+    ReasonKind.HEADER_ANSWER: "__has_include of",
+    ReasonKind.HEADER_SEARCH: "folders searched for headers",
+    ReasonKind.TOOLKIT: "the toolkit's headers in",
+    ReasonKind.ENTRY: "kernel wanted, by",
+    ReasonKind.OPTIONS: "option",
+    ReasonKind.TARGET: "target",
+    ReasonKind.SIGNATURE: "signature",
+    ReasonKind.COMPILER: "compiler library",
+    ReasonKind.VERSION: "version of",
+    ReasonKind.ENVIRONMENT: "setting or variable",
+    ReasonKind.LINK_INPUT: "link input",
+    ReasonKind.DEPENDS: "",
+    ReasonKind.PLACE: "line table's",
+    ReasonKind.UNKNOWN: "something",
+}
+"""What each kind calls its subject."""
+
+_ALONE: Mapping[ReasonKind, str] = {
+    ReasonKind.NEVER_STORED: "nothing of this kernel was stored here before",
+    ReasonKind.EVICTED_OR_CLEARED: "it was stored before, and its entry is not there any more",
+    ReasonKind.DAMAGED: "its entry is damaged: {new}",
+    ReasonKind.HEADER_SHADOWED: "{name} is there now, and is found before the header that was read",
+    ReasonKind.MODE: "mode={new} does not look for it",
+    ReasonKind.UNCACHEABLE: "it cannot be keyed: {new}",
+}
+
+HINTS: Mapping[ReasonKind, str] = {
+    ReasonKind.NEVER_STORED: "it is stored when it is compiled; .compile() does that ahead of the first launch",
+    ReasonKind.EVICTED_OR_CLEARED: "if it was evicted, raise max_size_bytes or max_entries",
+    ReasonKind.DAMAGED: "nothing to do: the next compile heals it; if it comes again, look at the disk",
+    ReasonKind.SOURCE_CHANGED: "another source is another entry; the old one stays for when it comes back",
+    ReasonKind.VALUE_CHANGED: "Numba compiles the value into the code: pass it as an argument if it changes often",
+    ReasonKind.HEADER_CHANGED: "restore the header if this was not meant",
+    ReasonKind.HEADER_SHADOWED: "remove that file, or change the order of include_dirs, if this was not meant",
+    ReasonKind.HEADER_ANSWER: "restore or remove that file if this was not meant",
+    ReasonKind.HEADER_SEARCH: "keep include_dirs as they were; code that holds a path is served below that path alone",
+    ReasonKind.TOOLKIT: "install the same cuda-toolkit and CCCL, or accept other compilers' code with toolchain='any'",
+    ReasonKind.ENTRY: "each kernel of a source is an entry of its own",
+    ReasonKind.OPTIONS: "each set of options is an entry of its own",
+    ReasonKind.TARGET: "compile ahead for each target with .compile(arch=...)",
+    ReasonKind.SIGNATURE: "each signature is an entry of its own; compile ahead with .compile(signature=...)",
+    ReasonKind.COMPILER: "install that build, or accept other compilers' code with toolchain='any'",
+    ReasonKind.VERSION: "pin the version, or accept other compilers' code with toolchain='any'",
+    ReasonKind.ENVIRONMENT: "set it as it was, if this was not meant",
+    ReasonKind.LINK_INPUT: "another input is another entry",
+    ReasonKind.DEPENDS: "you named it in depends=: leave it out if the code does not depend on it",
+    ReasonKind.PLACE: "lineinfo and debug put files and lines into the code: leave them out to share entries",
+    ReasonKind.MODE: "see docs/reference/settings.md",
+    ReasonKind.UNCACHEABLE: "see docs/keys.md for what cannot be captured",
+    ReasonKind.UNKNOWN: "nothing to do: compiled anew, its entry says what it is made of",
+}
+"""The next step for each kind."""

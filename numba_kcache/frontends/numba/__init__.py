@@ -1,0 +1,1 @@
+"""Numba kernels, compiled by numba-cuda."""

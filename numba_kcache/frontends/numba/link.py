@@ -1,0 +1,141 @@
+"""Link a lowered Numba kernel: its own code, what Numba adds by itself, and the user's files.
+
+Promise     The order is fixed: the kernel, the user's files as given, then what device functions and Numba's
+            library ask for, sorted by content. Files are read when they are linked. NVRTC and nvJitLink keep
+            no hidden cache and need no driver.
+Ground      numba-cuda 0.30.4: `CUDACodeLibrary._link_all`, `_Linker`, `cudadrv.nvrtc.compile` (its flags and
+            include folders), `_Kernel.maybe_link_nrt`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ...errors import CompileError, LinkError
+from ...model.linkable import LINK_SUFFIXES, kind_of_path, linkable_input
+from ...model.request import LinkInput
+from ...model.target import Target
+from ...toolchain.diagnostics import excerpt
+from ...toolchain.nvjitlink import link
+from ...toolchain.time_trace import TimeTrace, run_traced
+from .internals import Internals, internals
+
+
+class Linked(NamedTuple):
+    """What the linker made, what it said, and the inputs as they were read for it."""
+
+    cubin: bytes
+    log: str
+    inputs: tuple[LinkInput, ...]
+
+
+def link_kernel(
+    library: Any,
+    ptx: str,
+    chosen: Mapping[str, Any],
+    target: Target,
+    generated: Target,
+    trace: TimeTrace | None = None,
+) -> Linked:
+    """Link the kernel with all that it and its callees ask for.
+
+    Args:
+        library: Numba's code library with the kernel.
+        ptx: Its PTX; the names in it say which parts of Numba's own library are needed.
+        chosen: Options: `link`, `lto`, `max_registers`.
+        target: What to link for.
+        generated: The target that the kernel's own code was generated for.
+        trace: Where NVRTC tells which headers it read, for each input that is CUDA C++.
+    """
+    parts = internals()
+    lto = bool(chosen["lto"])
+    logs: list[str] = []
+    user = [chosen["link"]] if isinstance(chosen["link"], (str, os.PathLike)) else list(chosen["link"] or ())
+    asked = sorted((_read(each) for each in library._linking_files), key=lambda each: (each.kind, each.name, each.data))
+    read = [*map(_read, user), *asked, *_numbas_own(parts, library, ptx, user)]
+    code = _own_code(library, lto, (*generated.cc, generated.suffix))
+    code += [_compiled(each, target, lto, logs, trace) for each in dict.fromkeys(read)]
+    flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
+    flags += [f"-maxrregcount={chosen['max_registers']}"] if chosen["max_registers"] else []
+    cubin, log = link(code, target.name, flags)
+    return Linked(cubin, "\n".join([*logs, log]).strip(), tuple(read))
+
+
+def toolkit_dirs() -> tuple[str, ...]:
+    """The folders in which CUDA C++ that a Numba kernel links finds headers first; `CUDA_NVRTC_EXTRA_SEARCH_PATHS` and
+    its own folder come after."""
+    from cuda.bindings import nvrtc
+    from cuda.pathfinder import locate_nvidia_header_directory
+
+    parts = internals()
+    _status, major, _minor = nvrtc.nvrtcVersion()
+    cccl = locate_nvidia_header_directory("cccl")
+    return (
+        os.path.join(parts.folder, "include", str(major)),
+        os.path.realpath(str(parts.get_cuda_paths()["include_dir"].info)),
+        *([os.path.realpath(cccl.abs_path)] if cccl else []),
+        os.path.join(parts.folder, "memory_management"),
+    )
+
+
+def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInput]:
+    if lto:
+        return [LinkInput("ltoir", "kernel.ltoir", library.get_ltoir(cc=cc))]
+    modules = library.get_asm_strs(cc=cc)  # one with optimisation, one per function with debug
+    return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
+
+
+def _numbas_own(parts: Internals, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
+    """What Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
+    found = []
+    if any(name in ptx for name in parts.reshape_funcs):
+        found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))
+    if parts.cuda_target.target_context.enable_nrt:
+        names = "|".join(parts.NRT_functions)
+        pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
+        if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
+            found.append(_read(parts.NRT_LIBRARY)._replace(folder=os.path.join(parts.folder, "memory_management")))
+    if library.use_cooperative:
+        library.needs_cudadevrt = True
+    if library.needs_cudadevrt:
+        found.append(_read(parts.get_cudalib("cudadevrt", static=True)))
+    return found
+
+
+def _read(item: Any) -> LinkInput:
+    """The bytes of a path or a `LinkableCode` object now."""
+    if not isinstance(item, (str, os.PathLike)):
+        found = linkable_input(item)
+        if found is None:
+            raise LinkError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
+        return found
+    path = os.fspath(item)
+    kind = kind_of_path(path)
+    if kind is None:
+        raise LinkError(f"cannot link {path!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+    try:
+        with open(path, "rb") as file:
+            return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        raise LinkError(f"cannot link {path!r}", error.strerror or str(error)) from None
+
+
+def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace: TimeTrace | None) -> LinkInput:
+    """The input as the linker takes it: CUDA C++ goes through NVRTC first, to LTO-IR or PTX as Numba has it."""
+    if item.kind != "cu":
+        return item
+    kind = "ltoir" if lto else "ptx"
+    flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
+    flags += ["--dlink-time-opt"] if lto else []
+    extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *extra, item.folder) if folder]
+    # A name with its folder: quoted names are then looked for there, as beside every header.
+    result = run_traced(trace, item, item.data.decode(), os.path.join(item.folder, item.name), flags, (kind,))
+    if not result.ok:
+        raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
+    if result.log:
+        logs.append(result.log)
+    return LinkInput(kind, item.name, result.code[kind])

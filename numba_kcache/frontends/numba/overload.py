@@ -1,0 +1,153 @@
+"""A compiled kernel as Numba's own dispatcher takes it, made from an artifact instead of a compilation.
+
+Promise     Launched by Numba's code, with Numba's meaning of every argument, stream, exception and attribute. Its
+            module is loaded once for each device, anew after a reset, with its carveout. What only a compilation
+            knows (LLVM IR, types, another target's code) is compiled by Numba when it is asked for.
+Not here    Where artifacts come from: the caller gives `load`.
+Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel`, codegen.py `CUDACodeLibrary`: what `launch`, `bind`, `inspect_*`
+            and the attributes of a kernel read.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from ...launch.loader import LoadedKernel
+from ...model.artifact import Artifact
+
+Load = Callable[[], LoadedKernel]
+"""Gives the kernel on the current device."""
+
+
+def make_overload(dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> Any:
+    """An object for `dispatcher.overloads`.
+
+    Args:
+        dispatcher: Of `cuda.jit`.
+        types: Numba types of the arguments.
+        artifact: The compiled kernel.
+        load: Where its module comes from.
+    """
+    overload, library = _classes()
+    return overload(dispatcher, types, artifact, library(dispatcher, types, artifact, load))
+
+
+class _Exceptions:
+    """The exceptions of a debug kernel by code, as Numba's call helper knows them."""
+
+    def __init__(self, table: list[Any]) -> None:
+        self._table = {
+            code: (name and getattr(builtins, name), tuple(arguments), tuple(place) if place else None)
+            for code, name, arguments, place in table
+        }
+
+    def get_exception(self, code: int) -> tuple[Any, Any, Any]:
+        unknown = SystemError, (f"unknown error {code} in native function",), None
+        return self._table.get(code, unknown)
+
+
+@cache
+def _classes() -> tuple[Any, Any]:
+    """The two classes, made when Numba is there."""
+    from cuda.core import ObjectCode
+    from numba.cuda import types as numba_types
+    from numba.cuda import typing
+    from numba.cuda.codegen import CUDACodeLibrary
+    from numba.cuda.cudadrv import devices
+    from numba.cuda.dispatcher import _Kernel
+
+    class CachedOverload(_Kernel):  # type: ignore[misc]
+        """A kernel whose code came from an artifact."""
+
+        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, library: Any) -> None:
+            known = artifact.attributes
+            self._codelibrary = library
+            self.objectmode, self.entry_point = False, None
+            self.extensions = dispatcher.targetoptions.get("extensions") or ()
+            self.py_func, self.argtypes = dispatcher.py_func, types
+            self.debug, self.lineinfo = bool(known.get("debug")), bool(known.get("lineinfo"))
+            self.cooperative, self.shared_memory_carveout = bool(known.get("cooperative")), known.get("carveout")
+            self.launch_bounds, self.launch_config_sensitive = known.get("launch_bounds"), False
+            self.entry_name = artifact.entries[0].symbol
+            self.signature = typing.signature(numba_types.none, *types)
+            self.call_helper = _Exceptions(known.get("exceptions") or [])
+
+        def __getattr__(self, name: str) -> Any:
+            """What only a compilation knows."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return getattr(self._codelibrary.compiled(), name)
+
+        def bind(self) -> None:
+            self._codelibrary.get_cufunc()
+
+        @property
+        def type_annotation(self) -> Any:
+            return self._codelibrary.compiled().type_annotation
+
+        def inspect_types(self, file: Any = None) -> None:
+            self._codelibrary.compiled().inspect_types(file)
+
+    class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
+        """The code of a kernel that came from an artifact."""
+
+        def __init__(self, dispatcher: Any, types: tuple[Any, ...], artifact: Artifact, load: Load) -> None:
+            entry = artifact.entries[0]
+            super().__init__(None, entry.name, entry_name=entry.symbol)
+            self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
+            self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
+            self._compiled: Any = None
+            self._finalized = True
+            self._lto = bool(dispatcher.targetoptions.get("lto"))
+            self.use_cooperative = bool(artifact.attributes.get("cooperative"))
+
+        def compiled(self) -> Any:
+            """The same kernel compiled by Numba, now, to be looked at."""
+            if self._compiled is None:
+                options = dict(self._dispatcher.targetoptions)
+                options["link"] = list(options.get("link") or ())  # Numba appends to it
+                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
+            return self._compiled
+
+        def get_cufunc(self) -> Any:
+            ordinal = devices.get_context().device.id
+            found = self._functions.get(ordinal)
+            if found is None or not found[1].live[0]:
+                loaded = self._load()
+                found = self._functions[ordinal] = loaded.numba_function, loaded
+            return found[0]
+
+        def get_cubin(self, cc: Any = None) -> Any:
+            if self._is_own(cc):
+                return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
+            return self.compiled()._codelibrary.get_cubin(cc)
+
+        def get_asm_strs(self, cc: Any = None) -> Any:
+            if self._is_own(cc) and self._artifact.ptx:
+                return [self._artifact.ptx.decode()]
+            return self.compiled()._codelibrary.get_asm_strs(cc)
+
+        def get_linkerinfo(self, cc: Any) -> Any:
+            return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
+
+        def get_ltoir(self, cc: Any = None) -> Any:
+            return self.compiled()._codelibrary.get_ltoir(cc)
+
+        def get_lto_ptx(self, cc: Any = None) -> Any:
+            return self.compiled()._codelibrary.get_lto_ptx(cc)
+
+        @property
+        def llvm_strs(self) -> Any:
+            return self.compiled()._codelibrary.llvm_strs
+
+        @property
+        def modules(self) -> Any:
+            return self.compiled()._codelibrary.modules
+
+        def _is_own(self, cc: Any) -> bool:
+            return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc
+
+    return CachedOverload, CachedLibrary

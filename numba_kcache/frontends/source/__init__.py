@@ -1,0 +1,1 @@
+"""CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules."""

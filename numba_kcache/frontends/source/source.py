@@ -1,0 +1,275 @@
+"""What a user wraps, and what source it stands for.
+
+Promise     A function that returns source is recognised by its annotation and code alone and called once, at
+            first use. Relative paths start from the folder of the file that defines the kernel.
+Not here    Numba kernels (python_function) and what a source includes (headers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import KCacheError, OptionError
+from ...model.linkable import (
+    LINK_SUFFIXES,
+    callbacks_of,
+    kind_of_path,
+    linkable_input,
+)
+from ...model.request import LinkInput, Origin
+
+_PTX = r"^\s*\.version\s+\d+\.\d+"
+_COUNTER = r"B\d+v\d+"
+_PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
+_MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
+"""How code starts that a compiler made; an object file is an ELF too, and is refused when it is read as a cubin."""
+
+_TEXTS = ("cuda", "ptx")
+
+_HAS_ARGS, _HAS_KEYWORDS = 0x04, 0x08
+"""`co_flags` of a function with *args or **kwargs."""
+
+
+class SourceDefinition(NamedTuple):
+    """A source that can be asked for.
+
+    Args:
+        kind: One of `model.options.SOURCE_KINDS`.
+        label: What people call it.
+        guess: The name that its entry probably has; None where nothing suggests one.
+        origin: Where it stands in the user's files.
+        base_dir: The folder that relative paths start from.
+        text: Gives the source, or the bytes of code; may raise what the user's function raises.
+    """
+
+    kind: str
+    label: str
+    guess: str | None
+    origin: Origin
+    base_dir: str
+    text: Callable[[], str | bytes]
+
+
+def returns_source(function: Callable[..., Any]) -> bool:
+    """Whether a Python function is one that returns source; otherwise it is a Numba kernel.
+
+    Raises:
+        OptionError: It has parameters and returns a string, but is not annotated `-> str`.
+    """
+    annotation = getattr(function, "__annotations__", {}).get("return")
+    if annotation is str or annotation in ("str", "'str'"):
+        return True
+    code = function.__code__
+    returned = _returned(code)
+    if code.co_argcount + code.co_kwonlyargcount == 0:
+        return bool(returned - {None})
+    if annotation is None and str in returned:
+        raise OptionError(
+            f"cannot tell what {function.__qualname__} is",
+            "it has parameters and returns a string",
+            "annotate it `-> str` if it returns CUDA C++",
+        )
+    return False
+
+
+def _returned(code: Any) -> set[Any]:
+    """What a function's own returns give: None, str for text, `...` for anything else."""
+    import dis
+
+    found: set[Any] = set()
+    previous = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            source = step if step.opname == "RETURN_CONST" else previous
+            if source is not None and source.opname in ("LOAD_CONST", "RETURN_CONST"):
+                value = source.argval
+                found.add(None if value is None else str if isinstance(value, str) else ...)
+            else:
+                found.add(str if source is not None and source.opname == "BUILD_STRING" else ...)
+        previous = step
+    return found
+
+
+def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> SourceDefinition:
+    """The source that a function returns, for these values of its parameters and the defaults of the others.
+
+    Raises:
+        OptionError: It has parameters without a default, or the kind is one of code.
+    """
+    code = function.__code__
+    path = code.co_filename if os.path.isfile(code.co_filename) else ""
+    label = f"{function.__module__}.{function.__qualname__}"
+    if kind and kind not in _TEXTS:
+        raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
+    template_defaults(function)
+    if values:
+        label += f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    def text() -> str:
+        try:
+            returned = function(**values)
+        except KCacheError:
+            raise
+        except Exception as error:
+            error.add_note(f"while numba_kcache asked {label} for its source")
+            raise
+        return _checked_text(returned, label)
+
+    return SourceDefinition(
+        kind or "cuda",
+        label,
+        function.__name__,
+        Origin(os.path.abspath(path) if path else _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
+        os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
+        text,
+    )
+
+
+def _cell(name: str) -> str:
+    """The name under which Python shows a notebook's cell in tracebacks, if it is one; "" for what it cannot show."""
+    linecache = sys.modules.get("linecache")
+    return name if linecache is not None and name in linecache.cache else ""
+
+
+def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a function that returns source, each with its default.
+
+    Raises:
+        OptionError: One has none, or cannot be given by name.
+    """
+    code = function.__code__
+    count = code.co_argcount
+    defaults = dict(zip(code.co_varnames[:count][::-1], (function.__defaults__ or ())[::-1], strict=False))
+    defaults |= function.__kwdefaults__ or {}
+    names = code.co_varnames[: count + code.co_kwonlyargcount]
+    for name in names:
+        if name not in defaults:
+            raise OptionError(
+                f"cannot ask {function.__qualname__} for its source",
+                f"its parameter {name} has no default",
+                f"write {name}=...: the values of a template are given to instantiate()",
+            )
+    if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
+        raise OptionError(
+            f"cannot ask {function.__qualname__} for its source", "values are given to a template by their names alone"
+        )
+    return {name: defaults[name] for name in names}
+
+
+def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
+    """A source given as text, by the caller `depth` frames up.
+
+    Raises:
+        OptionError: It looks like a path, or is no text.
+    """
+    frame = sys._getframe(depth)
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    path = os.path.abspath(path) if os.path.isfile(path) else ""
+    label = f"{frame.f_globals.get('__name__', '?')}:{line}"
+    base_dir = os.path.dirname(path) if path else os.getcwd()
+    if isinstance(text, bytes):
+        kind = kind or _MAGICS.get(text[:4])
+        if kind and kind not in _TEXTS:
+            code = text
+            return SourceDefinition(kind, label, None, Origin(path, 1), base_dir, lambda: code)
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            why = f"they start neither a cubin nor a fatbin nor LTO-IR, and as text: {error}"
+            raise OptionError("cannot use these bytes as a source", why) from None
+    if kind and kind not in _TEXTS:
+        raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
+    stripped = text.strip()
+    if "\n" not in stripped and stripped.endswith(tuple(_PATH_KINDS)):
+        raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
+    source, found = text, kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda")
+    return SourceDefinition(found, label, None, Origin(path, 1), base_dir, lambda: source)
+
+
+def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
+    """A source in a file of its own; a relative path starts from the caller's file, `depth` frames up.
+
+    Raises:
+        OptionError: Its suffix is not one of a source, or it does not exist.
+    """
+    known = kind or _PATH_KINDS.get(path.suffix)
+    if known is None:
+        raise OptionError(
+            f"cannot use {path.name!r} as a source",
+            f"{path.suffix or 'no suffix'} is not one of {', '.join(_PATH_KINDS)}",
+        )
+    caller = sys._getframe(depth).f_code.co_filename
+    base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
+    full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
+    if not os.path.isfile(full):
+        raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
+
+    def text() -> str | bytes:
+        try:
+            if known not in _TEXTS:
+                with open(full, "rb") as code:
+                    return code.read()
+            with open(full, encoding="utf-8", newline="") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
+
+    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+
+
+def _checked_text(returned: Any, label: str) -> str:
+    if isinstance(returned, bytes):
+        returned = returned.decode()
+    if not isinstance(returned, str):
+        raise OptionError(
+            f"cannot compile {label}",
+            f"it returned {type(returned).__name__}, not str",
+            "return the CUDA C++ source as text",
+        )
+    return returned
+
+
+def normalised_ptx(text: str) -> str:
+    """PTX whose counters, which Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`), are
+    numbered by their first appearance: names that differ by them alone still differ."""
+    seen: dict[str, str] = {}
+    return re.sub(_COUNTER, lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
+
+
+def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
+    """The bytes of every link input, in order.
+
+    Args:
+        links: Paths (of the suffixes of `link=`), or Numba's `LinkableCode` objects.
+        base_dir: Where relative paths start.
+
+    Raises:
+        OptionError: One is of an unknown kind or cannot be read.
+    """
+    if isinstance(links, (str, bytes)) or not hasattr(links, "__iter__"):
+        raise OptionError(f"cannot use link={links!r}", "it is not a list", "write link=['device.cu']")
+    return tuple(_link_input(each, base_dir) for each in links)
+
+
+def _link_input(item: Any, base_dir: str) -> LinkInput:
+    if isinstance(item, (str, os.PathLike)):
+        path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
+        kind = kind_of_path(path)
+        if kind is None:
+            raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+        try:
+            with open(path, "rb") as file:
+                return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(path))
+        except OSError as error:
+            raise OptionError(f"cannot link {item!r}", str(error)) from None
+    found = linkable_input(item)
+    if found is None:
+        raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
+    if callbacks_of(item):
+        raise OptionError(f"cannot link {found.name}", "its setup and teardown callbacks would not run here")
+    return found._replace(folder=base_dir)

@@ -1,0 +1,107 @@
+"""Where NVRTC looks for a file that a source asks for, in its order.
+
+Promise     `candidates` gives every path that NVRTC may try for a name, in the order in which it tries them.
+            A path is a `Place`: a folder of the search and what follows it, so that it means the same file in a
+            checkout that has moved.
+Method      A name that in-memory headers have is taken from there. Quoted: the folder of the including file,
+            by the path under which it was found (symlinks not resolved), then the folders given with `-I`. The
+            source's own folder is that of its program's name, the working directory where the name has none.
+            Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
+Not here    Looking (headers) and comparing (closure_check).
+Ground      strace of NVRTC 13.5.37. `--no-source-include` takes the folder of the including file away from
+            every file, not only from the source: `has_siblings`. NVRTC takes an in-memory header's own folder
+            to be the working directory. A directory of the wanted name is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .scanner import Form, Include
+
+ABSOLUTE, WORKING, SOURCE, MEMORY = -1, -2, -3, -4
+"""Bases that are not folders of the search: an absolute path, the working directory, the source, a given text."""
+
+
+class Place(NamedTuple):
+    """A path: the index of a folder of the search, or one of the bases above, and the path from there."""
+
+    base: int
+    rest: str
+
+
+class Tree(NamedTuple):
+    """A toolkit's header tree, known by an identity instead of by its files."""
+
+    root: str
+    identity: str
+
+
+class Search(NamedTuple):
+    """The surroundings of one compile, as far as the search for headers depends on them.
+
+    Args:
+        folders: Absolute folders in the order of `-I`; the source's own first, the toolkit's last.
+        trees: The toolkit's header trees. A folder that lies in one is not tracked file by file.
+        has_siblings: Whether quoted names are first looked for beside the including file: not so under
+            `--no-source-include`.
+        forced: Names given to `-include`, in order.
+        memory: In-memory headers by name.
+        definitions: Macros given with `-D`; None stands for no value.
+        working_folder: Where relative names of `forced`, and the siblings of in-memory headers, start.
+        source_base: The base at which quoted names of the source start; None where that is the first folder, in
+            which angled names are looked for first, too.
+    """
+
+    folders: tuple[str, ...]
+    trees: tuple[Tree, ...] = ()
+    has_siblings: bool = True
+    forced: tuple[str, ...] = ()
+    memory: Mapping[str, str] = {}
+    definitions: tuple[tuple[str, str | None], ...] = ()
+    working_folder: str = ""
+    source_base: int | None = None
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The path of each base, so that `roots[place.base]` holds for the negative ones too."""
+        return (*self.folders, self.working_folder, "")
+
+    def layout(self) -> tuple[tuple[int, str], ...]:
+        """For each folder the index of the tree it lies in and the path within; (-1, "") for the others."""
+        return tuple(map(self._in_tree, self.folders))
+
+    def _in_tree(self, folder: str) -> tuple[int, str]:
+        for index, tree in enumerate(self.trees):
+            if folder == tree.root or folder.startswith(tree.root.rstrip("/") + "/"):
+                return index, os.path.relpath(folder, tree.root)
+        return -1, ""
+
+
+def candidates(search: Search, include: Include, includer: Place) -> list[Place]:
+    """Every place that may be tried for `include`, in order; none for an in-memory header.
+
+    For `Form.NEXT` these are more than NVRTC tries: it starts behind the folder of the including file.
+    """
+    form, name = include
+    if name in search.memory:
+        return []
+    if name.startswith("/"):
+        return [Place(ABSOLUTE, name)]
+    found = [Place(index, name) for index in range(len(search.folders))]
+    if form is Form.FORCED or (includer.base == MEMORY and search.has_siblings and form is not Form.ANGLE):
+        found.insert(0, Place(WORKING, name))
+    elif search.has_siblings and form is not Form.ANGLE and includer.base not in (SOURCE, MEMORY):
+        sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
+        found = [sibling, *(place for place in found if place != sibling)]
+    elif search.source_base is not None and search.has_siblings and form is not Form.ANGLE and includer.base == SOURCE:
+        sibling = Place(search.source_base, name)
+        found = [sibling, *(place for place in found if place != sibling)]
+    return found
+
+
+def path_of(place: Place, search: Search) -> str:
+    """The path of a place in this search."""
+    return os.path.join(search.roots[place.base], place.rest)

@@ -1,0 +1,333 @@
+"""The headers around a source: what each asks for, where that leads, and what stood there when it was looked at.
+
+Promise     Each path is looked at once, each file read once: a survey is one observation, and that nothing has
+            changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
+            candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
+Method      Before the compiler runs, the user's own headers are walked, at most `AHEAD` of them; what lies in a
+            toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
+            Afterwards the caller walks again, along the headers that it knows to have been read.
+Not here    Which headers the compiler read, and what a closure keeps of all this (headers).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat as modes
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from .file_identity import (
+    FileStat,
+    digest,
+    is_settled,
+    read_steady,
+    stat_of,
+)
+from .scanner import (
+    PLAIN,
+    Form,
+    Include,
+    Scan,
+    macro_values,
+    scan_includes,
+    wrapper_uses,
+)
+from .search import (
+    MEMORY,
+    SOURCE,
+    Place,
+    Search,
+    candidates,
+    path_of,
+)
+from .tree_scans import TreeScans
+
+AHEAD = 256
+"""Headers that are read before the compiler starts: some ms, and more than most users have of their own."""
+
+MAX_FILES = 20_000
+_MAX_REMEMBERED = 1 << 14
+
+START = Place(SOURCE, "")
+"""The source itself, as an includer."""
+
+_is_macro = re.compile(r"[A-Za-z_]\w*\Z").match
+
+
+class Lookup(NamedTuple):
+    """One include, or one question of `__has_include`.
+
+    Args:
+        include: What is asked for.
+        found: The candidates at which there is a file. An include leads to the first; `#include_next` to any.
+        absent: The candidates at which there is none, of an include only those before the first.
+    """
+
+    include: Include
+    found: tuple[Place, ...]
+    absent: tuple[Place, ...]
+
+    @property
+    def leads_to(self) -> tuple[Place, ...]:
+        """The places whose files may be read because of it."""
+        return self.found if self.include.form is Form.NEXT else self.found[:1]
+
+
+class Header(NamedTuple):
+    """One file of the survey: its scan and content. `error` says why it could not be read.
+
+    In a tree `sha256` is empty. `is_late`: it was read after the compiler.
+    """
+
+    path: str
+    scan: Scan
+    stat: FileStat | None = None
+    sha256: str = ""
+    error: str = ""
+    is_late: bool = False
+
+
+class TooManyHeadersError(Exception):
+    """More headers than `MAX_FILES`."""
+
+
+class Survey:
+    """What a source could include, and what `__has_include` would be told, at one time.
+
+    Args:
+        source: The source's text.
+        search: Where headers are looked for.
+        now_ns: The time, by the wall clock, before anything is looked at.
+        scans: What is known of the files of the toolkit's trees, by the tree's identity; grows.
+
+    Attributes:
+        headers: Each file that was read, by place; the source and in-memory headers included.
+        includes: The lookups of each of them, by place.
+        questions: Its `__has_include` lookups, by place.
+    """
+
+    def __init__(self, source: str, search: Search, now_ns: int, scans: Mapping[str, TreeScans] | None = None) -> None:
+        self.source, self.search, self.now_ns = source, search, now_ns
+        self.headers: dict[Place, Header] = {}
+        self.includes: dict[Place, tuple[Lookup, ...]] = {}
+        self.questions: dict[Place, tuple[Lookup, ...]] = {}
+        self._trees = tuple(
+            (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
+            for tree, rest in search.layout()
+        )
+        self._contents: dict[Place, bytes] = {}
+        self._seen: dict[str, os.stat_result | None] = {}
+        self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
+        self._is_late = False
+        self._add(START, Header("", scan_source(source, search)))
+        self.includes[START] += tuple(self._look(Include(Form.FORCED, name), START) for name in search.forced)
+        self.walk(lambda place: len(self.headers) <= AHEAD and not self.in_tree(place))
+        self._is_late = True
+
+    def in_tree(self, place: Place) -> bool:
+        """Whether the place lies in a toolkit's tree, and is thus known by the tree's identity."""
+        return place.base >= 0 and self._trees[place.base] is not None and not _climbs(place.rest)
+
+    def walk(self, is_wanted: Callable[[Place], bool]) -> set[Place]:
+        """Read what the includes lead to from the source on, as far as it is wanted; return where that was.
+
+        Raises:
+            TooManyHeadersError: There is no end to it.
+        """
+        reached, pending = {START}, [START]
+        for place in pending:  # grows: breadth first, so that `AHEAD` cuts the farthest
+            for lookup in self.includes[place]:
+                for target in lookup.leads_to:
+                    if target not in reached and is_wanted(target):
+                        reached.add(target)
+                        pending.append(target)
+                        if target not in self.headers:
+                            self._add(target, self._read(target))
+        return reached
+
+    def surveyed(self) -> set[Place]:
+        """The user's headers that were read before the compiler ran."""
+        return {
+            place
+            for place, header in self.headers.items()
+            if place.base > SOURCE and not header.is_late and not self.in_tree(place)
+        }
+
+    def suppose(self, includer: Place, include: Include) -> bool:
+        """Add an include that a header may carry out; whether it is a new one."""
+        lookup = self._look(include, includer)
+        if lookup in self.includes[includer]:
+            return False
+        self.includes[includer] += (lookup,)
+        return True
+
+    def run_macros(self) -> tuple[bool, set[Place]]:
+        """Add what the macros that name includes are defined as anywhere in the headers read so far.
+
+        Returns:
+            Whether that led to new includes, and the headers of the user's whose includes, or definitions of what
+            a toolkit includes, cannot be listed.
+        """
+        computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
+        if not computing:
+            return False, set()
+        macros = frozenset(operand for _place, operand in computing if _is_macro(operand))
+        values: dict[str, set[Include | None]] = {macro: set() for macro in macros}
+        for header in self.headers.values():
+            for macro, include in header.scan.named:
+                if macro in macros:
+                    values[macro].add(include)
+        own = frozenset(operand for place, operand in computing if not self.in_tree(place)) & macros
+        is_new, unlisted = False, set()
+        for place, text in self._texts():
+            wanted = own if self.in_tree(place) else macros
+            if any(macro.encode() in text for macro in wanted):
+                for macro, found in macro_values(text, wanted).items():
+                    values[macro] |= found
+                    if None in found and not self.in_tree(place):
+                        unlisted.add(place)
+        for place, operand in computing:
+            found = values.get(operand, {None})
+            if not self.in_tree(place) and (None in found or (not found and operand.startswith("_"))):
+                unlisted.add(place)  # not defined here: the compiler's own
+            for include in sorted(each for each in found if each is not None):
+                is_new = self.suppose(place, include) or is_new
+        return is_new, unlisted
+
+    def run_wrappers(self, places: set[Place]) -> Place | None:
+        """Add what these headers ask through macros that wrap `__has_include`.
+
+        Returns:
+            A header that asks something else through one; None where there is none.
+        """
+        wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
+        name = " ".join(sorted(wrappers))
+        for place in sorted(places) if wrappers else ():
+            known, path = self._tree(place)
+            uses = known.uses.get(name, {}).get(path) if known else None
+            if uses is None:
+                found, is_other = wrapper_uses(self._text(place), wrappers)
+                uses = tuple(sorted(found)), is_other
+                if known:
+                    known.uses.setdefault(name, {})[path] = uses
+            if uses[1]:
+                return place
+            self.questions[place] += tuple(self._look(each, place, is_question=True) for each in uses[0])
+        return None
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """The stat of what the search for a header would not pass over at this path."""
+        try:
+            return self._seen[path]
+        except KeyError:
+            pass
+        try:
+            found: os.stat_result | None = os.stat(path)
+        except (OSError, ValueError):
+            found = None
+        if found is not None and modes.S_ISDIR(found.st_mode):
+            found = None
+        self._seen[path] = found
+        return found
+
+    def _add(self, place: Place, header: Header) -> None:
+        if len(self.headers) >= MAX_FILES:
+            raise TooManyHeadersError
+        self.headers[place] = header
+        self.includes[place] = tuple(self._look(each, place) for each in header.scan.includes)
+        self.questions[place] = tuple(self._look(each, place, is_question=True) for each in header.scan.has_includes)
+
+    def _look(self, include: Include, includer: Place, *, is_question: bool = False) -> Lookup:
+        has_sibling = include.form is not Form.ANGLE
+        folder = os.path.dirname(includer.rest) if has_sibling else ""
+        key = (is_question, includer.base if has_sibling else SOURCE, folder, include)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._answer(include, includer, is_question)
+        return known
+
+    def _answer(self, include: Include, includer: Place, is_question: bool) -> Lookup:
+        if include.name in self.search.memory:
+            return Lookup(include, (Place(MEMORY, include.name),), ())
+        found: list[Place] = []
+        absent: list[Place] = []
+        for place in candidates(self.search, include, includer):
+            if self.stat(path_of(place, self.search)) is None:
+                absent.append(place)
+                continue
+            found.append(place)
+            if not is_question and include.form is not Form.NEXT:
+                break
+        return Lookup(include, tuple(found), tuple(absent))
+
+    def _read(self, place: Place) -> Header:
+        if place.base == MEMORY:
+            return Header(place.rest, scan_includes(self.search.memory[place.rest]))
+        path = path_of(place, self.search)
+        known, inside = self._tree(place)
+        found = self.stat(path)
+        if known:
+            scan = known.scans.get(inside)
+            if scan is not None:
+                return Header(path, scan, is_late=self._is_late)
+        elif found is not None:
+            remembered = _remembered.get(stat_of(found))
+            if remembered is not None:
+                return Header(path, remembered[1], stat_of(found), remembered[0], is_late=self._is_late)
+        try:
+            stat, data = read_steady(path)
+        except OSError as error:
+            return Header(path, PLAIN, error=error.strerror or str(error))
+        self._contents[place] = data
+        scan = scan_includes(data)
+        if known:
+            known.scans[inside] = scan
+            return Header(path, scan, stat, is_late=self._is_late)
+        sha256 = digest(data)
+        if is_settled(stat, path, self.now_ns):
+            if len(_remembered) >= _MAX_REMEMBERED:
+                _remembered.clear()
+            _remembered[stat] = (sha256, scan)
+        return Header(path, scan, stat, sha256, is_late=self._is_late)
+
+    def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
+        """What is known of the tree in which a place lies, and the path from its root."""
+        tree = self._trees[place.base] if self.in_tree(place) else None
+        return (tree[0], os.path.join(tree[1], place.rest)) if tree else (None, "")
+
+    def _texts(self) -> Iterator[tuple[Place, bytes]]:
+        """The texts of all headers of the user's, and of the toolkit's where one of the user's could need them."""
+        needs_all = any(header.scan.computed and not self.in_tree(place) for place, header in self.headers.items())
+        return ((place, self._text(place)) for place in tuple(self.headers) if needs_all or not self.in_tree(place))
+
+    def _text(self, place: Place) -> bytes:
+        if place.base == SOURCE:
+            return source_text(self.source, self.search)
+        if place.base == MEMORY:
+            return self.search.memory[place.rest].encode("utf-8", "surrogatepass")
+        if place not in self._contents:
+            try:
+                self._contents[place] = read_steady(self.headers[place].path)[1]
+            except OSError:
+                return b""  # refused when all is compared at the end
+        return self._contents[place]
+
+
+_remembered: dict[FileStat, tuple[str, Scan]] = {}
+"""Digest and scan of settled files, so that the second kernel of a process does not read them again."""
+
+
+def source_text(source: str, search: Search) -> bytes:
+    """The source behind the macros that it is compiled with."""
+    lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
+    return "".join([*lines, source]).encode("utf-8", "surrogatepass")
+
+
+def scan_source(source: str, search: Search) -> Scan:
+    """What the source asks for, the macros given with `-D` included."""
+    return scan_includes(source_text(source, search))
+
+
+def _climbs(rest: str) -> bool:
+    return ".." in rest and os.path.normpath(rest).startswith("..")

@@ -1,1 +1,0 @@
-"""Read the world into key components: sources, headers, Python functions, link files."""

@@ -1,0 +1,1 @@
+"""Compile many kernels ahead: discovery, a pool of workers, and the worker."""

@@ -1,0 +1,55 @@
+"""How far a warm-up is: a bar where standard error is a terminal, a line for each kernel elsewhere.
+
+Ground      rich draws the bar; it is imported for a terminal alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..observe.info import seconds_text
+
+Tell = Callable[[str, str, float], None]
+"""What was done, `"saxpy for sm_90"`; how it went, `"built"`; and in how many seconds."""
+
+
+@contextmanager
+def meter(total: int, *, shown: bool) -> Iterator[Tell]:
+    """What to call at the end of each of `total` kernels; with `shown=False` it says nothing."""
+    if not shown or not total:
+        yield lambda _what, _how, _seconds: None
+    elif sys.stderr is not None and sys.stderr.isatty():
+        with _bar(total) as tell:
+            yield tell
+    else:
+        yield _lines(total)
+
+
+def _lines(total: int) -> Tell:
+    done = 0
+
+    def tell(what: str, how: str, seconds: float) -> None:
+        nonlocal done
+        done += 1
+        took = f" in {seconds_text(seconds)}" if how != "hit" else ""
+        print(f"numba_kcache: {done} of {total}: {what}: {how}{took}", file=sys.stderr, flush=True)
+
+    return tell
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("", total=total)
+
+        def tell(what: str, how: str, _seconds: float) -> None:
+            progress.update(task, advance=1, description=escape(f"{what}: {how}"))
+
+        yield tell

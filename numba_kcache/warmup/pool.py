@@ -1,0 +1,314 @@
+"""`warm_up`: compile many kernels for many targets ahead, in parallel.
+
+Promise     Each request is compiled once, whoever names it how often. What fails is told at the end, after all else is
+            done. Ctrl-C, and whatever else ends it early, leaves no worker and no torn entry.
+Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
+            serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
+            at a time each. What cannot travel, or arrives there as something else, is compiled here.
+Not here    A worker (worker), finding kernels (finding), what is shown meanwhile (observe.warm_up_meter).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from ..engine.process import configured
+from ..errors import CompileError, KCacheError, SettingsError
+from ..model.target import Target, read_arch
+from ..observe.info import seconds_text
+from ..settings import worker_environment
+from .discovery import Cached, kernels_of
+from .meter import meter
+from .worker import (
+    Outcome,
+    Task,
+    compile_request,
+    key_of,
+    pack,
+    unpack,
+)
+
+_PATIENCE_S = 10.0
+"""How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
+
+
+class Warmed(NamedTuple):
+    """One request of a warm-up.
+
+    Args:
+        kernel: What people call it.
+        target: For what, `"sm_90"`.
+        signature: Of a Numba kernel; "" for others.
+        status: `"built"`, `"hit"` or `"failed"`.
+        seconds: It took, look-up or compile.
+        error: Why it failed; "" where it did not.
+    """
+
+    kernel: str
+    target: str
+    signature: str
+    status: str
+    seconds: float
+    error: str = ""
+
+    def __str__(self) -> str:
+        signature = f" ({self.signature})" if self.signature else ""
+        return f"{self.kernel}{signature} for {self.target}"
+
+
+class WarmUpReport(NamedTuple):
+    """What a warm-up did.
+
+    Args:
+        results: Each request, in the order in which it was done.
+        seconds: All of it took.
+        workers: Processes that compiled.
+    """
+
+    results: tuple[Warmed, ...]
+    seconds: float
+    workers: int
+
+    @property
+    def built(self) -> tuple[Warmed, ...]:
+        """What was compiled."""
+        return tuple(each for each in self.results if each.status == "built")
+
+    @property
+    def hit(self) -> tuple[Warmed, ...]:
+        """What was there."""
+        return tuple(each for each in self.results if each.status == "hit")
+
+    @property
+    def failed(self) -> tuple[Warmed, ...]:
+        """What could not be compiled."""
+        return tuple(each for each in self.results if each.status == "failed")
+
+    def __str__(self) -> str:
+        counts = f"{len(self.built)} built, {len(self.hit)} hit, {len(self.failed)} failed"
+        return f"{counts} in {seconds_text(self.seconds)}"
+
+
+class _Wanted(NamedTuple):
+    kernel: Cached
+    target: Target
+    types: tuple[Any, ...] | None
+
+    def warmed(self, status: str, seconds: float, error: BaseException | None = None) -> Warmed:
+        signature = "" if self.types is None else ", ".join(map(str, self.types))
+        return Warmed(self.kernel._label, self.target.name, signature, status, seconds, str(error) if error else "")
+
+
+def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True) -> WarmUpReport:
+    """`KernelCache.warm_up`."""
+    start = time.perf_counter()
+    if workers is not None and (type(workers) is not int or workers < 1):
+        raise SettingsError(f"cannot use workers={workers!r}", "it must be a whole number of at least 1")
+    targets = None if arch is None else read_arch(arch)
+    wanted = list(_wanted(kernels_of(kernels), list(targets) if targets else None))
+    results: list[Warmed] = []
+    errors: list[BaseException] = []
+    with meter(len(wanted), shown=progress) as tell:
+
+        def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
+            results.append(each.warmed(status, seconds, error))
+            if error is not None:
+                errors.append(error)
+            tell(str(results[-1]), status, seconds)
+
+        tasks: list[tuple[_Wanted, bytes]] = []
+        for each in wanted:
+            begin = time.perf_counter()
+            try:
+                if each.kernel._is_stored(each.target, each.types):
+                    done(each, "hit", time.perf_counter() - begin)
+                    continue
+                data = _packed(each)
+            except Exception as error:  # of this kernel: its source function's, Numba's, ours
+                done(each, "failed", time.perf_counter() - begin, error)
+                continue
+            if data is None:
+                _build_here(each, done)
+            else:
+                tasks.append((each, data))
+        count = min(len(tasks), workers or _cores())
+        with closing(_in_workers(tasks, count)) as outcomes:
+            for each, outcome in outcomes:
+                if outcome.status == "unlike":
+                    _build_here(each, done)
+                    continue
+                for event in outcome.events:
+                    each.kernel._resolver().events.emit(event)
+                done(each, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
+    report = WarmUpReport(tuple(results), time.perf_counter() - start, count)
+    if errors:
+        raise _failure(report, errors)
+    return report
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _wanted(kernels: Iterable[Cached], arch: list[Target] | None) -> Iterator[_Wanted]:
+    """Each request once, whatever it is called."""
+    seen: set[tuple[int, str]] = set()
+    for kernel in kernels:
+        cache = kernel._resolver()
+        if cache.settings.mode in ("off", "readonly", "frozen"):
+            mode = cache.settings.mode
+            raise SettingsError(f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}")
+        for target, types in kernel._requests(arch):
+            each = _Wanted(kernel, target, types)
+            try:
+                name = id(cache), key_of(*each)
+            except Exception:  # told when it is looked up
+                name = id(kernel), f"{target} {types}"
+            if name not in seen:
+                seen.add(name)
+                yield each
+
+
+def _packed(wanted: _Wanted) -> bytes | None:
+    """What a worker gets; None where it has to be compiled here."""
+    key = key_of(*wanted)
+    if not wanted.kernel._resolver().store.directory:
+        return None  # kept in memory: a worker's memory is of no use
+    try:
+        return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))
+    except Exception:  # a lambda, an open file among its options: whatever the user's objects raise
+        return None
+
+
+def _build_here(wanted: _Wanted, done: Any) -> None:
+    begin = time.perf_counter()
+    try:
+        compile_request(*wanted)
+        done(wanted, "built", time.perf_counter() - begin)
+    except Exception as error:  # the user's, as in a worker
+        done(wanted, "failed", time.perf_counter() - begin, error)
+
+
+def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
+    failed = report.failed
+    log = "\n\n".join(
+        f"{each}\n{getattr(error, 'log', '') or error}" for each, error in zip(failed, errors, strict=True)
+    )
+    whys = [(getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors]
+    first = "\n".join(f"  {each}: {why}" for each, why in list(zip(failed, whys, strict=True))[:10])
+    more = f"\n  and {len(failed) - 10} more" if len(failed) > 10 else ""
+    error = CompileError(
+        f"cannot compile {len(failed)} of {len(report.results)} kernels",
+        f"the others are stored\n{first}{more}",
+        ".log has all that the compilers said",
+        log,
+    )
+    error.report = report  # type: ignore[attr-defined]
+    return error
+
+
+# -- workers ------------------------------------------------------------------------------------------------------
+
+
+class _Worker:
+    """One process, and what it is at."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        path = [each or os.getcwd() for each in sys.path]
+        code = (
+            f"import sys; sys.path[:] = {path!r}; from numba_kcache.warmup.worker import main; main({theirs.fileno()})"
+        )
+        with ours, theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=worker_environment(),
+                start_new_session=True,  # Ctrl-C goes to this process alone, which then ends its workers
+            )
+            self.connection = Connection(ours.detach())
+        self.task: _Wanted | None = None
+        _send(self, pack(configured()))
+
+    def end(self) -> None:
+        """End it by itself if it has nothing to do, at once otherwise."""
+        self.connection.close()
+        try:
+            if self.task is None:
+                self.process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
+    """Have all done by `count` processes, and hand over each outcome as it comes."""
+    waiting = deque(tasks)
+    with _pool() as workers:
+        while waiting or any(each.task for each in workers):
+            idle = [each for each in workers if each.task is None]
+            while waiting and (idle or len(workers) < count):
+                if not idle:
+                    workers.append(_Worker())
+                    idle.append(workers[-1])
+                worker = idle.pop()
+                worker.task, data = waiting.popleft()
+                _send(worker, data)
+            busy = {each.connection: each for each in workers if each.task is not None}
+            for ready in wait(list(busy)):
+                worker = busy[ready]  # type: ignore[index]
+                task, outcome = worker.task, _received(worker)
+                worker.task = None
+                if outcome.status == "died":
+                    workers.remove(worker)
+                    worker.end()
+                assert task is not None
+                yield task, outcome
+
+
+@contextmanager
+def _pool() -> Iterator[list[_Worker]]:
+    workers: list[_Worker] = []
+    try:
+        yield workers
+    finally:
+        for each in workers:
+            if each.task is not None:
+                each.process.kill()  # first all of them: the compiler does not listen to anything gentler
+        for each in workers:
+            each.connection.close()
+        for each in workers:
+            each.end()
+
+
+def _send(worker: _Worker, data: bytes) -> None:
+    try:
+        worker.connection.send_bytes(data)
+    except OSError:
+        pass  # it died meanwhile, which the next reading finds
+
+
+def _received(worker: _Worker) -> Outcome:
+    try:
+        return unpack(worker.connection.recv_bytes())
+    except (EOFError, OSError):
+        code = worker.process.wait()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        error = KCacheError(
+            f"cannot compile {worker.task and worker.task.kernel._label}",
+            f"the compiler ended its process by {how}",
+            "what it said last is on standard error",
+        )
+        return Outcome("died", 0.0, error, ())

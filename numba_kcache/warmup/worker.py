@@ -1,0 +1,141 @@
+"""A process that compiles what it is sent, for a warm-up.
+
+Promise     What goes wrong with one kernel, even an abort of the compiler, is told or ends this process alone. It ends
+            when its parent does, after the compile that it is at. Ctrl-C is the parent's.
+Method      `python -c` with the parent's path, so that the user's `__main__` is not run again. Kernels arrive pickled
+            from the parent, over a socket that nobody else has; nothing that was read from a store is. What the cache
+            reports while compiling goes back, and counts there.
+Not here    What to compile and who gets it (warming).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+from ..errors import KCacheError
+from ..model.event import Event
+from ..model.target import Target
+
+
+class Task(NamedTuple):
+    """One thing to compile.
+
+    Args:
+        kernel: With `compile(arch=...)`.
+        target: For what.
+        types: Of a Numba kernel's arguments; None for others.
+        key: Of the request, as the parent has it.
+    """
+
+    kernel: Any
+    target: Target
+    types: tuple[Any, ...] | None
+    key: str
+
+
+class Outcome(NamedTuple):
+    """How it went.
+
+    Args:
+        status: `"done"`, `"failed"`, `"unlike"`: here it is another kernel than in the parent, or none; or, as the
+            parent finds it, `"died"`.
+        seconds: It took.
+        error: What was raised.
+        events: What the cache reported, as (kind, fields).
+    """
+
+    status: str
+    seconds: float
+    error: BaseException | None
+    events: tuple[Event, ...]
+
+
+def main(fd: int) -> None:
+    """Serve until the parent closes the connection; never returns.
+
+    Args:
+        fd: Of the socket to the parent. What comes first are the settings that it has configured.
+    """
+    import signal
+    import warnings
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore")  # what there is to say, the parent says
+    from ..engine.process import configure_process
+
+    connection = Connection(fd)
+    try:
+        configure_process(ForkingPickler.loads(connection.recv_bytes()))
+        while True:
+            data = connection.recv_bytes()
+            connection.send_bytes(_packed(_serve(data)))
+    except (EOFError, OSError):  # the parent is done, or gone
+        behind = sys.modules.get("numba_kcache.tiers.behind")
+        if behind is not None:
+            behind.flush_all()  # what was compiled goes to servers as well
+        os._exit(0)  # counts were sent to the parent: not to be added again
+
+
+def pack(task: Task | dict[str, Any]) -> bytes:
+    """A task, or settings, as they are sent.
+
+    Raises:
+        Exception: It cannot be: whatever the user's objects raise.
+    """
+    return bytes(ForkingPickler.dumps(task))
+
+
+def unpack(data: bytes) -> Outcome:
+    """The outcome that a worker of this process has sent."""
+    outcome = ForkingPickler.loads(data)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def _packed(outcome: Outcome) -> bytes:
+    try:
+        data = bytes(ForkingPickler.dumps(outcome))
+        ForkingPickler.loads(data)  # an exception may pickle and not unpickle
+        return data
+    except Exception:  # the error is of the user's making and cannot travel: its words can
+        error = outcome.error
+        told = KCacheError(f"{type(error).__name__}: {error}") if error is not None else None
+        return bytes(ForkingPickler.dumps(outcome._replace(error=told, events=())))
+
+
+def _serve(data: bytes) -> Outcome:
+    start = time.perf_counter()
+    events: list[Event] = []
+    try:
+        task = ForkingPickler.loads(data)
+        if key_of(task.kernel, task.target, task.types) != task.key:
+            return Outcome("unlike", time.perf_counter() - start, None, ())
+    except Exception as problem:  # a module that is not importable here, a function that is another one
+        return Outcome("unlike", time.perf_counter() - start, problem, ())
+    end = task.kernel._resolver().events.subscribe(events.append)
+    raised: Exception | None = None
+    try:
+        compile_request(task.kernel, task.target, task.types)
+    except Exception as problem:  # told in the parent, with those of all other kernels
+        raised = problem
+    finally:
+        end()
+    return Outcome("failed" if raised else "done", time.perf_counter() - start, raised, tuple(events))
+
+
+def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> None:
+    """Compile one request of a kernel or module, and store it."""
+    if types is None:
+        kernel.compile(target)
+    else:
+        kernel.compile(target, types)
+
+
+def key_of(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> str:
+    """The digest of one request of a kernel or module."""
+    return str(kernel.key(target) if types is None else kernel.key(target, types))
