@@ -45,12 +45,11 @@ if TYPE_CHECKING:
         UncacheableError,
     )
     from .explain.text import Explanation
-    from .kernel import CachedKernel, cached_kernel
+    from .kernel import Kernel, cached_kernel
     from .model.event import Event, EventKind
     from .model.reason import Reason, ReasonKind
     from .module import CachedModule, cached_module
     from .numba_hook import install, uninstall
-    from .numba_kernel import NumbaKernel
     from .observe.info import CacheInfo
     from .store.report import EntryInfo, Problem
     from .tiers.bundle import BundleReport
@@ -67,10 +66,9 @@ _HOMES = {
         "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
         "SettingsError", "ToolchainMissingError", "UncacheableError",
     ),
-    "kernel": ("CachedKernel", "cached_kernel"),
+    "kernel": ("Kernel", "cached_kernel"),
     "module": ("CachedModule", "cached_module"),
     "numba_hook": ("install", "uninstall"),
-    "numba_kernel": ("NumbaKernel",),
     "model.event": ("Event", "EventKind"),
     "model.reason": ("Reason", "ReasonKind"),
     "explain.text": ("Explanation",),
@@ -88,7 +86,6 @@ __all__ = [
     "BundleError",
     "BundleReport",
     "CacheInfo",
-    "CachedKernel",
     "CachedModule",
     "CompileError",
     "EntryError",
@@ -99,12 +96,12 @@ __all__ = [
     "FrozenCacheError",
     "KCacheError",
     "KCacheWarning",
+    "Kernel",
     "KernelCache",
     "LaunchConfigError",
     "LaunchError",
     "LinkError",
     "NoDeviceError",
-    "NumbaKernel",
     "OptionError",
     "Problem",
     "Reason",
@@ -154,7 +151,7 @@ def _install_if_asked() -> None:
     from .settings import install_wanted
 
     if install_wanted():
-        from .numba_hook import install_when_imported
+        from .frontends.numba.install import install_when_imported
 
         install_when_imported()
 

@@ -2,7 +2,7 @@
 
 Promise     A verb never fails because of what it finds on disk. The functions of the package are those of the
             process's cache, whichever settings it has at the moment.
-Not here    What the verbs do (resolver, store): they are called from here.
+Not here    What the verbs do (engine, store): they are called from here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Any
 from .engine.process import (
     configure_process,
     process_listeners,
-    process_resolver,
+    process_session,
     register,
 )
-from .engine.session import Resolver
+from .engine.session import Session
 from .errors import (
     EntryError,
     KCacheError,
     OptionError,
     SettingsError,
 )
-from .kernel import CachedKernel, make_kernel
+from .kernel import Kernel, make_kernel
 from .model.artifact import artifact_from_header
 from .model.event import Event
-from .numba_kernel import NumbaKernel
 from .observe.detail import EntryDetail, detail
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
@@ -62,7 +61,7 @@ class KernelCache:
 
     def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
-        self._resolver: Resolver | None = Resolver(chosen, chosen.directory or default_directory())
+        self._session: Session | None = Session(chosen, chosen.directory or default_directory())
         self._given = {"max_size_bytes": max_size_bytes, **settings}
 
     def __reduce__(self) -> Any:
@@ -74,16 +73,16 @@ class KernelCache:
         return self
 
     @property
-    def resolver(self) -> Resolver:
-        """The machinery behind this cache."""
-        return process_resolver() if self._resolver is None else self._resolver
+    def session(self) -> Session:
+        """The engine behind this cache."""
+        return process_session() if self._session is None else self._session
 
     @property
     def directory(self) -> str:
         """Where its entries are; "" where they are kept in memory."""
-        return self.resolver.store.directory or ""
+        return self.session.store.directory or ""
 
-    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> CachedKernel | NumbaKernel:
+    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> Kernel:
         """The kernel `name` of a source, from this cache or compiled into it when it is first used.
 
         Args:
@@ -94,7 +93,7 @@ class KernelCache:
         Raises:
             OptionError: The source or an option cannot be used.
         """
-        return make_kernel(source, {**options, "name": name, "cache": self}, depth=3)
+        return make_kernel(source, {**options, "name": name, "cache": self}, depth=2)
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """What the cache holds and saved.
@@ -105,24 +104,24 @@ class KernelCache:
         Raises:
             SettingsError: Another scope.
         """
-        resolver = self.resolver
+        session = self.session
         sums = None
         if scope == "lifetime":
-            sums = resolver.lifetime()
+            sums = session.lifetime()
             counts = Counts(sums)
         elif scope == "process":
-            counts = resolver.statistics.process
+            counts = session.statistics.process
         else:
             raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
-        usage = resolver.store.size()
+        usage = session.store.size()
         return cache_info(
             scope,
             counts,
             directory=self.directory,
             entries=usage.entries,
             size_bytes=usage.size_bytes,
-            limit=resolver.settings.max_size_bytes,
-            tiers=resolver.tier_reports(sums),
+            limit=session.settings.max_size_bytes,
+            tiers=session.tier_reports(sums),
         )
 
     def print_info(self, scope: str = "lifetime") -> None:
@@ -135,8 +134,8 @@ class KernelCache:
         Returns:
             Entries removed.
         """
-        removed = self.resolver.store.clear()
-        self.resolver.forget()
+        removed = self.session.store.clear()
+        self.session.forget()
         return removed.entries
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
@@ -149,7 +148,7 @@ class KernelCache:
         Returns:
             Entries removed.
         """
-        return self.resolver.store.prune(max_size_bytes, older_than).entries
+        return self.session.store.prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
         """Every entry that can be trusted, in no order; looking does not count as use.
@@ -158,7 +157,7 @@ class KernelCache:
             `key`, `kernels`, `target`, `size_bytes`, `compile_time_s` and `used_s`, when it was last used to the hour,
             of each.
         """
-        return self.resolver.store.entries()
+        return self.session.store.entries()
 
     def listing(self, by: Order = "age", limit: int | None = None) -> list[EntryInfo]:
         """Entries in an order, read only as far as a list needs: quick for many, and not verified.
@@ -175,7 +174,7 @@ class KernelCache:
 
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}")
-        return self.resolver.store.listing(by, limit, self.history().hits)
+        return self.session.store.listing(by, limit, self.history().hits)
 
     def entry(self, key: str) -> EntryDetail:
         """Everything that is known of one entry.
@@ -187,7 +186,7 @@ class KernelCache:
             EntryError: There is no such entry, or several, or it is damaged.
         """
         file = self._find(key)
-        stored = self.resolver.store.peek(file.key)
+        stored = self.session.store.peek(file.key)
         try:
             if stored is None:
                 raise ValueError("it cannot be read, or its digest differs")
@@ -206,7 +205,7 @@ class KernelCache:
 
     def _find(self, key: str) -> Found:
         """The file of the entry whose key begins so."""
-        found = self.resolver.store.find(key) if key and not key.strip("0123456789abcdef") else []
+        found = self.session.store.find(key) if key and not key.strip("0123456789abcdef") else []
         if len({file.key for file in found}) != 1:
             why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
             raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
@@ -228,12 +227,12 @@ class KernelCache:
         """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
         from .doctor import examine
 
-        return examine(self.resolver, self.info())
+        return examine(self.session, self.info())
 
     def history(self) -> History:
         """What was counted in all processes by day, by entry and by reason of the miss."""
-        self.resolver.save_counts()
-        return history_of(self.resolver.store.counters.read())
+        self.session.save_counts()
+        return history_of(self.session.store.counters.read())
 
     def verify(self) -> list[Problem]:
         """Read every file in full and set aside what is damaged, which the next launch then compiles again.
@@ -241,7 +240,7 @@ class KernelCache:
         Returns:
             The key and the reason for each damaged file; empty where all are whole.
         """
-        return self.resolver.store.verify()
+        return self.session.store.verify()
 
     def warm_up(
         self, kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True
@@ -287,12 +286,12 @@ class KernelCache:
             NoDeviceError: No target is named and there is no device.
         """
         if isinstance(kernel, str):
-            return self.resolver.explain_key(self._find(kernel).key)
+            return self.session.explain_key(self._find(kernel).key)
         from .module import CachedModule
 
         if isinstance(kernel, CachedModule):
             return kernel.explain(arch)
-        if not isinstance(kernel, (CachedKernel, NumbaKernel)):
+        if not isinstance(kernel, Kernel):
             raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
         return kernel.explain(arch, signature)
 
@@ -320,7 +319,7 @@ class KernelCache:
             from .warmup.discovery import kernels_of
 
             identities = [kernel._identity() for kernel in kernels_of(kernels)]
-        return export_bundle(self.resolver, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
+        return export_bundle(self.session, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
 
     def import_bundle(self, path: Any) -> BundleReport:
         """Verify a bundle and add its entries, all or none.
@@ -333,11 +332,11 @@ class KernelCache:
         """
         from .bundles.transfer import import_bundle
 
-        return import_bundle(self.resolver, path)
+        return import_bundle(self.session, path)
 
     def ask_tiers(self) -> None:
         """Ask each tier whether it answers; `info().tiers` then says how fast, and what was seen of it."""
-        self.resolver.tier_reports(asks=True)
+        self.session.tier_reports(asks=True)
 
     def push(self, tier: str | None = None) -> Moved:
         """Hand this cache's entries on to a tier that lacks them, signed if there is a `signing_key`.
@@ -351,7 +350,7 @@ class KernelCache:
         """
         from .bundles.transfer import push
 
-        return push(self.resolver, tier)
+        return push(self.session, tier)
 
     def pull(self, tier: str | None = None) -> Moved:
         """Take all entries of a tier into this cache, each verified.
@@ -365,7 +364,7 @@ class KernelCache:
         """
         from .bundles.transfer import pull
 
-        return pull(self.resolver, tier)
+        return pull(self.session, tier)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """Serve kernels from a bundle where it lies, read-only, whatever toolkit is here or none.
@@ -378,20 +377,20 @@ class KernelCache:
         """
         from .tiers.opening import open_any
 
-        bundle = open_any(path_or_package_resource, self.resolver.settings)
-        self.resolver.mount(bundle)
+        bundle = open_any(path_or_package_resource, self.session.settings)
+        self.session.mount(bundle)
         return bundle.report
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on; what it raises is logged. Call the result to end it."""
-        return self.resolver.events.subscribe(callback)
+        return self.session.events.subscribe(callback)
 
 
 class _ProcessCache(KernelCache):
-    """The process's own cache: whichever resolver the settings lead to at the moment."""
+    """The process's own cache: whichever session the settings lead to at the moment."""
 
     def __init__(self) -> None:
-        self._resolver = None
+        self._session = None
 
     def __reduce__(self) -> Any:
         return "_PROCESS_CACHE"

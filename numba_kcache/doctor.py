@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
-from .engine.session import Resolver
+from .engine.session import Session
 from .errors import KCacheError
 from .observe.info import CacheInfo, bytes_text
 from .store.directory import is_network, refusal
@@ -83,11 +83,11 @@ class Diagnosis(NamedTuple):
         return "\n".join(lines)
 
 
-def examine(resolver: Resolver, info: CacheInfo) -> Diagnosis:
+def examine(session: Session, info: CacheInfo) -> Diagnosis:
     """Look at everything.
 
     Args:
-        resolver: The cache.
+        session: The cache.
         info: What it holds and what happened in it.
     """
     driver, devices, why = _driver()
@@ -98,8 +98,8 @@ def examine(resolver: Resolver, info: CacheInfo) -> Diagnosis:
             *_judged_driver(driver, why, compiler.version),
             *_judged_compilers(compiler),
             *_judged_devices(devices, compiler),
-            *_directory(resolver, info),
-            *_judged_tiers(resolver),
+            *_directory(session, info),
+            *_judged_tiers(session),
             *_judged_past(info),
         )
     )
@@ -260,8 +260,8 @@ def _judged_devices(devices: Sequence[Device], compilers: Compilers) -> Iterable
 # -- the cache ------------------------------------------------------------------------------------------------
 
 
-def _directory(resolver: Resolver, info: CacheInfo) -> Iterable[Finding]:
-    directory = resolver.local.directory
+def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
+    directory = session.local.directory
     if not directory:
         yield Finding(
             "directory", WRONG, "kernels are kept in memory only", "set NUMBA_KCACHE_DIR, or mode other than off"
@@ -277,7 +277,7 @@ def _directory(resolver: Resolver, info: CacheInfo) -> Iterable[Finding]:
         yield Finding("directory", WRONG, str(error), "set NUMBA_KCACHE_DIR to a directory of yours")
         return
     is_made = there == directory
-    reason = refusal(directory, status, shared=resolver.settings.shared) if is_made else None
+    reason = refusal(directory, status, shared=session.settings.shared) if is_made else None
     if reason is None and not os.access(there, os.W_OK | os.X_OK):
         reason = f"{there} cannot be written to"
     if reason is not None:
@@ -329,9 +329,9 @@ def _judged_clock(skew_s: float) -> Finding:
     return Finding("clock", FINE, "agrees with the filesystem's")
 
 
-def _judged_tiers(resolver: Resolver) -> Iterable[Finding]:
+def _judged_tiers(session: Session) -> Iterable[Finding]:
     """Ask each tier for an entry that is not there: whether it answers."""
-    for each in resolver.tier_reports(asks=True):
+    for each in session.tier_reports(asks=True):
         if each.errors or each.is_reachable is False:
             advice = "look at its address, rights and, for a server, whether it runs: launches go on without it"
             yield Finding(f"tier {each.name}", WRONG, "it does not answer", advice)

@@ -1,277 +1,95 @@
-"""`cached_kernel`: what users put above a function, a source or a file, and the kernel they get.
+"""`cached_kernel` and the one `Kernel`: what users write above a function, a source or a file, and what they get.
 
 Promise     Decorating compiles nothing, calls nothing of the user's and imports neither Numba nor CUDA. A kernel is
-            resolved once for each target in a process; from then on `kernel[grid, block](args)` only packs and
-            launches.
-Not here    What the thing is and its options say (plans), what a job holds (jobs), finding and building artifacts
-            (resolver), loading and packing (launch).
+            resolved once for each target and variant in a process; from then on `kernel[grid, block](args)` only packs
+            and launches.
+Not here    What the thing is and its options say (frontends), finding and building artifacts (engine), loading and
+            packing (launch), modules (module).
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import threading
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .engine.lookup import Resolution
-from .engine.process import process_resolver
-from .engine.request import Job, source_job
-from .engine.session import Resolver
-from .errors import LaunchError, OptionError, UncacheableError
-from .frontends.source.components import OF_ONE_REQUEST
-from .frontends.source.definition import (
-    SourcePlan,
-    cache_of,
-    checked_option,
-    define,
-    launch_options,
-    plan_of,
-)
-from .frontends.source.source import SourceDefinition, define_function, template_defaults
+from .engine.request import Request, Resolution
+from .errors import OptionError, UncacheableError
+from .frontends.base import Definition, Variant, front_end_of
+from .frontends.launches import Launches
 from .keys.components import Component
-from .launch.arguments import Launch, Launcher
-from .launch.config import LaunchShape, check_launch, launch_shape
-from .launch.devices import current_device, current_ordinal
-from .launch.loader import LoadedKernel, disassemble, make_launcher
-from .launchable import Launchable, Sent
-from .model.artifact import Artifact, Entry
-from .model.event import Event, EventKind
-from .model.parameter import Parameter
-from .model.request import SourceRequest
-from .model.target import Target, UnknownTargetError, read_arch
-from .numba_kernel import NumbaKernel, make_numba_kernel
+from .launch.config import check_launch, launch_shape
+from .launch.devices import current_device
+from .model.artifact import Artifact
+from .model.target import Choice, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
     from .explain.text import Explanation
-    from .toolchain.libraries import Toolchain
-    from .toolchain.time_trace import TimeTrace
-
-_UNCACHED = itertools.count()
-"""Names for what has no key; never an id, which another object may get."""
-
-_ANY = Target(9, 0)
 
 
-class CachedKernel(Launchable):
+class Sent:
+    """What arrives in another process as `make(*args)`."""
+
+    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
+        self._made = make, args
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+class Kernel(Launches):
     """A kernel whose compiled code is kept on disk. Made by `cached_kernel`; launched like a Numba kernel.
 
     `kernel[grid, block](args)`, `kernel[grid, block, stream]`, `kernel[grid, block, stream, sharedmem]`: grid and
     block are integers or tuples of one to three, stream is Numba's, cuda.core's, CuPy's, PyTorch's or a handle,
     sharedmem is dynamic shared memory per block in bytes.
 
+    What depends on the types of the arguments, of Numba kernels, takes a `signature`, or is a dict by signature.
+
     Raises, at the first use:
         CompileError, LinkError, EntryError, OptionError: The source or an option is at fault.
+        NumbaError: Numba's own: typing, lowering, unsupported features.
         NoDeviceError: A launch without a device.
         ToolchainMissingError: It is not in the cache and the compilers are not installed.
     """
 
-    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        self._plan, self._options = plan, options
-        super().__init__(read_arch(options.get("arch", "auto")))
-        self._strided = bool(checked_option(options, "strided", bool))
-        self._cache = cache_of(options)
-        self._launch_options = launch_options(options, plan.definition.kind)
-        self._label = plan.definition.label
-        self.__name__ = plan.definition.guess or plan.name or plan.definition.label
-        self.__qualname__ = getattr(thing, "__qualname__", self.__name__)
-        self.__module__ = (getattr(thing, "__module__", None) if callable(thing) else None) or __name__
-        self.__doc__ = getattr(thing, "__doc__", None) if callable(thing) else None
-        if callable(thing):
-            self.__wrapped__ = thing
-        self._lock = threading.RLock()
-        self._text: str | bytes | None = None
-        self._instances: dict[Any, CachedKernel] = {}
-        self._resolved: dict[tuple[Target, Target | None], Resolution] = {}
-        self._launchers: dict[int, tuple[Launcher, LoadedKernel]] = {}
-
-    # -- launching ----------------------------------------------------------------------------------
-
-    def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
-        """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
-
-        Args:
-            ntasks: Threads that are needed; 0 launches nothing.
-            tpb: Threads of a block; 0 takes what keeps most threads resident, from the driver.
-            stream: As in `kernel[grid, block, stream]`.
-            sharedmem: Dynamic shared memory per block, in bytes.
-
-        Raises:
-            LaunchConfigError: `ntasks` is negative.
-        """
-        self._check_tasks(ntasks)
-        if ntasks == 0:
-            return lambda *_args: None
-        block = tpb
-        if not block:
-            launcher, loaded = self._loaded()
-            check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=launcher.kernel)
-            block = loaded.potential_block_size(sharedmem)
-        return self[self._blocks_for(ntasks, block), block, stream, sharedmem]
-
-    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
-        launcher, loaded = self._loaded()
-        limits = loaded.limits(shape.shared_bytes)
-        check_launch(shape, limits, kernel=launcher.kernel)
-        loaded.allow_shared(shape.shared_bytes)
-        if self._launch_options:
-            self._launch_options.check(shape, loaded, launcher.kernel)
-        launch = launcher.bind(shape, stream)
-        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
-        if over_grids is not None:
-            self._keep_row(config, loaded.live, limits.grid, over_grids)
-        return launch
-
-    def _relaunch(self, loaded: LoadedKernel, config: Any, args: tuple[Any, ...], status: int) -> bool:
-        """Launch on the device that is current now, or with the module loaded anew; False if that changes nothing.
-
-        A thread that has no context yet gets one by asking for the kernel.
-        """
-        before = current_ordinal()
-        now = self._loaded()[1]
-        if now is loaded and before == loaded.device.ordinal and not loaded.has_lost_its_context():
-            return False
-        self._unbind()  # what is kept may be for the module or device that was
-        self._bind(config)(*args)
-        return True
-
-    def _loaded(self) -> tuple[Launcher, LoadedKernel]:
-        """Launcher and kernel for the current device."""
-        found = self._launchers.get(current_ordinal())
-        if found is not None and found[1].live[0]:
-            return found
-        with self._lock:
-            device = current_device()
-            found = self._launchers.get(device.ordinal)
-            if found is not None and not found[1].has_lost_its_context():
-                return found
-            resolver = self._resolver()
-            resolution = self._resolve_for_device(device.target)
-            key = resolution.key or self._unkeyed()
-            entry = self._pick(resolution.artifact)
-            loaded = resolver.loader.load(resolution.artifact, entry, key, device, stored=resolution.is_stored)
-            relaunch = functools.partial(self._relaunch, loaded)
-            name = self._plan.definition.guess or entry.name
-            launcher = make_launcher(
-                loaded,
-                name,
-                strided=self._strided,
-                relaunch=relaunch,
-                attributes=self._launch_options.apply(loaded, name) if self._launch_options else (),
-                debug=resolver.settings.debug_launches,
-            )
-            found = launcher, loaded
-            self._launchers[device.ordinal] = found
-            return found
-
-    def _unkeyed(self) -> str:
-        return f"uncached {next(_UNCACHED)}"
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+        self._instances: dict[Any, Kernel] = {}
+        thing = definition.thing
+        function = getattr(thing, "py_func", thing) if callable(thing) else None
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__module__ = getattr(function, "__module__", None) or __name__
+        self.__doc__ = getattr(function, "__doc__", None)
+        if function is not None:
+            self.__wrapped__ = function
 
     # -- resolving ----------------------------------------------------------------------------------
 
-    def _resolver(self) -> Resolver:
-        return process_resolver() if self._cache is None else self._cache.resolver
+    def _targets(self, arch: Any) -> tuple[Target, ...]:
+        """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
+        named = self._arch if arch is None else read_arch(arch)
+        return named or (current_device().target,)
 
-    def _source(self) -> str | bytes:
-        if self._text is None:
-            self._text = self._plan.definition.text()
-        return self._text
+    def _variants(self, signature: Any) -> Sequence[Variant]:
+        return self._definition.variants(signature, self._known_variants())
 
-    def _resolve_for_device(self, target: Target) -> Resolution:
-        """The artifact that suits a device: exactly what `arch` names, or what the device is."""
-        if not self._arch:
-            return self._resolve_newest(target)
-        real, through = self._real(target.cc), self._through(target)
-        if real is not None:
-            return self._resolve(real, None)
-        if through is not None:
-            return self._resolve(target, through, (target.plain,) if target.suffix else (), (through,))
-        names = ", ".join(each.name for each in self._arch)
-        raise LaunchError(f"cannot launch {self.__name__} on a device of {target}", f"it is built for {names} alone")
+    def _known_variants(self) -> list[Variant]:
+        """The variants that have been launched or compiled, each once."""
+        return list(dict.fromkeys(variant for _target, _ptx_target, variant in self._resolutions.known()))
 
-    def _resolve_newest(self, target: Target) -> Resolution:
-        """For the device itself; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
-        try:
-            return self._resolve(target, None, (target.plain,) if target.suffix else (), target.stand_ins())
-        except UnknownTargetError as error:
-            if error.newest >= target.plain:
-                raise
-            newest = error.newest.as_virtual
-            reason = f"NVRTC does not know {target}; {self.__name__} is compiled to {newest} for the driver to finish"
-            fields = {"kernel": self._plan.definition.label, "target": target.name, "reason": reason}
-            self._resolver().events.emit(Event(EventKind.FALLBACK, fields))
-            return self._resolve(newest, None)
+    def _request(self, target: Target, variant: Variant) -> Request:
+        """Make the request for a target that is named: of which a launch on such a device asks."""
+        return self._resolutions.request(target, ptx_target(self._arch, target), variant)
 
-    def _resolve(
-        self,
-        target: Target,
-        through: Target | None,
-        others: Iterable[Target] = (),
-        stand_ins: Iterable[Target] = (),
-    ) -> Resolution:
-        with self._lock:
-            found = self._resolved.get((target, through))
-            if found is None:
-                resolver = self._resolver()
-                resolver.users.add(self)
-                found = resolver.resolve(
-                    self._job(target, through),
-                    (functools.partial(self._job, each, through) for each in others),
-                    (functools.partial(self._job, each) for each in stand_ins),
-                )
-                self._resolved[target, through] = found
-            return found
-
-    def _job(self, target: Target, through: Target | None = None) -> Job:
-        job = source_job(self._plan, self._source(), target, through)
-        plan, lazy = self._plan, self._plan.module is not None and self._plan.module.lazy
-        if through is None or job.headers or plan.link or plan.options.lto or lazy:
-            return job
-        return job._replace(build=functools.partial(self._build_through, job, through))
-
-    def _own_job(self, target: Target) -> Job:
-        """The job for a target that somebody names: of which a launch on such a device asks."""
-        return self._job(target, self._through(target))
-
-    def _build_through(self, job: Job, through: Target, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
-        """Build by way of PTX: from that alone, where `compile` has stored it."""
-        stored = None if job.uncacheable else self._resolver().find(self._job(through))
-        if stored is None or not stored.artifact.ptx:
-            return job.build(toolchain, trace)
-        from .frontends.source.build import link_stored
-
-        definition, options = self._plan.definition, self._plan.options
-        request = SourceRequest(definition.kind, definition.label, "", None, None, job.target, options)
-        return link_stored(request, stored.artifact)
-
-    def _is_stored(self, target: Target, types: Any) -> bool:
-        return self._resolver().find(self._own_job(target)) is not None
-
-    def _to_send(self) -> Any:
-        return Sent(_rebuild, *self._portable())
-
-    def _identity(self) -> tuple[Component, ...]:
-        return tuple(each for each in self._job(_ANY).components if each.name not in OF_ONE_REQUEST)
-
-    def _at_hand(self) -> Resolution:
-        """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
-        for found in self._resolved.values():
-            return found
-        return self._resolve(self._targets(None)[0], None)
-
-    def forget(self) -> None:
-        """Resolve anew at the next launch. Running work is untouched."""
-        with self._lock:
-            for _launcher, loaded in self._launchers.values():
-                loaded.live[0] = False
-            self._resolved.clear()
-            self._launchers.clear()
-            self._unbind()
+    def _exactly(self, target: Target, variant: Variant) -> Resolution:
+        found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
+        self._definition.entry(found.artifact)  # it says if there is no such kernel
+        return found
 
     # -- templates ----------------------------------------------------------------------------------
 
-    def instantiate(self, **values: Any) -> CachedKernel:
+    def instantiate(self, **values: Any) -> Kernel:
         """The kernel whose source the function returns for these values; the same object for the same values.
 
         `kernel[...]` itself uses the defaults.
@@ -283,183 +101,220 @@ class CachedKernel(Launchable):
             OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
                 the kernel was not made of a function.
         """
-        function = getattr(self, "__wrapped__", None)
-        if function is None:
-            raise OptionError(f"cannot instantiate {self.__name__}", "only a function that returns source has values")
-        defaults = template_defaults(function)
-        unknown = [name for name in values if name not in defaults]
-        if unknown:
-            raise OptionError(
-                f"cannot instantiate {self.__name__} with {unknown[0]}={values[unknown[0]]!r}",
-                f"its parameters are {', '.join(defaults) or 'none'}",
-            )
-        full = {**defaults, **values}
+        full = self._definition.template_values(values)
         key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
-        with self._lock:
+        with self._resolutions.lock:
             try:
                 found = self._instances.get(key)
             except TypeError as error:
                 raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
             if found is None:
-                definition = define_function(function, self._plan.definition.kind, full)
-                found = self._instances[key] = _kernel_of(function, definition, self._options)
+                found = self._instances[key] = Kernel(self._definition.instantiate(full))
             return found
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
-    def compile(self, arch: Any = None) -> None:
+    def compile(self, arch: Any = None, signature: Any = None) -> None:
         """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
 
         Args:
             arch: As in `cached_kernel`; None for the kernel's own.
+            signature: Of a Numba kernel, as Numba takes it, or a list of that; None for the kernel's own.
 
         Raises:
             UncacheableError: The kernel cannot be keyed.
             NoDeviceError: No target is named and there is no device.
         """
-        for target in self._targets(arch):
-            job = self._own_job(target)
-            if job.uncacheable:
-                self._resolver().key(job)  # raises, and says why
-            found = self._resolve(target, self._through(target))
-            if found.uncacheable:
-                raise UncacheableError(f"cannot cache {job.label}", found.uncacheable)
+        for variant in self._variants(signature):
+            for target in self._targets(arch):
+                self._definition.check_target(target)
+                request = self._request(target, variant)
+                if request.uncacheable:
+                    raise UncacheableError(f"cannot cache {request.label}", request.uncacheable)
+                found = self._exactly(target, variant)
+                if found.uncacheable:
+                    raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
 
-    def key(self, arch: Any = None) -> str:
+    def key(self, arch: Any = None, signature: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
+
+        Args:
+            arch: As in `cached_kernel`; None for the kernel's own.
+            signature: Of a Numba kernel; None for its own.
 
         Raises:
             UncacheableError: The kernel cannot be keyed.
         """
-        return self._resolver().key(self._own_job(self._targets(arch)[0]))
+        variant = self._variants(signature)[0]
+        return self._session().key(self._request(self._targets(arch)[0], variant))
 
     def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
-        """Whether the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+        """Explain if the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
 
         Args:
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
-            signature: None; Numba kernels have more than one.
+            signature: Of a Numba kernel, as Numba takes it; None for its own, or the first that was launched.
 
         Raises:
-            OptionError: A signature is given.
+            OptionError: There is no signature, or a signature where the code is the same for all arguments.
             NoDeviceError: No target is named and there is no device.
         """
-        if signature is not None:
-            raise OptionError(f"cannot explain {self.__name__} for a signature", "it is the same for all arguments")
-        if arch is None and not self._arch:
-            target = current_device().target
-            others = [functools.partial(self._job, target.plain)] if target.suffix else []
-            stand_ins = (functools.partial(self._job, each) for each in target.stand_ins())
-            return self._resolver().explain(self._job(target), others, stand_ins)
-        return self._resolver().explain(self._own_job(self._targets(arch)[0]))
+        variant, target = self._variants(signature)[0], self._targets(arch)[0]
+        is_auto = arch is None and not self._arch
+        choice = self._choose(target) if is_auto else Choice(target, ptx_target(self._arch, target))
+        return self._resolutions.explain(choice, variant)
 
-    def cubin(self, arch: Any = None) -> bytes:
+    def _at_hand(self) -> Artifact:
+        """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
+        for found in self._resolutions.known().values():
+            return found.artifact
+        return self._exactly(self._targets(None)[0], None).artifact
+
+    def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
+        """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
+        definition, known = self._definition, self._resolutions.known()
+        target = None if arch is None else self._targets(arch)[0]
+        if definition.has_variants and signature is None:
+            return {variant: read(each.artifact) for (of, _, variant), each in known.items() if target in (None, of)}
+        if target is None and not definition.has_variants:
+            self._variants(signature)
+            return read(self._at_hand())
+        return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
+
+    def _read_entry(self, name: str) -> Any:
+        return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
+
+    def _by_variant(self, ask: Callable[[Variant], Any], signature: Any = None) -> Any:
+        if self._definition.has_variants and signature is None:
+            return {variant: ask(variant) for variant in self._known_variants()}
+        return ask(self._variants(signature)[0])
+
+    def cubin(self, arch: Any = None, signature: Any = None) -> Any:
         """The linked module for one target."""
-        return self._artifact(arch).cubin
+        return self._read(lambda artifact: artifact.cubin, arch, signature)
 
-    def ptx(self, arch: Any = None) -> str:
+    def ptx(self, arch: Any = None, signature: Any = None) -> Any:
         """The PTX for one target; "" where it was not kept (`keep_ptx`, `lto`)."""
-        return self._artifact(arch).ptx.decode()
+        return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
-    def _artifact(self, arch: Any) -> Artifact:
-        if arch is None:
-            return self._at_hand().artifact
-        target = self._targets(arch)[0]
-        return self._resolve(target, self._through(target)).artifact
-
-    def inspect_sass(self, arch: Any = None) -> str:
+    def inspect_sass(self, arch: Any = None) -> Any:
         """The disassembly for one target, by the toolkit's nvdisasm.
 
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
         """
+        from .launch.loader import disassemble
+
         return disassemble(self.cubin(arch))
 
     @property
-    def _entry(self) -> Entry:
-        return self._pick(self._at_hand().artifact)
-
-    def _pick(self, artifact: Artifact) -> Entry:
-        return artifact.entries[0]
-
-    @property
-    def params(self) -> tuple[Parameter, ...]:
+    def params(self) -> Any:
         """The parameters, in order: C++ type, offset and size in bytes."""
-        return self._entry.parameters
+        return self._read_entry("parameters")
 
     @property
-    def log(self) -> str:
-        """What the compilers said, kept on hits."""
-        return self._at_hand().artifact.log
+    def log(self) -> Any:
+        """What the compilers reported, kept on hits."""
+        return self._read(lambda artifact: artifact.log)
 
     @property
-    def regs_per_thread(self) -> int:
+    def regs_per_thread(self) -> Any:
         """Registers per thread."""
-        return self._entry.registers
+        return self._read_entry("registers")
 
     @property
-    def shared_mem_per_block(self) -> int:
+    def shared_mem_per_block(self) -> Any:
         """Static shared memory per block, in bytes."""
-        return self._entry.shared_bytes
+        return self._read_entry("shared_bytes")
 
     @property
-    def local_mem_per_thread(self) -> int:
+    def local_mem_per_thread(self) -> Any:
         """Local memory per thread, in bytes."""
-        return self._entry.local_bytes
+        return self._read_entry("local_bytes")
 
     @property
-    def const_mem_size(self) -> int:
+    def const_mem_size(self) -> Any:
         """Constant memory of the module's own variables, in bytes."""
-        return self._entry.const_bytes
+        return self._read_entry("const_bytes")
 
     @property
-    def max_threads_per_block(self) -> int:
+    def max_threads_per_block(self) -> Any:
         """Most threads of a block on the current device."""
-        return self._loaded()[1].attribute("MAX_THREADS_PER_BLOCK")
+        return self._by_variant(lambda variant: self._loaded(variant)[1].attribute("MAX_THREADS_PER_BLOCK"))
 
-    def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0) -> int:
+    def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
         """Most blocks that the current device runs at once: the largest grid of a cooperative launch.
 
         Args:
             block: Threads of a block, an integer or one to three of them.
             sharedmem: Dynamic shared memory per block, in bytes.
+            signature: Of a Numba kernel, as Numba takes it.
 
         Raises:
             LaunchConfigError: The device does not take such a block.
         """
-        launcher, loaded = self._loaded()
         shape = launch_shape(1, block, sharedmem)
-        check_launch(shape, loaded.limits(shape.shared_bytes), kernel=launcher.kernel)
-        return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+
+        def most(variant: Variant) -> int:
+            loaded = self._loaded(variant)[1]
+            check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self._name_on(loaded))
+            return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+
+        return self._by_variant(most, signature)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # what Python and its tools ask of any object
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return self._resolutions.attribute(name)
+
+    # -- for those that warm up and ship many -------------------------------------------------------
+
+    def _requests(self, arch: Any) -> list[tuple[Target, Variant]]:
+        """List what there is to compile: each target, and each variant where the code depends on it."""
+        return [(target, variant) for variant in self._variants(None) for target in self._targets(arch)]
+
+    def _is_stored(self, target: Target, variant: Variant) -> bool:
+        """Tell if a request is a hit, which it then counts as.
+
+        Raises:
+            UncacheableError: It cannot be keyed.
+        """
+        return self._resolutions.is_stored(target, ptx_target(self._arch, target), variant)
+
+    def _identity(self) -> tuple[Component, ...]:
+        return self._definition.identity()
+
+    def _to_send(self) -> Any:
+        """What pickles, and is this kernel in another process, which need not import what defines it."""
+        named = self._by_name()
+        if (
+            self._definition.is_sent_by_name
+            and self.__module__ != "__main__"
+            and named in (self, self._definition.thing)
+        ):
+            return self
+        return Sent(Kernel, self._definition.by_value())
+
+    def _by_name(self) -> Any:
+        """What stands in the kernel's module under its name."""
+        found: Any = sys.modules.get(self.__module__)
+        for name in self.__qualname__.split("."):
+            found = getattr(found, name, None)
+        return found
 
     def __repr__(self) -> str:
-        return f"<CachedKernel {self.__module__}.{self.__qualname__}>"
+        return f"<Kernel {self.__module__}.{self.__qualname__}>"
 
     def __reduce__(self) -> Any:
-        import sys
-
-        owner: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            owner = getattr(owner, name, None)
-        if owner is self:
-            return self.__qualname__
-        return _rebuild, self._portable()
-
-    def _portable(self) -> tuple[SourceDefinition, dict[str, Any]]:
-        """For what cannot be imported (nested, made of text, bound to another name): its source, where it stood, and
-        its options."""
-        text = self._source()
-        give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
-        definition = self._plan.definition._replace(text=give)
-        return definition, self._options
+        return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
 
 
 @overload
-def cached_kernel(thing: Any, /, **options: Any) -> CachedKernel: ...
+def cached_kernel(thing: Any, /, **options: Any) -> Kernel: ...
 
 
 @overload
-def cached_kernel(**options: Any) -> Callable[[Any], CachedKernel]: ...
+def cached_kernel(**options: Any) -> Callable[[Any], Kernel]: ...
 
 
 def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
@@ -490,25 +345,17 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         cache: A `KernelCache`; default the process's.
 
     Returns:
-        A `CachedKernel`, or the decorator that makes one.
+        A `Kernel`, or the decorator that makes one.
 
     Raises:
         OptionError: The thing or an option cannot be used.
     """
     if thing is None:
-        return lambda given: make_kernel(given, options, depth=3)
-    return make_kernel(thing, options, depth=3)
+        return lambda given: make_kernel(given, options, depth=2)
+    return make_kernel(thing, options, depth=2)
 
 
-def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> CachedKernel | NumbaKernel:
-    """The kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
-    thing, definition = define(thing, options.get("kind"), depth=depth + 1)
-    return make_numba_kernel(thing, options) if definition is None else _kernel_of(thing, definition, options)
-
-
-def _kernel_of(thing: Any, definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
-    return CachedKernel(thing, plan_of(definition, options), options)
-
-
-def _rebuild(definition: SourceDefinition, options: dict[str, Any]) -> CachedKernel:
-    return _kernel_of(definition.text(), definition, options)
+def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> Kernel:
+    """Make the kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
+    front_end = front_end_of(thing, options.get("kind"))
+    return Kernel(front_end.define(thing, options, depth + 1))

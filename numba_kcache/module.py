@@ -1,137 +1,48 @@
 """`cached_module`: one source, many kernels.
 
-Promise     Making a module compiles nothing and calls nothing of the user's. An eager module is one artifact: resolved
-            once for each target in a process, loaded once on each device, whichever of its kernels asks. Of a lazy
-            module the LTO-IR is one artifact and each kernel another, linked when it is first used. Its kernels are
-            `CachedKernel`s: checked, launched and asked about alike.
-Not here    How a module is compiled and a kernel linked (toolchain.module_build).
+Promise     Making a module compiles nothing and calls nothing of the user's. Its kernels are of the class `Kernel`:
+            checked, launched and asked about alike.
+Not here    What an eager and a lazy module are made of (frontends.source.module), and how a module is compiled and a
+            kernel linked (frontends.source.module_build).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .engine.lookup import Resolution
-from .engine.request import Job, lazy_job
-from .engine.session import Resolver
+from .engine.session import Session
 from .errors import EntryError, OptionError
-from .frontends.source.definition import SourcePlan, define, plan_of
-from .kernel import CachedKernel
+from .frontends.base import Variant, front_end_of
+from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked
+from .kernel import Kernel
 from .keys.components import Component
-from .launchable import Request
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
-from .model.target import Target, parse_target
+from .model.target import Target
 
 if TYPE_CHECKING:
     from .explain.text import Explanation
 
-_LAZY_KINDS = ("cuda", "ltoir")
 
-
-class ModuleKernel(CachedKernel):
-    """A kernel of a `cached_module`. Everything is as for a `CachedKernel`."""
+class _ModuleKernel(Kernel):
+    """A kernel of a `cached_module`."""
 
     def __init__(self, module: CachedModule, name: str) -> None:
         whole = module._whole
-        plan = whole._plan
-        label = f"{plan.definition.label}[{name}]"
-        own = plan._replace(definition=plan.definition._replace(label=label, guess=name), name=name)
-        super().__init__(None, own, whole._options)
+        super().__init__(ModuleKernelDefinition(module._definition, whole._resolutions, name))
         self.__module__ = whole.__module__
-        self._of, self._name = module, name
-        if not module.lazy:
-            self._resolved = whole._resolved
-
-    def _unkeyed(self) -> str:
-        """One name for what all kernels of an eager module share, and with it the module's variables."""
-        return super()._unkeyed() if self._of.lazy else self._of._whole.unkeyed
-
-    def _pick(self, artifact: Artifact) -> Entry:
-        if self._of.lazy:
-            return artifact.entries[0]
-        return self._of._find(artifact, self._name)
-
-    def _resolve(
-        self,
-        target: Target,
-        through: Target | None,
-        others: Iterable[Target] = (),
-        stand_ins: Iterable[Target] = (),
-    ) -> Resolution:
-        whole = self._of._whole._resolve(target, through, others, stand_ins)
-        self._resolver().users.add(self)
-        if not self._of.lazy:
-            self._pick(whole.artifact)  # compile() too says that there is no such kernel
-            return whole
-        with self._lock:
-            found = self._resolved.get((target, through))
-            if found is None:
-                job = self._link_job(whole.artifact, whole.key)
-                found = self._resolved[target, through] = self._resolver().resolve(job)
-            return found
-
-    def _job(self, target: Target, through: Target | None = None) -> Job:
-        """The job to ask about; for a lazy module as if its LTO-IR were the one of these compilers and headers."""
-        job = self._of._whole._job(target, through)
-        if not self._of.lazy or job.uncacheable:
-            return job
-        return self._link_job(Artifact("ltoir", job.target, (), b""), self._resolver().key(job))
-
-    def _link_job(self, artifact: Artifact, key: str) -> Job:
-        text = self._of._whole._source()
-        return lazy_job(self._of._whole._plan, text if isinstance(text, str) else "", artifact, key, self._name)
-
-    def _identity(self) -> tuple[Component, ...]:
-        return self._of._identity()
-
-    def _is_stored(self, target: Target, types: Any) -> bool:
-        if self._of.lazy and self._resolver().find(self._of._whole._own_job(target)) is None:
-            return False
-        return super()._is_stored(target, types)
+        self._of = module
 
     def _to_send(self) -> Any:
         return self
 
-    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
-        """As of a `CachedKernel`; where the LTO-IR of a lazy module is not in the cache, why that is not."""
-        if not self._of.lazy or signature is not None:
-            return super().explain(arch, signature)
-        module = self._of.explain(arch)
-        if not module.is_hit:
-            return module
-        linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
-        return self._resolver().explain(self._link_job(linked_from, module.key))
-
     def __repr__(self) -> str:
-        return f"<kernel {self._name} of {self._of!r}>"
+        return f"<kernel {self.__name__} of {self._of!r}>"
 
     def __reduce__(self) -> Any:
-        return CachedModule.__getitem__, (self._of, self._name)
-
-
-class _Whole(CachedKernel):
-    """All of a module as one thing to resolve."""
-
-    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        super().__init__(thing, plan, options)
-        self.unkeyed = self._unkeyed()
-
-    def forget(self) -> None:
-        """Resolve anew at the next use."""
-        super().forget()
-        self.unkeyed = self._unkeyed()
-
-    def _job(self, target: Target, through: Target | None = None) -> Job:
-        if target.virtual and self._plan.module and self._plan.module.lazy:
-            raise OptionError(
-                f"cannot compile {self.__name__} for {target} lazily",
-                "its kernels are linked one by one, which makes no PTX",
-                "leave out lazy=True",
-            )
-        return super()._job(target, through)
+        return CachedModule.__getitem__, (self._of, self.__name__)
 
 
 class CachedModule:
@@ -144,18 +55,17 @@ class CachedModule:
         lazy: Whether each kernel is linked when it is first used.
     """
 
-    def __init__(self, thing: Any, plan: SourcePlan, options: dict[str, Any]) -> None:
-        entries = plan.module or ModuleEntries()
+    def __init__(self, definition: ModuleDefinition) -> None:
+        entries = definition.module or ModuleEntries()
         self.lazy = entries.lazy
         self._names = entries.names
-        self._whole = _Whole(thing, plan, options)
-        self._label = self._whole._label
-        self._kernels: dict[str, ModuleKernel] = {}
-        self._unproven: dict[str, ModuleKernel] = {}
-        self._listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
+        self._definition, self._whole = definition, Kernel(definition)
+        self._label = definition.label
+        self._kernels: dict[str, Kernel] = {}
+        self._unproven: dict[str, Kernel] = {}
         self.__name__, self.__doc__ = self._whole.__name__, self._whole.__doc__ or type(self).__doc__
 
-    def __getattr__(self, name: str) -> ModuleKernel:
+    def __getattr__(self, name: str) -> Kernel:
         if name.startswith("_"):  # what Python and its tools ask of any object; m["_k"] serves kernels so named
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         try:
@@ -166,7 +76,7 @@ class CachedModule:
             self.__dict__[name] = found  # the next time Python finds it by itself
         return found
 
-    def __getitem__(self, name: str) -> ModuleKernel:
+    def __getitem__(self, name: str) -> Kernel:
         """The kernel of this name, compiled or linked when it is first used.
 
         Raises:
@@ -178,21 +88,13 @@ class CachedModule:
             return found
         known = self._known()
         if known is None:
-            return self._unproven.setdefault(name, ModuleKernel(self, name))
+            return self._unproven.setdefault(name, _ModuleKernel(self, name))
         proven = self._find(known, name).name
         waiting = self._unproven.pop(name, None)
-        return self._kernels.setdefault(proven, waiting or ModuleKernel(self, proven))
+        return self._kernels.setdefault(proven, waiting or _ModuleKernel(self, proven))
 
     def _find(self, artifact: Artifact, name: str) -> Entry:
-        """The kernel of this name, as `Artifact.entry` finds it; of hundreds each is looked for several times."""
-        of, listed = self._listed
-        if of is not artifact:
-            listed = {}
-            for each in artifact.entries:
-                listed.setdefault(each.name, each)
-                listed.setdefault(each.symbol, each)
-            self._listed = artifact, listed
-        return listed.get(name) or artifact.entry(name, self._whole._plan.definition.label)
+        return self._definition.find(artifact, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names or [each.name for each in self._artifact().entries])
@@ -221,7 +123,7 @@ class CachedModule:
             EntryError: There is no such variable; those there are are listed.
             OptionError: The module is lazy, or `dtype` does not divide the variable.
         """
-        label = self._whole._plan.definition.label
+        label = self._label
         if self.lazy:
             raise OptionError(
                 f"cannot get {name!r} of {label}",
@@ -231,7 +133,7 @@ class CachedModule:
         from .launch.variables import device_array
 
         loaded = self[next(iter(self))]._loaded()[1]
-        variables = self._whole._resolve_for_device(loaded.device.target).artifact.variables
+        variables = self._whole._resolutions.for_device(loaded.device.target).artifact.variables
         found = next((each for each in variables if name in (each.name, each.symbol)), None)
         if found is None:
             there_are = ", ".join(each.name for each in variables) or "none that its kernels use"
@@ -274,42 +176,44 @@ class CachedModule:
 
     def cubin(self, arch: Any = None) -> bytes:
         """The linked module for one target; empty for a lazy one, whose kernels have theirs."""
-        return self._whole.cubin(arch)
+        return bytes(self._whole.cubin(arch))
 
     def ptx(self, arch: Any = None) -> str:
         """The PTX for one target; "" where it was not kept."""
-        return self._whole.ptx(arch)
+        return str(self._whole.ptx(arch))
 
     @property
     def log(self) -> str:
         """What the compilers said, kept on hits."""
-        return self._whole.log
+        return str(self._whole.log)
 
     def _known(self) -> Artifact | None:
         """What tells which kernels there are, without compiling or loading anything."""
         if self._names:
             return Artifact("cuda", Target(0, 0), tuple(Entry(name, name) for name in self._names), b"")
-        for found in list(self._whole._resolved.values()):
+        for found in self._whole._resolutions.known().values():
             return found.artifact
         return None
 
     def _artifact(self) -> Artifact:
         """The module for the current device, or, where there is none, for its first target."""
-        return self._whole._at_hand().artifact
+        return self._whole._at_hand()
 
-    def _resolver(self) -> Resolver:
-        return self._whole._resolver()
+    def _session(self) -> Session:
+        return self._whole._session()
 
-    def _requests(self, arch: Any) -> list[Request]:
+    def _requests(self, arch: Any) -> list[tuple[Target, Variant]]:
         return self._whole._requests(arch)
 
-    def _is_stored(self, target: Target, types: Any) -> bool:
-        whole = self._resolver().find(self._whole._own_job(target))
-        if whole is None or not self.lazy:
-            return whole is not None
+    def _is_stored(self, target: Target, variant: Variant) -> bool:
+        if not self.lazy:
+            return self._whole._is_stored(target, variant)
+        whole = self._session().find(self._whole._request(target, variant))
+        if whole is None:
+            return False
         names = self._names or [each.name for each in whole.artifact.entries]
-        jobs = (self[name]._link_job(whole.artifact, whole.key) for name in names)
-        return all(self._resolver().find(job) is not None for job in jobs)
+        kernels = (self[name]._definition for name in names)
+        return are_linked(whole, kernels, self._session())  # type: ignore[arg-type]  # of this module's
 
     def _identity(self) -> tuple[Component, ...]:
         return self._whole._identity()
@@ -318,11 +222,10 @@ class CachedModule:
         return self
 
     def __repr__(self) -> str:
-        return f"<{'lazy ' if self.lazy else ''}CachedModule {self._whole._plan.definition.label}>"
+        return f"<{'lazy ' if self.lazy else ''}CachedModule {self._label}>"
 
     def __reduce__(self) -> Any:
-        whole = self._whole
-        return _rebuild, (*whole._portable(), self._names, self.lazy)
+        return CachedModule, (self._definition,)
 
 
 def cached_module(
@@ -344,34 +247,16 @@ def cached_module(
     for refused, hint in (("name", "use names="), ("signature", "wrap the kernel alone, with cached_kernel")):
         if options.get(refused) is not None:
             raise OptionError(f"cannot use {refused}={options[refused]!r}", "a module has many kernels", hint)
-    thing, definition = define(source_or_path, options.get("kind"), depth=3)
-    if definition is None:
-        raise OptionError(
-            f"cannot make a module of {source_or_path!r}", "it is a Numba kernel", "decorate it with cached_kernel"
-        )
-    return _module_of(thing, definition, options, _checked_names(names), lazy)
-
-
-def _module_of(
-    thing: Any, definition: Any, options: dict[str, Any], names: tuple[str, ...], lazy: bool
-) -> CachedModule:
     if type(lazy) is not bool:
         raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
-    if lazy and definition.kind not in _LAZY_KINDS:
+    front_end: Any = front_end_of(source_or_path, options.get("kind"))
+    if not hasattr(front_end, "define_module"):
+        kind = front_end.kinds[0].capitalize()
         raise OptionError(
-            f"cannot use lazy=True with {definition.kind}",
-            "there is nothing to link kernels from one by one",
-            "give CUDA C++ or LTO-IR, or leave out lazy=True",
+            f"cannot make a module of {source_or_path!r}", f"it is a {kind} kernel", "decorate it with cached_kernel"
         )
-    for unfit in ("link", "lto", "fast_compile") if lazy else ():
-        if options.get(unfit):
-            why = "it is what a lazy module does" if unfit == "lto" else "kernels that are linked alone do without it"
-            raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
-    return CachedModule(thing, plan_of(definition, options, ModuleEntries(names, lazy)), options)
-
-
-def _rebuild(definition: Any, options: dict[str, Any], names: tuple[str, ...], lazy: bool) -> CachedModule:
-    return _module_of(definition.text(), definition, options, names, lazy)
+    entries = ModuleEntries(_checked_names(names), lazy)
+    return CachedModule(front_end.define_module(source_or_path, options, entries, depth=2))
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ Promise     What is exported was verified, every payload of it. What is imported
             what was there under the same key stays.
 Method      An entry belongs to a kernel if it was made of the same components, target, signature and compilers aside:
             its report holds their digests. What was linked from the LTO-IR of an entry goes with it.
-Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, resolver), and which kernels
+Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, engine), and which kernels
             a module has (finding).
 """
 
@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..engine.session import Resolver
+from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
 from ..keys.components import Component
@@ -48,12 +48,12 @@ Identity = Sequence[Component]
 
 
 def export_bundle(
-    resolver: Resolver, path: str, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
+    session: Session, path: str, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
 ) -> BundleReport:
     """Write entries of a cache into a bundle.
 
     Args:
-        resolver: Of the cache.
+        session: Of the cache.
         path: Where to.
         identities: Of the kernels that go in; None for all that the cache holds.
         arch: Targets that go in; None for all.
@@ -63,32 +63,32 @@ def export_bundle(
         BundleError: It would be empty, or cannot be written.
         OptionError: It shall be signed and no key is set.
     """
-    signing_key = resolver.settings.signing_key if sign is not False else None
+    signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
         raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")
     targets = None if arch is None else read_arch(arch)
     wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
-    entries = _chosen(resolver, wanted, targets)
+    entries = _chosen(session, wanted, targets)
     if not entries:
         raise BundleError(f"cannot write the bundle {path}", "this cache holds no entry that was asked for")
-    manifests = dict(_manifests(resolver, {each.key for each in entries}))
+    manifests = dict(_manifests(session, {each.key for each in entries}))
     files = [BundledFile(family, len(data), sha256(data).hexdigest()) for family, data in manifests.items()]
 
     def read(is_entry: bool, key: str) -> bytes | None:
-        return resolver.local.get_encoded(key) if is_entry else manifests[key]
+        return session.local.get_encoded(key) if is_entry else manifests[key]
 
     return write_bundle(path, entries, files, read, signing_key=signing_key)
 
 
 def _chosen(
-    resolver: Resolver, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
+    session: Session, wanted: Sequence[dict[str, str]] | None, targets: Sequence[Target] | None
 ) -> list[BundledFile]:
-    if isinstance(resolver.store, Chain):
-        resolver.store.settle()
+    if isinstance(session.store, Chain):
+        session.store.settle()
     chosen: dict[str, BundledFile] = {}
     linked: list[tuple[str, BundledFile]] = []
-    for key in sorted(each.key for each in resolver.local.entries()):
-        data = resolver.local.get_encoded(key) or b""
+    for key in sorted(each.key for each in session.local.entries()):
+        data = session.local.get_encoded(key) or b""
         try:
             entry = decode_entry(data, key)
             check_payloads(entry)
@@ -118,40 +118,40 @@ def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
     return made_of
 
 
-def _manifests(resolver: Resolver, keys: set[str]) -> Iterator[tuple[str, bytes]]:
+def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
     """Each manifest with the variants that are for these entries, in an order that depends on nothing else."""
-    for family, variants in resolver.local.manifests():
+    for family, variants in session.local.manifests():
         kept = sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"]))
         if kept:
             header = {"variants": [without_stats(each) for each in kept]}
             yield family, encode_entry(StoredEntry(family, header, {}), MANIFEST)
 
 
-def import_bundle(resolver: Resolver, source: Any) -> BundleReport:
+def import_bundle(session: Session, source: Any) -> BundleReport:
     """Verify a bundle and add its entries to a cache.
 
     Args:
-        resolver: Of the cache.
+        session: Of the cache.
         source: Path, `"package:resource"` or Traversable.
 
     Raises:
         BundleError: It is refused, or cannot be added; nothing of it was.
     """
-    bundle = open_any(source, resolver.settings)
+    bundle = open_any(source, session.settings)
     cannot = f"cannot import the bundle {bundle.name}"
     try:
         variants = [(each.key, _variants(bundle, each)) for each in bundle.manifests]
-        new = [each for each in bundle.entries if _is_new(resolver, bundle, each)]
+        new = [each for each in bundle.entries if _is_new(session, bundle, each)]
         files = ((each.key, bundle.get_entry(each.key) or b"") for each in new)
-        resolver.local.put_all(files, sum(each.size_bytes for each in new))
+        session.local.put_all(files, sum(each.size_bytes for each in new))
     except (ValueError, OSError) as error:
         raise BundleError(cannot, getattr(error, "strerror", None) or str(error), "nothing of it was added") from None
     for family, rows in variants:
-        resolver.local.add_variant(family, *reversed(rows))
+        session.local.add_variant(family, *reversed(rows))
     return bundle.report
 
 
-def _is_new(resolver: Resolver, bundle: Bundle, file: BundledFile) -> bool:
+def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     """Whether a file of a bundle, which is verified, is not in the cache.
 
     Raises:
@@ -162,7 +162,7 @@ def _is_new(resolver: Resolver, bundle: Bundle, file: BundledFile) -> bool:
     artifact = artifact_from_header(entry.header, entry.payloads)
     if artifact.target.name != file.target:
         raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")
-    return resolver.local.peek(file.key) is None
+    return session.local.peek(file.key) is None
 
 
 def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
@@ -191,71 +191,71 @@ class Moved(NamedTuple):
     failed: int
 
 
-def push(resolver: Resolver, to: str | None) -> Moved:
+def push(session: Session, to: str | None) -> Moved:
     """Hand the entries of a cache on to a tier that lacks them; where they are signed, those that are there as well.
 
     Args:
-        resolver: Of the cache.
+        session: Of the cache.
         to: The tier as in the setting; None for the first that is set and written to.
 
     Raises:
         KCacheError: It cannot be asked.
     """
-    tier = _tier(resolver, to, writes=True)
-    signs = resolver.settings.signing_key is not None
+    tier = _tier(session, to, writes=True)
+    signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     went: dict[str, int] = {}
-    chosen = list(_chosen(resolver, None, None))
+    chosen = list(_chosen(session, None, None))
     for file in chosen:
-        data = b"" if file.key in there else resolver.local.get_encoded(file.key) or b""
+        data = b"" if file.key in there else session.local.get_encoded(file.key) or b""
         if data and tier.put_now(decode_entry(data, file.key), data):
             went[file.key] = len(data)
     present = [file.key for file in chosen if file.key in there]
-    for family, data in _manifests(resolver, {*went, *present}):
+    for family, data in _manifests(session, {*went, *present}):
         tier.add_variant_now(family, *reversed(variants_of(decode_entry(data, family, MANIFEST).header)))
     tier.close()
     failed = len(chosen) - len(went) - len(present)
     return Moved(tier.tier.name, len(went), sum(went.values()), len(present), failed)
 
 
-def pull(resolver: Resolver, source: str | None) -> Moved:
+def pull(session: Session, source: str | None) -> Moved:
     """Take all entries of a tier into a cache, verified as they are on a miss.
 
     Args:
-        resolver: Of the cache.
+        session: Of the cache.
         source: The tier as in the setting; None for the first that is set.
 
     Raises:
         KCacheError: It cannot be asked, or nothing is written in this mode.
     """
-    tier = _tier(resolver, source, writes=False)
+    tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
-    if resolver.local.readonly:
-        raise KCacheError(cannot, f"nothing is written in mode {resolver.settings.mode}")
+    if session.local.readonly:
+        raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}")
     keys = _keys(tier, ENTRY, "pull from")
-    missing = sorted(key for key in keys if resolver.local.peek(key) is None)
+    missing = sorted(key for key in keys if session.local.peek(key) is None)
     before = tier.report().bytes_read
     went = {key for key in missing if tier.get(key) is not None}
     tier.settle()
-    went = {key for key in went if resolver.local.peek(key) is not None}
+    went = {key for key in went if session.local.peek(key) is not None}
     size_bytes = tier.report().bytes_read - before
     held = went | (keys - set(missing))
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
         variants = [each for each in tier.get_manifest(family) if each["key"] in held]
         if variants:
-            resolver.local.add_variant(family, *reversed(variants))
+            session.local.add_variant(family, *reversed(variants))
     tier.close()
     return Moved(tier.tier.name, len(went), size_bytes, len(keys) - len(missing), len(missing) - len(went))
 
 
-def _tier(resolver: Resolver, text: str | None, *, writes: bool) -> CheckedTier:
-    settings = resolver.settings
+def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
+    settings = session.settings
     addresses = settings.tiers if text is None else read_settings({"tiers": [text]}, {}).tiers
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
-    chain = Chain(resolver.local, opened, resolver.events.emit, trust_of(settings))
-    resolver.statistics.sources.append(chain.take_unsaved)
+    chain = Chain(session.local, opened, session.events.emit, trust_of(settings))
+    session.statistics.sources.append(chain.take_unsaved)
     for tier in chain.tiers:
         if tier.takes or not writes:
             return tier

@@ -1,8 +1,8 @@
-"""What follows a miss: compile, learn what was included, publish.
+"""What follows a miss: compile, learn which headers were included, publish.
 
 Promise     What is published is for the target that it says and has the kernels that it names. A compile that fails is
-            told as it ends, and raises what the compiler or the user's code raised.
-Not here    Whose turn it is (resolver, store.layers), and how the compilers are run (toolchain).
+            reported as it ends, and raises what the compiler or the user's code raised.
+Not here    Whose turn it is (session, store), and how the compilers are run (frontends, toolchain).
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from ..explain import history as rolls
+from ..explain import history
+from ..headers.lookup import HeadersRead, compile_and_learn
 from ..keys.components import Component, derive
 from ..model.artifact import Artifact, artifact_header
 from ..model.cubin import contradiction
 from ..model.event import EventKind, trouble
 from ..store.entry import StoredEntry
+from .explain import subject_of
 from .lookup import Lookup, family_of, variant_of
-from .request import Job, Learned
+from .request import Request
 
 
-def build(cache: Lookup, job: Job, key: str) -> tuple[Artifact, Learned]:
-    """Compile a job, and learn what its text included.
+def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersRead]:
+    """Compile a request, and learn what its texts included.
 
     Raises:
         KCacheError: The user's own errors, from the compilers.
     """
-    cache.emit(EventKind.COMPILE_BEGIN, job, key)
+    cache.emit(EventKind.COMPILE_BEGIN, request, key)
     try:
-        with _progress(cache, job):
-            if not job.headers:
-                artifact, learned = job.build(cache.toolchain, None), Learned()
+        with _progress(cache, request):
+            if not request.headers:
+                artifact, headers = request.build(cache.toolchain, None), HeadersRead()
             else:
-                from ..headers.lookup import compile_and_learn  # 15 ms that a source without includes need not pay
-
-                make = functools.partial(job.build, cache.toolchain)
-                artifact, learned = compile_and_learn(make, job.headers, cache.toolchain)
+                make = functools.partial(request.build, cache.toolchain)
+                artifact, headers = compile_and_learn(make, request.headers, cache.toolchain)
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
-        cache.emit(EventKind.COMPILE_FAILED, job, key, error=str(error))
+        cache.emit(EventKind.COMPILE_FAILED, request, key, error=str(error))
         raise
-    cache.emit(EventKind.COMPILE_END, job, key, compile_time_s=artifact.compile_time_s)
-    return artifact, learned
+    cache.emit(EventKind.COMPILE_END, request, key, compile_time_s=artifact.compile_time_s)
+    return artifact, headers
 
 
-def _progress(cache: Lookup, job: Job) -> AbstractContextManager[None]:
-    """Says what is compiled, if it takes long."""
+def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
+    """Show what is compiled, if it takes long."""
     if not cache.settings.progress:
         return contextlib.nullcontext()
     from ..observe.progress import shown
 
-    return shown(f"{job.label} for {job.target.name}")
+    return shown(f"{request.label} for {request.target.name}")
 
 
 def publish(
-    cache: Lookup, job: Job, components: Sequence[Component], learned: Learned, artifact: Artifact, key: str
+    cache: Lookup, request: Request, components: Sequence[Component], headers: HeadersRead, artifact: Artifact, key: str
 ) -> None:
-    """Store an artifact under its key, and name it in its family's manifest and its kernel's roll.
+    """Store an artifact under its key, and name it in its family's manifest and its kernel's history.
 
     Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
     there must not outlive this process.
@@ -65,16 +65,16 @@ def publish(
     wrong = _contradiction(artifact)
     if wrong:
         names = ", ".join(entry.name for entry in artifact.entries)
-        error = f"cannot store {names} for {artifact.target}: {wrong}"
-        cache.events.emit(trouble("cubin", error))
+        cache.events.emit(trouble("cubin", f"cannot store {names} for {artifact.target}: {wrong}"))
         return
-    everything = (*components, *learned.components)
-    payloads = {"cubin": artifact.cubin, **artifact.extras, **rolls.payloads_of(job, everything)}
+    subject, everything = subject_of(request), (*components, *headers.components)
+    payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
     if cache.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
         family = family_of(components)
-        variant = variant_of(key, artifact.target.name, derive(components))
-        cache.store.add_variant(family, {**variant, **learned.variant})
-        rolls.note(cache.local, job, everything, key, family)
+        cache.store.add_variant(
+            family, {**variant_of(key, artifact.target.name, derive(components)), **headers.variant}
+        )
+        history.append(cache.local, subject, everything, key, family)
 
 
 def _contradiction(artifact: Artifact) -> str:

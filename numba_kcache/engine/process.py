@@ -1,7 +1,7 @@
-"""The process's own cache: made at first use from the settings in force, and anew when they change.
+"""The process's own session: made at first use from the settings in force, and anew when they change.
 
 Promise     There is one at a time, whoever asks first. What was registered and who listens outlive a change.
-Not here    Caches of their own (cache), and what a cache does (resolver).
+Not here    Caches of their own (cache), and what a session does (session).
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 from ..observe.events import Events, set_log_level
 from ..settings import Settings, default_directory, read_settings
-from .session import Resolver
+from .session import Session
 
 if TYPE_CHECKING:
     from ..tiers.tier import Tier
 
-_process: Resolver | None = None
+_process: Session | None = None
 _overrides: dict[str, Any] = {}
 _process_lock = threading.RLock()
 
 process_listeners = Events()
-"""Who listens to the process's cache, whichever resolver the settings lead to."""
+"""Subscribers of the process's cache, whichever session the settings lead to."""
 
 
-def process_resolver() -> Resolver:
-    """The resolver of the process's own cache, made at first use from the settings in force."""
+def process_session() -> Session:
+    """Return the session of the process's own cache, made at first use from the settings in force."""
     global _process
     if _process is None:
         with _process_lock:
             if _process is None:
                 settings = read_settings(_overrides)
                 set_log_level(settings.log_level)
-                _process = Resolver(settings, settings.directory or default_directory())
+                _process = Session(settings, settings.directory or default_directory())
                 for make in _registered.values():
                     _process.mount(make(settings))
                 _process.events.subscribe(process_listeners.tell)

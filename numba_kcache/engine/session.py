@@ -1,9 +1,9 @@
-"""From a job to an artifact: key, look up, compile once, publish, report.
+"""From a request to an artifact: look up, compile once, publish, report; and the verbs of one cache.
 
 Promise     Each resolution emits one HIT or MISS; nothing below knows who asked. Of many that want the same at once one
             compiles, and the others wait a bounded time.
-Not here    Keys and what is stored (lookup), what follows a miss (compiling), why it was one (misses, explanations),
-            the process's own cache (process_cache); kernels, launches and devices (kernel, launch).
+Not here    Keys and what is stored (lookup), the order of candidates (candidates), what follows a miss (compile), the
+            process's own session (process); kernels, launches and devices.
 """
 
 from __future__ import annotations
@@ -11,24 +11,19 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FrozenCacheError
 from ..keys.components import Component, derive
 from ..launch.loader import Loader
-from ..model.artifact import Artifact
 from ..model.event import Event, EventKind
 from ..observe.statistics import Statistics
 from ..settings import Settings
 from ..store.disk import DiskStore
-from .lookup import (
-    LOOKING,
-    Lookup,
-    Resolution,
-    uncacheable,
-)
-from .request import Job
+from .candidates import candidates
+from .lookup import LOOKING, STORING, Lookup, uncacheable
+from .request import Request, Resolution, Wanted
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..explain.nearest import Missed
@@ -41,8 +36,8 @@ EXPLAINED_LIMIT = 4096
 """Compiles of which a process remembers why; when there are more, it begins anew."""
 
 
-class Resolver(Lookup):
-    """The machinery behind one cache.
+class Session(Lookup):
+    """The engine behind one cache.
 
     Args:
         settings: The settings in force.
@@ -55,7 +50,7 @@ class Resolver(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
-        save = weakref.finalize(Resolver, _save, self.statistics, self.local, settings.mode)  # at exit
+        save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
         weakref.finalize(self, _collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
             from ..tiers.opening import open_tiers
@@ -63,150 +58,139 @@ class Resolver(Lookup):
             for tier in reversed(open_tiers(settings)):
                 self.mount(tier)
 
-    def resolve(
-        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
-    ) -> Resolution:
-        """Find the artifact of a job, or of one of `others` that will do as well; build the first if none is there.
-
-        Args:
-            job: What is wanted.
-            others: What will do as well.
-            stand_ins: What will do where nothing is compiled, or not here: in frozen mode and from read-only tiers.
+    def resolve(self, wanted: Wanted) -> Resolution:
+        """Find the artifact of a request, or of what may serve in its place; build the request if nothing is there.
 
         Raises:
             KCacheError: The user's own errors, from the compilers.
-            UncacheableError, FrozenCacheError: As the job and the mode demand.
+            UncacheableError, FrozenCacheError: As the request and the mode demand.
         """
-        if job.uncacheable:
-            return self._uncached(job)
-        looks, others, stand_ins = self.settings.mode in LOOKING, tuple(others), tuple(stand_ins)
-        if looks:
-            found = self.find_unasked(job, others, stand_ins)
-            if found is not None:
-                return found
-        components = self.components(job)
-        if looks:
-            found = self._find(job, components, others, stand_ins)
-            if found is not None:
-                return found
+        request = wanted.request
+        if request.uncacheable:
+            return self._uncached(request)
+        looks = self.settings.mode in LOOKING
+        found = self.first(candidates(self, wanted)) if looks else None
+        if found is not None:
+            return found
+        components = self.components(request)
         if self.settings.mode == "frozen":
-            raise self._frozen(job, components)
+            raise self._frozen(request, components)
         with self.store.building(derive(components)) as turn:
             if looks and (turn.found is not None or turn.waited_s > 0):
-                found = self._look_up(job, components, "waited")
+                found = self.first(candidates(self, Wanted(request), (None,)), "waited")
                 if found is not None:
-                    self.emit(EventKind.WAITED, job, found.key, waited_s=turn.waited_s)
+                    self.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                     return found
             if looks and self.store is not self.local:
-                return self._compile_for_all(job, components)
-            return self._compile(job, components)
+                return self._compile_for_all(request, components)
+            return self._compile(request, components)
 
-    def _compile_for_all(self, job: Job, components: Sequence[Component]) -> Resolution:
+    def _compile_for_all(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile, unless another node is at it; for whoever has this node's turn."""
         with self.store.elected(derive(components)) as election:  # type: ignore[union-attr]
-            found = self._look_further([(job, components)], ()) if election.looks else None
+            found = self.first(candidates(self, Wanted(request), self.tiers)) if election.looks else None
             if found is None:
-                return self._compile(job, components)
+                return self._compile(request, components)
             if election.waited_s > 0:
-                self.emit(EventKind.WAITED, job, found.key, waited_s=election.waited_s)
+                self.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
             self.store.settle()  # type: ignore[union-attr]  # those who wait for this node's turn look there
             return found
 
-    def _compile(self, job: Job, components: Sequence[Component]) -> Resolution:
+    def _compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         from .compile import build, publish  # a hit goes without it
 
         key = derive(components)
-        reasons = self._missed(job, components).reasons
-        self.emit(EventKind.MISS, job, key, **_told(reasons))
-        artifact, learned = build(self, job, key)
-        if learned.doubt:
-            if job.strict:
-                raise uncacheable(job, learned.doubt)
-            self.emit(EventKind.UNCACHEABLE, job, "", reason=learned.doubt)
-            return Resolution(artifact, "", "compiled", learned.doubt)
-        self._made_by.clear()
-        actual = self.components(job)  # the libraries are loaded now: these made the code
-        key = derive((*actual, *learned.components))
-        self._remember(key, artifact)
+        reasons = self._missed(request, components).reasons
+        self.emit(EventKind.MISS, request, key, **_explained(reasons))
+        artifact, headers = build(self, request, key)
+        if headers.untracked:
+            if request.strict:
+                raise uncacheable(request, headers.untracked)
+            self.emit(EventKind.UNCACHEABLE, request, "", reason=headers.untracked)
+            return Resolution(artifact, "", "compiled", headers.untracked)
+        self._compilers.clear()
+        actual = self.components(request)  # the libraries are loaded now: these made the code
+        key = derive((*actual, *headers.components))
+        self.remember(key, artifact)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:
             self._compiled_for.clear()
         self._compiled_for[key] = reasons
         if self.settings.mode == "verify":
-            self._compare(job, key, artifact)
-        if self.settings.mode not in ("off", "readonly"):
-            publish(self, job, actual, learned, artifact, key)
+            self._compare(request, key, artifact)
+        if self.settings.mode in STORING:
+            publish(self, request, actual, headers, artifact, key)
         return Resolution(artifact, key, "compiled")
 
-    def _compare(self, job: Job, key: str, artifact: Artifact) -> None:
+    def _compare(self, request: Request, key: str, artifact: Any) -> None:
         """Report a stored entry that is not what the compilers make of the same request now."""
         stored = self._read(key)
         if stored is not None and stored.cubin != artifact.cubin:
-            difference = f"the stored code of {job.label} is not what the compilers make now ({key})"
+            difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
             self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
-    def _uncached(self, job: Job) -> Resolution:
+    def _uncached(self, request: Request) -> Resolution:
         from .compile import build
 
-        self.refuse(job)
-        return Resolution(build(self, job, "")[0], "", "compiled", job.uncacheable)
+        self.refuse(request)
+        return Resolution(build(self, request, "")[0], "", "compiled", request.uncacheable)
 
-    def refuse(self, job: Job, *, is_counted: bool = False) -> None:
-        """Report a job that runs uncached.
+    def refuse(self, request: Request, *, is_counted: bool = False) -> None:
+        """Report a request that runs uncached.
 
         Args:
-            job: With the reason.
+            request: With the reason.
             is_counted: Whether it has been counted as a miss before the reason was known.
 
         Raises:
-            UncacheableError: It may not: the job or the mode says so.
+            UncacheableError: It may not: the request or the mode forbids it.
         """
-        if job.strict or self.settings.mode == "frozen":
-            raise uncacheable(job, job.uncacheable)
-        self.emit(EventKind.UNCACHEABLE, job, "", reason=job.uncacheable)
+        if request.strict or self.settings.mode == "frozen":
+            raise uncacheable(request, request.uncacheable)
+        self.emit(EventKind.UNCACHEABLE, request, "", reason=request.uncacheable)
         if not is_counted:
             from ..model.reason import Reason, ReasonKind
 
-            reasons = (Reason(ReasonKind.UNCACHEABLE, new=job.uncacheable),)
-            self.emit(EventKind.MISS, job, "", reason=job.uncacheable, reasons=reasons)
+            reasons = (Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable),)
+            self.emit(EventKind.MISS, request, "", reason=request.uncacheable, reasons=reasons)
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def _missed(self, job: Job, components: Sequence[Component]) -> Missed:
-        """Why a job was not found."""
+    def _missed(self, request: Request, components: Sequence[Component]) -> Missed:
+        """Explain a miss of this request."""
         from ..explain.nearest import Missed, why_missed
         from ..model.reason import Reason, ReasonKind
+        from .explain import evidence_of, subject_of
 
         if self.settings.mode in ("off", "refresh", "verify"):
             return Missed((Reason(ReasonKind.MODE, new=self.settings.mode),))
         try:
-            return why_missed(job, components, self.past(components))
+            return why_missed(subject_of(request), components, evidence_of(self, components))
         except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
             return Missed((Reason(ReasonKind.UNKNOWN),))
 
-    def _frozen(self, job: Job, components: Sequence[Component]) -> FrozenCacheError:
+    def _frozen(self, request: Request, components: Sequence[Component]) -> FrozenCacheError:
         from ..explain.text import summary
 
-        why = f"the cache is frozen and does not hold it: {summary(self._missed(job, components).reasons)}"
-        return FrozenCacheError(f"cannot compile {job.label} for {job.target}", why, "warm it up")
+        why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
+        return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
 
-    def explain(
-        self, job: Job, others: Iterable[Callable[[], Job]] = (), stand_ins: Iterable[Callable[[], Job]] = ()
-    ) -> Explanation:
-        """Whether `resolve` of the same would be a hit, where from, and if not, why not. Changes nothing."""
-        from ..explain.lookup import explain
+    def explain(self, wanted: Wanted) -> Explanation:
+        """Explain if `resolve` of the same would be a hit, from where, and if not, why not. Changes nothing."""
+        from .explain import explain
 
-        before, self._is_looking = self._is_looking, True
+        before, self._is_explaining = self._is_explaining, True
         try:
-            told = explain(self, job, others, stand_ins)
+            found = explain(self, wanted)
         finally:
-            self._is_looking = before
-        return told._replace(compiled_for=self._compiled_for.get(told.key, ())) if told.is_hit else told
+            self._is_explaining = before
+        return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
 
     def explain_key(self, key: str) -> Explanation:
-        """What a stored entry is, and in what the others of its kernel differ from it. Changes nothing."""
-        from ..explain.lookup import explain_key
+        """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing."""
+        from ..explain.nearest import explain_entry
+        from .explain import evidence_of
 
-        return explain_key(key, self.past())
+        return explain_entry(key, evidence_of(self))
 
     # -- the cache as a whole -----------------------------------------------------------------------
 
@@ -219,7 +203,7 @@ class Resolver(Lookup):
         self.loader.forget()
 
     def tier_reports(self, sums: Mapping[str, float] | None = None, *, asks: bool = False) -> tuple[TierReport, ...]:
-        """What was seen of the stores behind the local one.
+        """Report what was seen of the stores behind the local one.
 
         Args:
             sums: Of the counters; None for what this process has counted.
@@ -237,7 +221,7 @@ class Resolver(Lookup):
         _save(self.statistics, self.local, self.settings.mode)
 
     def lifetime(self) -> Mapping[str, float]:
-        """The sums of what was counted in all processes since the cache began, this one included."""
+        """Sum what was counted in all processes since the cache began, this one included."""
         self.save_counts()
         return self.local.counters.read()
 
@@ -257,11 +241,11 @@ def save_collected() -> None:
 
 def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:
     unsaved = statistics.take_unsaved()
-    if unsaved and mode not in ("off", "readonly", "frozen"):
+    if unsaved and mode in STORING:
         store.counters.add(unsaved)
 
 
-def _told(reasons: tuple[Reason, ...]) -> dict[str, Any]:
+def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
     from ..explain.text import summary
 
     return {"reason": summary(reasons), "reasons": reasons}

@@ -37,66 +37,52 @@ KINDS: Mapping[str, ReasonKind] = {
     "depends": ReasonKind.DEPENDS,
     "compilers": ReasonKind.COMPILER,
     "versions": ReasonKind.VERSION,
-    "function": ReasonKind.SOURCE_CHANGED,
-    "argument types": ReasonKind.SIGNATURE,
-    "numba settings": ReasonKind.ENVIRONMENT,
-    "numba toolkit": ReasonKind.COMPILER,
 }
 """What each component of a key is about. docs/keys.md has a row for each."""
 
-PART_KINDS: Mapping[str, ReasonKind] = {
-    "kernel": ReasonKind.SOURCE_CHANGED,
-    "device function": ReasonKind.SOURCE_CHANGED,
-    "function": ReasonKind.SOURCE_CHANGED,
-    "declaration of": ReasonKind.SOURCE_CHANGED,
-    "overload of": ReasonKind.SOURCE_CHANGED,
-    "global": ReasonKind.VALUE_CHANGED,
-    "closure": ReasonKind.VALUE_CHANGED,
-    "defaults of": ReasonKind.VALUE_CHANGED,
-    "options of": ReasonKind.OPTIONS,
-    "link": ReasonKind.LINK_INPUT,
-    "depends[": ReasonKind.DEPENDS,
-}
-"""What the functions and values of a Numba kernel are about, by how their names start."""
+_UNKNOWN = ReasonKind.UNKNOWN
 
 _LIMIT = 160
 """Characters of a value in a reason."""
 
 
-def kind_of(name: str) -> ReasonKind:
-    """What a component is about; UNKNOWN for one of another version of this package."""
-    if name in KINDS:
-        return KINDS[name]
-    starts = [start for start in PART_KINDS if name.startswith(start if start.endswith("[") else start + " ")]
-    return PART_KINDS[max(starts, key=len)] if starts else ReasonKind.UNKNOWN
+def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
+    """Find what a component is about; UNKNOWN for one of another version of this package.
+
+    Args:
+        name: Of the component.
+        kinds: Of a kind of kernel, by name or by the start of it.
+    """
+    found = KINDS.get(name) or kinds.get(name)
+    starts = [start for start in kinds if start.endswith((" ", "[")) and name.startswith(start)]
+    return found or (kinds[max(starts, key=len)] if starts else ReasonKind.UNKNOWN)
 
 
-def compare(old: Sequence[Record], new: Sequence[Record]) -> list[Reason]:
-    """Every reason why two lists of component records have two keys."""
+def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, ReasonKind]) -> list[Reason]:
+    """List every reason why two lists of component records have two keys."""
     differences = diff(old, new)
-    is_told = any(each.name not in KINDS and kind_of(each.name) is not ReasonKind.UNKNOWN for each in differences)
+    whole = KINDS.keys() | kinds.keys()
+    has_parts = any(each.name not in whole and kind_of(each.name, kinds) is not _UNKNOWN for each in differences)
     found: list[Reason] = []
     for each in differences:
-        if each.name != "function" or not is_told:
-            found += _reasons(each)
+        if each.name != "function" or not has_parts:
+            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in whole else each.name)
     return found
 
 
-def _reasons(difference: Difference) -> list[Reason]:
+def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason]:
     name, old, new = difference
     before, after = old[2] if old else None, new[2] if new else None
-    kind = kind_of(name)
     parts = _options_of(name) if name.startswith("options of ") else _PARTS.get(name)
     if parts is not None and (old is None or before is not None) and (new is None or after is not None):
         was, now = parts(before), parts(after)
         found = [
-            Reason(kind, name, part, was.get(part), now.get(part))
-            for part in dict.fromkeys((*was, *now))
-            if was.get(part) != now.get(part)
+            Reason(kind, name, each, was.get(each), now.get(each))
+            for each in dict.fromkeys((*was, *now))
+            if was.get(each) != now.get(each)
         ]
         if found:
             return found
-    part = "" if name in KINDS else name
     if kind is ReasonKind.SOURCE_CHANGED and name != "kind":  # its value is a place, or all of the text
         before = after = None
     is_shown = before != after

@@ -1,28 +1,31 @@
-"""What is kept of each kernel to explain a later miss: its roll, and what its entries say of themselves.
+"""The history of each kernel: the entries stored for it, kept to explain a later miss.
 
-Promise     What a store gives back is only told, never served: a record that is lost, torn or wrong costs an
-            explanation. Nothing but `note` changes the store.
-Method      Each kernel has a roll, a manifest named by what people call it: the key of each of its last entries,
-            and the start of the digest of each component. It is written when an entry is, and read on a miss alone.
-Not here    Which entry is nearest, and why a request is none of them (misses).
+Promise     What a store gives back is only reported, never served: a record that is lost, torn or wrong costs an
+            explanation. Nothing but `append` changes the store.
+Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
+            program run as a script, with `-m` or imported by the shell has one history. It holds the key of each of
+            its last entries, and the start of the digest of each component. It is written when an entry is, and read
+            on a miss alone.
+Not here    Which entry is nearest, and the differences from it (nearest, diff).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine.request import Job
 from ..keys.components import Component, component, derive
+from ..model.reason import ReasonKind
 from .diff import KINDS, Record
 from .text import Stored
 
 if TYPE_CHECKING:
+    from ..headers.query import HeaderQuery
+    from ..model.request import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
     from ..store.memory import MemoryStore
@@ -36,98 +39,112 @@ LOOKED_AT = 8
 
 _DIGITS = 16
 
-_LINE = r"\A([^:(\[]*):\d+"
-"""The line in the label of a kernel or module that was given as text."""
 
-_PROGRAM = r"\A(?:__(?:mp_)?main__|<[^<>]*>|\?)(?=[.:]|\Z)"
-"""Modules of labels that name no module: a program, here and in a process of its pool, or code run by hand."""
+class Subject(NamedTuple):
+    """What is explained: one request, as the history knows it.
+
+    Args:
+        label: Name of the kernel in messages.
+        file: The file that defines it; "" for none.
+        name: The kernel within that file.
+        components: Of the request, without compilers and headers.
+        headers: What its texts may include.
+        texts: Gives the user's texts by component, and where each stands.
+        kinds: What components of this kind of kernel are about, by name or by the start of it.
+    """
+
+    label: str
+    file: str
+    name: str
+    components: Sequence[Component]
+    headers: Sequence[HeaderQuery] = ()
+    texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
+    kinds: Mapping[str, ReasonKind] = {}
 
 
-class Past(NamedTuple):
-    """Where to look.
+class Evidence(NamedTuple):
+    """What a miss is explained with.
 
     Args:
         store: Of the cache; only looked at.
         toolchain: Knows the toolkit's folders.
-        memory: Artifacts at hand, by key.
         damaged: What this process found damaged: why, by key.
         any_compiler: Whether other compilers' code will do.
     """
 
     store: DiskStore | MemoryStore
     toolchain: Toolchain
-    memory: Mapping[str, object]
     damaged: Mapping[str, str]
     any_compiler: bool
 
 
-def name_of(job: Job) -> str:
-    """The name of the manifest that is the roll of the job's kernel, wherever in a file that stands.
+def history_name(subject: Subject) -> str:
+    """Name the manifest that is the history of a kernel, wherever in its file that stands.
 
-    Every program is `__main__`: the kernels of one are told from those of another by its file, or, where it has none
-    (a notebook, a prompt), by the folder it runs in.
+    Where there is no file (a notebook, a prompt) the folder that the program runs in stands for it.
     """
-    entry = next((each.value for each in job.components if each.name == "entry"), None)
-    name = entry.get("name") if isinstance(entry, dict) else None
-    label, is_program = re.subn(_PROGRAM, "__main__", re.sub(_LINE, r"\1", job.label))
-    return derive([component("roll", [label, name, *([_program_of(job)] if is_program else [])])])
+    entry = next((each.value for each in subject.components if each.name == "entry"), None)
+    wanted = entry.get("name") if isinstance(entry, dict) else None
+    return derive([component("history", [subject.file or _working_folder(), subject.name, wanted])])
 
 
-def _program_of(job: Job) -> str:
-    if os.path.isfile(job.file):
-        return job.file
+def _working_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # the folder is gone
+    except OSError:  # it is gone
         return ""
 
 
-def payloads_of(job: Job, components: Sequence[Component]) -> dict[str, bytes]:
-    """What an entry keeps to explain it: `report`, and `source` where that is not too large."""
+def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
+    """Make what an entry keeps to explain it: `report`, and `source` where that is not too large."""
     report = {
-        "kernel": job.label,
-        "roll": name_of(job),
+        "kernel": subject.label,
+        "history": history_name(subject),
         "python": sys.implementation.cache_tag,
         "created_s": time.time(),
         "built": built_here(),
+        "kinds": subject.kinds,
         "components": [each.record() for each in components],
     }
-    texts = {name: text for name, (text, _) in job.texts().items()}
+    texts = {name: text for name, (text, _) in subject.texts().items()}
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
 
 
 def built_here() -> dict[str, str]:
-    """What an entry is made on, for people who look at it later; not which machine: caches and bundles travel."""
+    """Describe what an entry is made on, for people; not which machine: caches and bundles travel."""
     import platform
 
     python = platform.python_implementation() + " " + platform.python_version()
     return {"system": f"{platform.system()} {platform.release()}", "python": python}
 
 
-def note(store: DiskStore | MemoryStore, job: Job, components: Sequence[Component], key: str, family: str) -> None:
-    """Add an entry that was just stored to its kernel's roll."""
-    store.add_variant(name_of(job), {"key": key, "family": family, "digests": digests_of(components)})
+def append(
+    store: DiskStore | MemoryStore, subject: Subject, components: Sequence[Component], key: str, family: str
+) -> None:
+    """Add an entry that was just stored to its kernel's history."""
+    digests = digests_of(components, subject.kinds)
+    store.add_variant(history_name(subject), {"key": key, "family": family, "digests": digests})
 
 
-def digests_of(components: Sequence[Component]) -> dict[str, str]:
-    """The start of each component's digest; not of each function and value of a Numba kernel: they may be hundreds."""
-    return {each.name: each.digest[:_DIGITS] for each in components if each.name in KINDS}
+def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind]) -> dict[str, str]:
+    """Start of each component's digest; not of each function and value of a Python kernel: they may be hundreds."""
+    return {each.name: each.digest[:_DIGITS] for each in components if each.name in KINDS or each.name in kinds}
 
 
-def roll(name: str, past: Past) -> list[dict[str, Any]]:
-    """What a kernel's roll says of its entries; nothing where there is none."""
+def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
+    """Read the records of a kernel's entries; nothing where there are none."""
     try:
-        return [each for each in past.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
+        return [each for each in evidence.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
     except ValueError:  # no name of one
         return []
 
 
-def peek(key: str, past: Past) -> StoredEntry | None:
-    """The entry of a key, which a roll may have made up."""
+def peek(key: str, evidence: Evidence) -> StoredEntry | None:
+    """Read the entry of a key, which a history may have made up."""
     try:
-        return past.store.peek(key)
+        return evidence.store.peek(key)
     except ValueError:  # no key
         return None
 
@@ -166,8 +183,15 @@ def as_json(components: Sequence[Component]) -> list[Record]:
     return records_of(json.loads(json.dumps(report, default=bytes.hex)))
 
 
+def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
+    """What a report says its components are about; what is no kind is left out."""
+    rows = report.get("kinds")
+    known = {each.value: each for each in ReasonKind}
+    return {name: known[kind] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if kind in known}
+
+
 def stored_of(entry: StoredEntry) -> Stored:
-    """An entry as an explanation tells of it."""
+    """Describe an entry for an explanation."""
     report, header = report_of(entry), entry.header
     numbers = [report.get("created_s"), header.get("compile_time_s")]
     created_s, seconds = (float(each) if isinstance(each, (int, float)) else 0.0 for each in numbers)

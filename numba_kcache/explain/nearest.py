@@ -1,10 +1,9 @@
-"""Why a request is none of what was stored of its kernel before.
+"""Explain a miss by diffing the request with the nearest stored entry of its kernel.
 
 Promise     Nothing here compiles or changes the store.
-Method      Of the entries that the kernel's roll names the one with the fewest differences is read, for old values and
+Method      Of the entries in the kernel's history the one with the fewest differences is read, for old values and
             lines.
-Not here    What is kept of a kernel (rolls), what differs (observe.reasons), the words (observe.explain), and serving
-            (resolver).
+Not here    What is kept of a kernel (history), the differences (diff), the words (text), and serving (engine).
 """
 
 from __future__ import annotations
@@ -16,118 +15,133 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..engine.request import Job
-from ..frontends.source.components import TOOLCHAIN_COMPONENTS
-from ..keys.components import Component
+from ..keys.components import Component, names_a_compiler
 from ..model.reason import Reason, ReasonKind
+from ..model.request import Origin
 from .diff import compare, with_line
 from .history import (
     LOOKED_AT,
-    Past,
+    Evidence,
+    Subject,
     as_json,
     digests_of,
-    name_of,
+    history_name,
+    kinds_of,
     peek,
+    read_history,
     records_of,
     report_of,
-    roll,
     stored_of,
     texts_of,
 )
-from .text import Stored
+from .text import Explanation, Stored
 
 if TYPE_CHECKING:
     from ..store.entry import StoredEntry
 
 _LEARNED = frozenset(("headers", "paths"))
-"""Components that are known after a compile alone: held against the closures instead."""
+"""Components that are known after a compile alone: held against the headers on record instead."""
 
 _APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which entries of one kernel differ side by side; the nearest entry shares them if any does."""
 
 
 class Missed(NamedTuple):
-    """Why a request is not stored, and the stored entry that is most like it."""
+    """The reasons for a miss, and the stored entry that is most like the request."""
 
     reasons: tuple[Reason, ...]
     nearest: Stored | None = None
 
 
-def why_missed(job: Job, components: Sequence[Component], past: Past) -> Missed:
-    """Why nothing is stored for a job: every difference from the nearest entry of the same kernel.
+def why_missed(subject: Subject, components: Sequence[Component], evidence: Evidence) -> Missed:
+    """List every difference of a request from the nearest stored entry of the same kernel.
 
     Args:
-        job: What is wanted.
-        components: All of it, without headers.
-        past: Where to look.
+        subject: The request.
+        components: Its components with the compilers, without headers.
+        evidence: What is stored.
     """
-    now = digests_of(components)
-    ignored = _LEARNED | (TOOLCHAIN_COMPONENTS if past.any_compiler else frozenset())
+    now = digests_of(components, subject.kinds)
+    ignored = _Ignored(evidence.any_compiler)
     ranked = sorted(
-        ((_distance(each["digests"], now, ignored), each) for each in roll(name_of(job), past)),
+        ((_distance(each["digests"], now, ignored), each) for each in read_history(history_name(subject), evidence)),
         key=lambda pair: pair[0],
     )
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
-    job = job._replace(texts=cache(job.texts))  # finding the lines of a source in its file takes a millisecond
+    subject = subject._replace(
+        texts=cache(subject.texts)
+    )  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
     for distance, variant in ranked[:LOOKED_AT]:
-        entry = peek(str(variant["key"]), past)
+        entry = peek(str(variant["key"]), evidence)
         if distance and entry is None:
             continue
         if best is not None and distance > nearest:
             break
         nearest = distance
-        changed = _changes(job, components, entry, ignored) if distance and entry is not None else []
-        headers = _header_reasons(job, variant, past)
+        changed = _changes(subject, components, entry, ignored) if distance and entry is not None else []
+        headers = _header_reasons(subject, variant, evidence)
         if not distance and not headers:
-            return Missed((_gone(variant, entry, past),))
+            return Missed((_gone(variant, entry, evidence),))
         found = Missed((*changed, *(headers or ())), stored_of(entry) if entry is not None else None)
         if best is None or len(found.reasons) < len(best.reasons):
             best = found
-    return best or Missed(tuple(_by_digest(ranked[0][1]["digests"], now, ignored)))
+    return best or Missed(tuple(_by_digest(ranked[0][1]["digests"], now, ignored, subject.kinds)))
 
 
-def _distance(then: Mapping[str, Any], now: Mapping[str, str], ignored: frozenset[str]) -> int:
-    names = (then.keys() | now.keys()) - ignored
+class _Ignored:
+    """Names of components that do not count: those known after a compile, and of compilers where any will do."""
+
+    def __init__(self, any_compiler: bool) -> None:
+        self._any_compiler = any_compiler
+
+    def __contains__(self, name: object) -> bool:
+        return name in _LEARNED or (self._any_compiler and names_a_compiler(str(name)))
+
+
+def _distance(then: Mapping[str, Any], now: Mapping[str, str], ignored: _Ignored) -> int:
+    names = (name for name in then.keys() | now.keys() if name not in ignored)
     return sum(100 if name in _APART else 1 for name in names if then.get(name) != now.get(name))
 
 
-def _by_digest(then: Mapping[str, Any], now: Mapping[str, str], ignored: frozenset[str]) -> list[Reason]:
+def _by_digest(
+    then: Mapping[str, Any], now: Mapping[str, str], ignored: _Ignored, kinds: Mapping[str, ReasonKind]
+) -> list[Reason]:
     """The differences from an entry that is not there any more."""
     old, new = ([(n, str(d), None) for n, d in each.items() if n not in ignored] for each in (then, now))
-    return compare(old, new)
+    return compare(old, new, kinds)
 
 
-def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, past: Past) -> Reason:
+def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:
     """Why what was stored for the very same request is not served."""
     for key in (str(variant["key"]), str(variant.get("family"))):
-        why = past.damaged.get(key) or (past.store.damage(key) if entry is None else "")
+        why = evidence.damaged.get(key) or (evidence.store.damage(key) if entry is None else "")
         if why:
             return Reason(ReasonKind.DAMAGED, new=why)
     return Reason(ReasonKind.EVICTED_OR_CLEARED if entry is None else ReasonKind.UNKNOWN)
 
 
-def _changes(job: Job, components: Sequence[Component], entry: StoredEntry, ignored: frozenset[str]) -> list[Reason]:
+def _changes(subject: Subject, components: Sequence[Component], entry: StoredEntry, ignored: _Ignored) -> list[Reason]:
     """Every difference between a stored entry and a job, headers left out, with the lines that differ."""
     report = report_of(entry)
     old = [each for each in records_of(report) if each[0] not in ignored]
     new = [each for each in as_json(components) if each[0] not in ignored]
-    found = compare(old, new)
+    found = compare(old, new, subject.kinds)
     if report.get("python") != sys.implementation.cache_tag and any(each.component == "function" for each in found):
         python = Reason(ReasonKind.VERSION, "function", "Python", report.get("python"), sys.implementation.cache_tag)
         found = [each for each in found if each.component != "function"] + [python]
     texts = texts_of(entry)
     for index, each in enumerate(found):
-        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in (now := job.texts()):
+        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in (now := subject.texts()):
             found[index] = with_line(each, texts.get(each.component), *now[each.component])
     return found
 
 
-def _header_reasons(job: Job, variant: Mapping[str, Any], past: Past) -> list[Reason] | None:
+def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason] | None:
     """What the headers of an entry are now; None where it is not known any more what they were."""
-    if not job.headers:
+    if not subject.headers:
         return []
     from ..headers.check import Change
     from ..headers.lookup import read_closures, with_toolkit_of
@@ -140,9 +154,9 @@ def _header_reasons(job: Job, variant: Mapping[str, Any], past: Past) -> list[Re
         Change.SHADOWED: ReasonKind.HEADER_SHADOWED,
         Change.ANSWER: ReasonKind.HEADER_ANSWER,
     }
-    searches = [each.search(past.toolchain) for each in job.headers]
+    searches = [each.search(evidence.toolchain) for each in subject.headers]
     folders = {folder for search in searches for folder in search.folders}
-    for each in past.store.peek_manifest(str(variant.get("family"))):
+    for each in evidence.store.peek_manifest(str(variant.get("family"))):
         if each["key"] != variant["key"]:
             continue
         try:
@@ -153,7 +167,7 @@ def _header_reasons(job: Job, variant: Mapping[str, Any], past: Past) -> list[Re
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
         for closure, search in zip(closures, searches, strict=True):
             if closure is not None:
-                where = with_toolkit_of(closure, search) if past.any_compiler else search
+                where = with_toolkit_of(closure, search) if evidence.any_compiler else search
                 for change, path, old, new in mismatches(closure, where, now_ns=time.time_ns()):
                     kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
                     found.append(Reason(kind, "headers", path, _short(old), _short(new)))
@@ -163,3 +177,30 @@ def _header_reasons(job: Job, variant: Mapping[str, Any], past: Past) -> list[Re
 
 def _short(text: str) -> str:
     return f"sha256 {text[:12]}" if re.fullmatch(r"[0-9a-f]{64}", text) else text
+
+
+def explain_entry(key: str, evidence: Evidence) -> Explanation:
+    """Describe a stored entry, and how the other entries of its kernel differ from it."""
+    entry = peek(key, evidence)
+    if entry is None:
+        why = evidence.store.damage(key)
+        reason = Reason(ReasonKind.DAMAGED, new=why) if why else Reason(ReasonKind.NEVER_STORED)
+        return Explanation("", "", key, "not stored", reasons=(reason,))
+    report, stored = report_of(entry), stored_of(entry)
+    others: list[tuple[Stored, tuple[Reason, ...]]] = []
+    for variant in read_history(str(report.get("history")), evidence):
+        other = peek(str(variant["key"]), evidence) if variant["key"] != key else None
+        if other is not None and len(others) < LOOKED_AT:
+            others.append((stored_of(other), tuple(_between(other, entry))))
+    return Explanation(stored.kernel, stored.target, key, "stored", "disk", entry=stored, others=tuple(others))
+
+
+def _between(old: StoredEntry, new: StoredEntry) -> list[Reason]:
+    """List every difference between two stored entries, with the lines that differ."""
+    before, after = texts_of(old), texts_of(new)
+    report = report_of(new)
+    found = compare(records_of(report_of(old)), records_of(report), kinds_of(report))
+    for index, each in enumerate(found):
+        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in after:
+            found[index] = with_line(each, before.get(each.component), after[each.component], Origin("", 0))
+    return found

@@ -12,10 +12,9 @@ Not here    What a closure is and how it is compared and learned (inputs.closure
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..engine.request import HeaderQuestion, Learned
 from ..keys.components import Component, component, derive
 from ..model.artifact import Artifact
 from ..toolchain.libraries import Toolchain
@@ -26,6 +25,7 @@ from .dependencies import (
     closure_to_json,
     closure_value,
 )
+from .query import HeaderQuery
 from .search import Place, Search, Tree
 
 Variant = dict[str, Any]
@@ -43,6 +43,20 @@ class Found(NamedTuple):
     key: str | None
     renewed: Variant | None = None
     variant: Variant | None = None
+
+
+class HeadersRead(NamedTuple):
+    """What the result of a compile depends on beside its request: the headers that were read.
+
+    Args:
+        components: Of the key.
+        variant: For the manifest.
+        untracked: Reason for which they cannot be tracked; "" where they are.
+    """
+
+    components: tuple[Component, ...] = ()
+    variant: Mapping[str, Any] = {}
+    untracked: str = ""
 
 
 def find_key(
@@ -87,13 +101,13 @@ def find_key(
 
 
 def compile_and_learn(
-    build: Callable[[Any], Artifact], questions: Sequence[HeaderQuestion], toolchain: Toolchain
-) -> tuple[Artifact, Learned]:
+    build: Callable[[Any], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
+) -> tuple[Artifact, HeadersRead]:
     """Compile texts that include files, and learn what the result depends on.
 
     Args:
         build: Compiles with a trace.
-        questions: The texts and where each looks for files.
+        queries: The texts and where each looks for files.
         toolchain: The compilers.
     """
     from ..toolchain.nvrtc import nvrtc_version
@@ -104,13 +118,13 @@ def compile_and_learn(
     from .tree_scans import save_scans, tree_scans
     from .untrackable import Uncapturable  # a lookup goes without what only a compile needs
 
-    searches = [question.search(toolchain, is_fresh=True) for question in questions]
+    searches = [query.search(toolchain, is_fresh=True) for query in queries]
     now_ns = time.time_ns()
     identities = {tree.identity for search in searches for tree in search.trees}
     scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
     surveys = [
-        survey_headers(question.text, search, now_ns=now_ns, scans=scans)
-        for question, search in zip(questions, searches, strict=True)
+        survey_headers(query.text, search, now_ns=now_ns, scans=scans)
+        for query, search in zip(queries, searches, strict=True)
     ]
     closures: list[Closure | None] = []
     with time_trace(nvrtc_version()) as trace:
@@ -121,19 +135,19 @@ def compile_and_learn(
         finally:
             for watch in watches:
                 watch.close()
-        for question, survey, unopened in zip(questions, surveys, unread, strict=True):
-            if trace is not None and question.of not in trace.of:  # not needed after all, as Numba's own library
+        for query, survey, unopened in zip(queries, surveys, unread, strict=True):
+            if trace is not None and query.of not in trace.of:  # not needed after all, as Numba's own library
                 closures.append(None)
                 continue
-            closure = learn_closure(survey, read_trace(trace.of[question.of]) if trace else None, unopened)
+            closure = learn_closure(survey, read_trace(trace.of[query.of]) if trace else None, unopened)
             if isinstance(closure, Uncapturable):
                 where = f" in {closure.path}" if closure.path else ""
-                return artifact, Learned(doubt=f"its headers cannot be captured: {closure.doubt}{where}")
+                return artifact, HeadersRead(untracked=f"its headers cannot be captured: {closure.doubt}{where}")
             closures.append(closure)
     save_scans(scans, toolchain.save_record)
     paths = find_embedded_paths(artifact.cubin, (folder for search in searches for folder in search.folders))
     variant = {"closures": _to_json(closures), "paths": list(paths)}
-    return artifact, Learned(_components(closures, paths), variant)
+    return artifact, HeadersRead(_components(closures, paths), variant)
 
 
 def without_stats(variant: Variant) -> Variant:

@@ -25,6 +25,9 @@ CLEAR_LIMIT_BYTES = 2048
 _VEILED = frozenset(("environment", "depends"))
 """Components whose text may be a secret, as those of a Numba kernel that start with `depends[`."""
 
+OF_ONE_REQUEST = frozenset(("target", "argument types"))
+"""Components in which the requests of one kernel differ."""
+
 _PREFIX = encode("numba_kcache") + encode(SCHEMA)
 
 
@@ -67,6 +70,11 @@ class Difference(NamedTuple):
 def component(name: str, value: Plain) -> Component:
     """Name a value."""
     return Component(name, encode(name) + encode(value), value)
+
+
+def names_a_compiler(name: str) -> bool:
+    """Tell if a component says who compiled, not what: `compilers`, `versions`, and a front end's own `... toolkit`."""
+    return name in ("compilers", "versions") or name.endswith(" toolkit")
 
 
 def _veiled(value: Plain) -> Plain:

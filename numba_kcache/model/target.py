@@ -7,10 +7,10 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..errors import OptionError
+from ..errors import LaunchError, OptionError
 
 _KINDS = ("sm", "compute")
 
@@ -63,8 +63,8 @@ class Target(NamedTuple):
             return self.cc == cc
         return self.major == cc[0] and self.minor <= cc[1]
 
-    def stand_ins(self) -> Iterator[Target]:
-        """What a device of this target runs as well, best first: lower minors of its major, then PTX."""
+    def fallbacks(self) -> Iterator[Target]:
+        """Yield what a device of this target runs as well, best first: lower minors of its major, then PTX."""
         for minor in range(self.minor, -1, -1):
             plain = Target(self.major, minor)
             yield from (plain, plain._replace(suffix="f"))
@@ -130,3 +130,57 @@ def read_arch(arch: object) -> tuple[Target, ...]:
             raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
         return tuple(dict.fromkeys(parse_target(each) for each in arch))
     return (parse_target(arch),)
+
+
+class Choice(NamedTuple):
+    """What to build for a device, and what else it runs.
+
+    Args:
+        target: What to build for.
+        ptx_target: The virtual target to compile to first; None for none.
+        alternatives: Targets whose code does as well.
+        fallbacks: Targets whose code does where nothing is compiled.
+    """
+
+    target: Target
+    ptx_target: Target | None = None
+    alternatives: tuple[Target, ...] = ()
+    fallbacks: Iterable[Target] = ()
+
+
+def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> Choice:
+    """Choose what to build for a device: exactly what `arch` names, or what the device is.
+
+    Args:
+        arch: Targets that the user named; none for "auto".
+        device: Target of the device.
+        kernel: Name of the kernel, for the message.
+
+    Raises:
+        LaunchError: Nothing that `arch` names runs on the device.
+    """
+    plain = (device.plain,) if device.suffix else ()
+    if not arch:
+        return Choice(device, None, plain, device.fallbacks())
+    real, virtual = real_target(arch, device.cc), ptx_target(arch, device)
+    if real is not None:
+        return Choice(real)
+    if virtual is not None:
+        return Choice(device, virtual, plain, (virtual,))
+    names = ", ".join(each.name for each in arch)
+    raise LaunchError(f"cannot launch {kernel} on a device of {device}", f"it is built for {names} alone")
+
+
+def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:
+    """The best of the targets that `arch` names whose cubins a device of this compute capability loads."""
+    real = [each for each in arch if each.runs_on(cc)]
+    return max(real, key=lambda each: (each.cc, each.suffix)) if real else None
+
+
+def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
+    """The virtual target from which `arch` has code for a real one made; None where it is made directly."""
+    if target.virtual or real_target(arch, target.cc) is not None:
+        return None
+    virtual = [each for each in arch if each.virtual and each.cc <= target.cc]
+    fitting = [each for each in virtual if not each.suffix or each._replace(virtual=False).runs_on(target.cc)]
+    return max(fitting, default=None)

@@ -6,7 +6,7 @@ Promise     The verbs of the local store mean what they meant, but that `get` go
 Method      A hit in a tier is written to the local store as it came, with its variant of the manifest, so that it is
             asked for once; behind the launch, which need not wait for a disk. A put goes to the local store, then to
             every tier that takes it.
-Not here    What may stand in for what (resolver), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
+Not here    What may stand in for what (session), and how a tier moves bytes (tiers.directory, tiers.bundle, ...).
 """
 
 from __future__ import annotations

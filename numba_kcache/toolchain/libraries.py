@@ -92,23 +92,23 @@ class Toolchain:
                     self.save_record(self._name, self._remembered())
             return tuple(known)
 
-    def numba_include_dirs(self, *, is_fresh: bool = False) -> tuple[str, ...]:
-        """The folders in which Numba has CUDA C++ look for headers before the user's.
+    def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
+        """Further header folders, remembered under a name.
 
         Args:
-            is_fresh: Ask Numba, which loads NVRTC, instead of the record.
+            name: Of the list in the record.
+            find: Finds them; raises ImportError or RuntimeError where there are none.
+            is_fresh: Find them anew, even where the record has them.
         """
         with self._lock:
-            known = None if is_fresh else self._remembered().get("numba_include_dirs")
+            known = None if is_fresh else self._remembered().get(name)
             if known is None:
-                from ..frontends.numba.link import toolkit_dirs
-
                 try:
-                    known = list(toolkit_dirs())
+                    known = list(find())
                 except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
                     return ()
-                if self._remembered().get("numba_include_dirs") != known:
-                    self._remembered()["numba_include_dirs"] = known
+                if self._remembered().get(name) != known:
+                    self._remembered()[name] = known
                     self.save_record(self._name, self._remembered())
             return tuple(known)
 
@@ -187,9 +187,10 @@ def _holds(record: Record) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
-        folders = record.get("include_dirs", []) + record.get("numba_include_dirs", [])
-        texts = [*record.get("versions", {}).values(), *folders, *(each[1] for each in libraries)]
-        if type(folders) is not list or not all(type(text) is str for text in texts):
+        lists = [paths for name, paths in record.items() if name.endswith("include_dirs")]
+        texts = [*record.get("versions", {}).values(), *(each[1] for each in libraries)]
+        texts += [path for paths in lists for path in (paths if type(paths) is list else [None])]
+        if not all(type(text) is str for text in texts):
             return False
         return bool(record["watch"] == _watched()) and all(
             _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries

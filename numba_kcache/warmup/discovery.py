@@ -15,10 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import EntryError, OptionError
-from ..launchable import Launchable
+from ..kernel import Kernel
 from ..module import CachedModule
 
-Cached = Launchable | CachedModule
+Cached = Kernel | CachedModule
 """What can be compiled ahead."""
 
 
@@ -46,7 +46,7 @@ def kernels_of(given: Any) -> list[Cached]:
     Raises:
         OptionError, EntryError: It is none of these, or holds no kernel.
     """
-    if isinstance(given, (Launchable, CachedModule)):
+    if isinstance(given, (Kernel, CachedModule)):
         return [given]
     if isinstance(given, (str, os.PathLike, ModuleType)):
         found = find_kernels(given)
@@ -107,7 +107,7 @@ def _load_file(path: str) -> ModuleType:
 
 def _kernels_of(values: Iterable[Any], module: str) -> Iterator[Cached]:
     for value in list(values):
-        if isinstance(value, (Launchable, CachedModule)):
+        if isinstance(value, (Kernel, CachedModule)):
             yield value
         elif isinstance(value, type) and value.__module__ == module:
             yield from _kernels_of(vars(value).values(), module)

@@ -101,7 +101,7 @@ class WarmUpReport(NamedTuple):
 class _Wanted(NamedTuple):
     kernel: Cached
     target: Target
-    types: tuple[Any, ...] | None
+    types: Any
 
     def warmed(self, status: str, seconds: float, error: BaseException | None = None) -> Warmed:
         signature = "" if self.types is None else ", ".join(map(str, self.types))
@@ -147,7 +147,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                     _build_here(each, done)
                     continue
                 for event in outcome.events:
-                    each.kernel._resolver().events.emit(event)
+                    each.kernel._session().events.emit(event)
                 done(each, "failed" if outcome.error else "built", outcome.seconds, outcome.error)
     report = WarmUpReport(tuple(results), time.perf_counter() - start, count)
     if errors:
@@ -163,7 +163,7 @@ def _wanted(kernels: Iterable[Cached], arch: list[Target] | None) -> Iterator[_W
     """Each request once, whatever it is called."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
-        cache = kernel._resolver()
+        cache = kernel._session()
         if cache.settings.mode in ("off", "readonly", "frozen"):
             mode = cache.settings.mode
             raise SettingsError(f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}")
@@ -181,7 +181,7 @@ def _wanted(kernels: Iterable[Cached], arch: list[Target] | None) -> Iterator[_W
 def _packed(wanted: _Wanted) -> bytes | None:
     """What a worker gets; None where it has to be compiled here."""
     key = key_of(*wanted)
-    if not wanted.kernel._resolver().store.directory:
+    if not wanted.kernel._session().store.directory:
         return None  # kept in memory: a worker's memory is of no use
     try:
         return pack(Task(wanted.kernel._to_send(), wanted.target, wanted.types, key))

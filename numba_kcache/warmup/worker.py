@@ -117,7 +117,7 @@ def _serve(data: bytes) -> Outcome:
             return Outcome("unlike", time.perf_counter() - start, None, ())
     except Exception as problem:  # a module that is not importable here, a function that is another one
         return Outcome("unlike", time.perf_counter() - start, problem, ())
-    end = task.kernel._resolver().events.subscribe(events.append)
+    end = task.kernel._session().events.subscribe(events.append)
     raised: Exception | None = None
     try:
         compile_request(task.kernel, task.target, task.types)

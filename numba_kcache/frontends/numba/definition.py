@@ -1,175 +1,210 @@
-"""From a Numba dispatcher, argument types and a target to a job for the resolver.
+"""The definition of a Numba kernel: a function or dispatcher with its options, and the variants by argument types.
 
-Promise     A job's components hold everything that decides the code: the kernel's fingerprint, its types, its options
-            (part of the fingerprint) and Numba's configuration. What cannot be captured makes the job uncacheable,
-            with the name of what is to blame. Nothing is compiled here.
+Promise     Making one imports no Numba; its options are those of `cuda.jit`, and mean the same.
+Not here    The components of a request (request), packing (arguments), and Numba's own dispatcher (resolutions).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from ...engine.request import HeaderQuestion, Job
-from ...errors import UncacheableError
-from ...keys.components import component
+from ...engine.request import Request
+from ...engine.session import Session
+from ...errors import OptionError
+from ...launch.arguments import Launcher, Relaunch
+from ...launch.loader import LoadedKernel
 from ...model.artifact import Artifact
-from ...model.request import LinkInput
-from ...model.target import Target
-from ...settings import NVRTC_VARIABLES, variables
-from ...toolchain.libraries import Toolchain
-from ..python.function import Fingerprint, Uncapturable, fingerprint
-from .environment import code_environment, extra_search_paths
-from .links import numbas_runtime
-from .signature import signature_component
+from ...model.target import Choice, Target
+from ..base import COMMON_OPTIONS, Definition, Variant, read_launch_options
+from .dispatcher import (
+    DECORATOR_OPTIONS,
+    declare,
+    dump_function,
+    has_fixed_signatures,
+    load_function,
+    read_signatures,
+    types_of,
+)
+from .request import numba_request, read_function
 
 if TYPE_CHECKING:
-    from ...toolchain.time_trace import TimeTrace
+    from ...launch.attributes import LaunchOptions
+    from .resolutions import NumbaResolutions
 
-_LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
-"""NVRTC takes part in every kernel: Numba asks it for the architecture, and its fp16 is CUDA C++."""
+Types = tuple[Any, ...]
+"""Numba types of the arguments: the variant of a Numba kernel."""
 
-_DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
+_LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
+"""Launch attributes that Numba has no option for."""
+
+_OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
 
 
-class NumbaPlan(NamedTuple):
-    """A Numba kernel, and what its user said of it.
+class NumbaDefinition(Definition):
+    """A Python function or a dispatcher of `cuda.jit` as a kernel.
 
     Args:
-        dispatcher: Of `cuda.jit`, with its options; or what would be one (`Declared`).
-        label: What people call it.
+        thing: The function or dispatcher.
+        options: Of `cached_kernel`.
+        declared: The dispatcher whose options hold as they are; None to declare one from the options.
+
+    Attributes:
+        declared: Function and options under the names of a dispatcher (`objects.Declared`).
+        qualname: Of the function.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
         keep_ptx: Keep the PTX beside the cubin.
-        file: The file that defines it; "" for none.
     """
 
-    dispatcher: Any
-    label: str
-    depends: Sequence[Any] = ()
-    strict: bool = False
-    keep_ptx: bool = True
-    file: str = ""
+    kind = "numba"
+    has_variants = True
+    is_sent_by_name = True
+    any_variant: Variant = ()
 
+    def __init__(self, thing: Any, options: Mapping[str, Any], declared: Any = None) -> None:
+        super().__init__(thing, options)
+        function = self.function = getattr(thing, "py_func", thing)
+        self.name, self.qualname = function.__name__, function.__qualname__
+        self.label = f"{function.__module__}.{self.qualname}"
+        path = function.__code__.co_filename
+        self.file = os.path.abspath(path) if os.path.isfile(path) else ""
+        self._given = {} if declared is not None else _decorator_options(options, function)
+        self.launch_options = read_launch_options(options, "numba", _LAUNCH_OPTIONS)
+        self.depends = tuple(options.get("depends") or ())
+        self.strict = bool(options.get("strict", False))
+        self.keep_ptx = bool(options.get("keep_ptx", True))
+        if declared is not None:
+            self.declared = declared
 
-def defining_file(function: Any) -> str:
-    """The file that defines a function; "" for none."""
-    path = function.__code__.co_filename
-    return os.path.abspath(path) if os.path.isfile(path) else ""
+    @cached_property
+    def declared(self) -> Any:
+        """The kernel with all its options, as `cuda.jit` fills them in; imports Numba."""
+        return declare(self.thing, self._given)
 
+    # -- what is wanted -----------------------------------------------------------------------------
 
-def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
-    """What the kernel is made of now."""
-    options = plan.dispatcher.targetoptions
-    with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends)
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of one signature for a target, as the function is now."""
+        return numba_request(self, read_function(self), target, ptx_target, variant)  # type: ignore[arg-type]
 
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments as Numba does; None for another number of them, which Numba refuses in its own words.
 
-def numba_job(
-    plan: NumbaPlan, found: Fingerprint | Uncapturable, types: tuple[Any, ...], target: Target, through: Target | None
-) -> Job:
-    """The job of one signature for one target.
+        Raises:
+            ValueError, TypeError: Numba has no type for one.
+        """
+        if len(arguments) != self.function.__code__.co_argcount:
+            return None
+        try:
+            return types_of(arguments)
+        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+            error.add_note(self.note)
+            raise
 
-    Args:
-        plan: The kernel.
-        found: What it is made of (`read_function`).
-        types: Numba types of its arguments.
-        target: What to build for.
-        through: The virtual target to compile to first, where the user gave one.
-    """
+    def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
+        """Read `signature=`; where none is given, the definition's own, else what was resolved."""
+        given = self.options.get("signature") if signature is None else signature
+        assert self.declared  # it says if there is no Numba
+        found = read_signatures(given) if given is not None else tuple(known)
+        if not found:
+            raise OptionError(
+                f"cannot compile {self.name}", "it has no signature", 'write signature="void(float32[::1], int64)"'
+            )
+        return found
 
-    questions: tuple[HeaderQuestion, ...] = ()
+    def check_target(self, target: Target) -> None:
+        """Refuse PTX alone."""
+        if target.virtual:
+            raise OptionError(
+                f"cannot compile {self.name} for {target} alone",
+                "a Numba kernel is linked for a device",
+                f"name the device: {target.name.replace('compute', 'sm')!r}",
+            )
 
-    def job(components: Any, uncacheable: str) -> Job:
-        def build(_toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
-            return _built(plan, found, types, target, through, trace)
+    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> NumbaResolutions:
+        """Make the place where what it leads to is kept."""
+        from .resolutions import NumbaResolutions
 
-        headers = () if uncacheable else questions
-        texts = dict if isinstance(found, Uncapturable) else found.sources
-        return Job(
-            plan.label, target, components, _LIBRARIES, _DISTRIBUTIONS, build, uncacheable, plan.strict, headers, texts,
-            plan.file,
+        return NumbaResolutions(self, session, choose)
+
+    @property
+    def note(self) -> str:
+        """What is added to Numba's own errors."""
+        return f"while launching the Numba kernel {self.label}"
+
+    # -- what launches it ---------------------------------------------------------------------------
+
+    def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
+        """What the user gave, and what Numba found in the code: cooperative grids, the carveout."""
+        known, options = artifact.attributes, self.launch_options
+        carveout = known.get("carveout")
+        if not known.get("cooperative") and carveout is None:
+            return options
+        from ...launch.attributes import LaunchOptions
+
+        options = options or LaunchOptions()
+        is_cooperative = options.cooperative or bool(known.get("cooperative"))
+        return options._replace(cooperative=is_cooperative, carveout=None if carveout is None else int(carveout))
+
+    def launcher(
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
+    ) -> Launcher | None:
+        """Make what packs arguments of exactly these types; None where Numba's own launch is needed."""
+        from .arguments import make_numba_launcher
+
+        is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
+        if is_numbas or has_fixed_signatures(self.thing):  # which arguments are cast to
+            return None
+        types: Any = variant
+        names = self.function.__code__.co_varnames
+        labels = [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if more["debug"] else None
+        return make_numba_launcher(
+            loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
+            labels=labels,
         )  # fmt: skip
 
-    if isinstance(found, Uncapturable):
-        return job((), f"{found.name}: {found.reason}")
-    signature = signature_component(types, is_vouched=bool(plan.depends))
-    if isinstance(signature, Uncapturable):
-        return job((), signature.reason)
-    environment = code_environment()  # Numba's settings are those of now from here on
-    clock, questions = read_off(found.links)
-    if clock:
-        return job((), clock)
-    return job(
-        (
-            component("kind", "numba"),
-            component("function", found.digest),
-            signature,
-            component("target", [target.name, through.name if through else None]),
-            component("environment", dict(variables(NVRTC_VARIABLES))),
-            *environment,
-            *([] if plan.keep_ptx else [component("options", {"keep_ptx": False})]),
-            *found.components,
-        ),
-        "",
-    )
+    # -- the user's object --------------------------------------------------------------------------
+
+    def by_value(self) -> Any:
+        """Give the definition with its function by value."""
+        return _ByValue(self)
 
 
-def read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuestion, ...]]:
-    """Why these link inputs cannot be keyed, "" where they can; and what CUDA C++ among them, and the runtime that
-    Numba may add, can include."""
-    texts = [each for each in links if each.kind == "cu"]
-    runtime = numbas_runtime()
-    if not texts and runtime is None:
-        return "", ()
-    from ...headers.scanner import scan_includes
+class _ByValue:
+    """Arrives in another process as a definition, whose file that process need not import."""
 
-    scans = [scan_includes(each.data) for each in texts]
-    if any(scan.has_clock and not scan.asks_files for scan in scans):
-        return "what it links uses __DATE__ or __TIME__", ()
-    if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
-        return "", ()
-    extra = tuple(filter(None, extra_search_paths().split(":")))
-    return "", tuple(
-        HeaderQuestion(
-            each.data.decode("utf-8", "replace"),
-            (*extra, *filter(None, (each.folder,))),
-            each,
-            is_linked_by_numba=True,
+    def __init__(self, definition: NumbaDefinition) -> None:
+        self._definition = definition
+
+    def __reduce__(self) -> Any:
+        return _load, (dump_function(self._definition.thing), self._definition.options)
+
+
+def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
+    return NumbaDefinition(load_function(function), options)
+
+
+def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, Any]:
+    """The options of `cuda.jit` among those of `cached_kernel`; link files start from the function's folder."""
+    given = {name: value for name, value in options.items() if name not in _OWN_OPTIONS and value is not None}
+    if options.get("carveout") is not None:
+        given["shared_memory_carveout"] = options["carveout"]
+    unknown = sorted(given.keys() - set(DECORATOR_OPTIONS))
+    if unknown:
+        raise OptionError(
+            f"cannot use option {unknown[0]!r} here",
+            "a Numba kernel does not take it",
+            f"it takes {', '.join(sorted({*DECORATOR_OPTIONS, *_OWN_OPTIONS}))}",
         )
-        for each in dict.fromkeys((*texts, *filter(None, (runtime,))))
-    )
-
-
-def _built(
-    plan: NumbaPlan,
-    found: Fingerprint | Uncapturable,
-    types: tuple[Any, ...],
-    target: Target,
-    through: Target | None,
-    trace: TimeTrace | None,
-) -> Artifact:
-    from .compile import compile_numba
-
-    functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
-    try:
-        build = compile_numba(
-            plan.dispatcher,
-            types,
-            target,
-            ptx_target=through,
-            device_functions=functions,
-            keep_ptx=plan.keep_ptx,
-            trace=trace,
-        )
-    except Exception as error:  # Numba's own, mostly: its words stay as they are
-        error.add_note(f"while compiling the Numba kernel {plan.label} for ({', '.join(map(str, types))})")
-        raise
-    if build.uncacheable:
-        raise UncacheableError(f"cannot cache {plan.label}", build.uncacheable)
-    read = {(each.folder, each.name): each for each in build.linked if each.folder}
-    changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
-    if changed:
-        raise UncacheableError(f"cannot cache {plan.label}", f"the link input {changed} changed meanwhile")
-    return build.artifact
+    if "opt" in given:
+        given["opt"] = bool(given["opt"])
+    if "link" in given:
+        links = given["link"] if isinstance(given["link"], (list, tuple)) else [given["link"]]
+        folder = os.path.dirname(os.path.abspath(function.__code__.co_filename))
+        given["link"] = [
+            os.path.join(folder, os.fspath(each)) if isinstance(each, (str, os.PathLike)) else each for each in links
+        ]
+    return given

@@ -47,7 +47,7 @@ def launch_with(
     """
     configured = dispatcher[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
     told = options or LaunchOptions()
-    configured.pre_launch_callbacks.append(lambda kernel, _configuration: tell(kernel, told))
+    configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, told))
     if not is_watched:
         configured(*arguments)
         return
@@ -66,7 +66,7 @@ def launch_with(
     )  # fmt: skip
 
 
-def tell(kernel: Any, options: LaunchOptions) -> None:
+def apply_options(kernel: Any, options: LaunchOptions) -> None:
     """Make one of Numba's compiled kernels launch with the options from now on."""
     kernel.cooperative = kernel.cooperative or options.cooperative
     kernel.launch = functools.partial(_launch, kernel, options._replace(cooperative=kernel.cooperative))

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from ...keys.components import Component
 from ...keys.digests import sha256
 from ...keys.encoding import Plain, encode, frame
+from ...model.reason import ReasonKind
 from ...model.request import LinkInput, Origin
 from ..numba.links import dependency_form, is_numbas_own, read_link
 from ..numba.objects import (
@@ -48,6 +49,22 @@ from .value import (
 
 FORMAT = 1
 """Raised when the same function would get another digest."""
+
+KINDS: Mapping[str, ReasonKind] = {
+    "function": ReasonKind.SOURCE_CHANGED,
+    "kernel ": ReasonKind.SOURCE_CHANGED,
+    "device function ": ReasonKind.SOURCE_CHANGED,
+    "function ": ReasonKind.SOURCE_CHANGED,
+    "declaration of ": ReasonKind.SOURCE_CHANGED,
+    "overload of ": ReasonKind.SOURCE_CHANGED,
+    "global ": ReasonKind.VALUE_CHANGED,
+    "closure ": ReasonKind.VALUE_CHANGED,
+    "defaults of ": ReasonKind.VALUE_CHANGED,
+    "options of ": ReasonKind.OPTIONS,
+    "link ": ReasonKind.LINK_INPUT,
+    "depends[": ReasonKind.DEPENDS,
+}
+"""What the functions and values of a kernel are about, by how their components' names start."""
 
 _REMEDY = " (depends= takes values and files that stand for it)"
 

@@ -2,7 +2,7 @@
 
 Promise     Two requests that compile to different code have different components; spellings and orders that
             mean the same have the same. docs/keys.md is the table of what is in and what is not, and why.
-Not here    Compilers, versions and headers: the resolver adds what it learns from toolchain/ and inputs/.
+Not here    Compilers, versions and headers: the session adds what it learns from toolchain/ and headers/.
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ from ...keys.encoding import Plain
 from ...model.options import CompileOptions
 from ...model.request import LinkInput, ModuleEntries
 from ...model.target import Target
-
-TOOLCHAIN_COMPONENTS = frozenset(("compilers", "versions", "numba toolkit"))
-"""Components that say who compiled, not what: a family of requests leaves them out."""
-
-OF_ONE_REQUEST = frozenset(("target", "argument types"))
-"""Components in which the requests of one kernel differ."""
 
 
 def fixed_components(

@@ -1,157 +1,174 @@
-"""What a user wraps, and all that is said of it, as the plan of a kernel.
+"""The definition of a source kernel or module: its source, how it is compiled, and the requests it makes.
 
-Promise     What the thing is, is told from the thing and `kind` alone; an option of a kind that cannot be used is an
-            `OptionError` at decoration. Nothing of the user's is called.
-Not here    What a source says of itself (inputs.source), how to compile (model.options), and the job that a plan and a
-            target make (jobs).
+Promise     An option that cannot be used is an `OptionError` at decoration. Nothing of the user's is called before the
+            first use, and then once.
+Not here    What a source is (source), compile options (model.options), and the components of a request (request).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from ...engine.request import Request, Resolution
+from ...engine.session import Session
 from ...errors import OptionError
-from ...keys.components import Component
-from ...model.options import SOURCE_KINDS, CompileOptions, compile_options
+from ...model.event import Event, EventKind
+from ...model.options import compile_options
 from ...model.request import ModuleEntries
-from ..numba.objects import is_dispatcher
+from ...model.target import Choice, Target, UnknownTargetError
+from ..base import COMMON_OPTIONS, Definition, Resolutions, Variant, checked_option, read_launch_options
 from .components import fixed_components
-from .source import (
-    SourceDefinition,
-    define_function,
-    define_path,
-    define_text,
-    returns_source,
-)
+from .request import source_request
+from .source import Source, define_function, template_defaults
 
 if TYPE_CHECKING:
-    from ...launch.attributes import LaunchOptions
+    from ...model.artifact import Artifact
+    from ...toolchain.libraries import Toolchain
+    from ...toolchain.time_trace import TimeTrace
 
-_KINDS = (*SOURCE_KINDS, "numba")
-
-_LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
-OWN_OPTIONS = _LAUNCH_OPTIONS | {
-    "name", "arch", "kind", "link", "signature", "depends", "strict", "strided", "cache",
-}  # fmt: skip
+_OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
 """Options that are no compile options."""
 
 
-def define(thing: Any, kind: str | None, *, depth: int) -> tuple[Any, SourceDefinition | None]:
-    """What a user wraps, and the source it stands for; None for a Numba kernel. The user is `depth` frames up.
-
-    Raises:
-        OptionError: It is nothing that can be wrapped.
-    """
-    if kind is not None and kind not in _KINDS:
-        raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(_KINDS)}")
-    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
-        thing, kind = thing[0], "ptx"
-    if isinstance(thing, (str, bytes)):
-        return thing, define_text(thing, kind, depth)
-    if isinstance(thing, Path):
-        return thing, define_path(thing, kind, depth)
-    if is_dispatcher(thing) or kind == "numba":
-        return thing, None
-    if callable(thing) and hasattr(thing, "__code__"):
-        is_source = kind is not None or returns_source(thing)
-        return thing, define_function(thing, kind) if is_source else None
-    raise OptionError(
-        f"cannot make a kernel of {thing!r}",
-        f"a {type(thing).__name__} is not source",
-        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-    )
-
-
-class SourcePlan(NamedTuple):
-    """All that a user said of a source kernel.
+class SourceDefinition(Definition):
+    """A source kernel, or a source as a module.
 
     Args:
-        definition: Where the source comes from.
-        name: The entry that is wanted; None to find it.
-        options: How to compile.
-        link: Further link inputs, as the user gave them.
-        signature: C++ types of the parameters; None for the compiler's word alone.
-        depends: Values or files whose content enters the key.
-        strict: Refuse rather than run uncached.
-        fixed: The components that are known already (`keys.requests.fixed_components`).
+        thing: What the user wraps.
+        source: The source that it stands for.
+        options: Of `cached_kernel`.
         module: Which entries, where all of a module are wanted; None for one kernel.
+
+    Attributes:
+        compile_options: How to compile.
+        wanted: The entry that is wanted; None to find it.
+        link, depends: As the user gave them.
+        signature: C++ types of the parameters; None for the compiler's word alone.
+        strict: Refuse rather than run uncached.
+        fixed: The components that are known at decoration.
     """
+
+    def __init__(
+        self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
+    ) -> None:
+        super().__init__(thing, options)
+        self.source, self.module, self.kind = source, module, source.kind
+        self.label, self.file = source.label, source.origin.path
+        compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+        self.wanted = checked_option(options, "name", str)
+        self.compile_options = compile_options(source.kind, compiling, source.base_dir)
+        self.link, self.depends = _listed(options, "link"), _listed(options, "depends")
+        self.signature = checked_option(options, "signature", str)
+        self.strict = bool(checked_option(options, "strict", bool))
+        checked_option(options, "strided", bool)
+        self.launch_options = read_launch_options(options, source.kind)
+        self.name = source.guess or self.wanted or ""
+        self.fixed = fixed_components(
+            source.kind, self.wanted, source.guess, self.compile_options, self.signature, module
+        )
+        self._text: str | bytes | None = None
+
+    @property
+    def is_lazy(self) -> bool:
+        """True for a module whose kernels are linked one by one."""
+        return self.module is not None and self.module.lazy
+
+    def text(self) -> str | bytes:
+        """The source; asked of the user's function once."""
+        if self._text is None:
+            self._text = self.source.text()
+        return self._text
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant = None) -> Request:
+        """Make the request for a target."""
+        if target.virtual and self.is_lazy:
+            raise OptionError(
+                f"cannot compile {self.name or self.label} for {target} lazily",
+                "its kernels are linked one by one, which makes no PTX",
+                "leave out lazy=True",
+            )
+        return source_request(self, self.text(), target, ptx_target)
+
+    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
+        """Make the place where what it leads to is kept."""
+        return SourceResolutions(self, session, choose)
+
+    def instantiate(self, values: Mapping[str, Any]) -> SourceDefinition:
+        """Define the template's instance for these values."""
+        return SourceDefinition(self.thing, define_function(self.thing, self.kind, values), self.options)
+
+    def template_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the values of a template by its defaults."""
+        if not callable(self.thing):
+            return super().template_values(values)
+        defaults = template_defaults(self.thing)
+        unknown = [name for name in values if name not in defaults]
+        if unknown:
+            raise OptionError(
+                f"cannot instantiate {self.name} with {unknown[0]}={values[unknown[0]]!r}",
+                f"its parameters are {', '.join(defaults) or 'none'}",
+            )
+        return {**defaults, **values}
+
+    def __reduce__(self) -> Any:
+        """Pickle by content: the text, where it stood, and the options."""
+        text = self.text()
+        give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
+        return type(self), (text, self.source._replace(text=give), self.options, self.module)
+
+
+class SourceResolutions(Resolutions):
+    """The artifacts of a source: with PTX in between, where the target or the compiler asks for it."""
 
     definition: SourceDefinition
-    name: str | None
-    options: CompileOptions
-    link: Sequence[Any]
-    signature: str | None
-    depends: Sequence[Any]
-    strict: bool
-    fixed: tuple[Component, ...]
-    module: ModuleEntries | None = None
+
+    def for_device(self, device: Target, variant: Variant = None) -> Resolution:
+        """Resolve for the device; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
+        try:
+            return super().for_device(device, variant)
+        except UnknownTargetError as error:
+            if self.choose(device).ptx_target is not None or error.newest >= device.plain:
+                raise
+            newest, name = error.newest.as_virtual, self.definition.name or self.definition.label
+            reason = f"NVRTC does not know {device}; {name} is compiled to {newest} for the driver to finish"
+            fields = {"kernel": self.definition.label, "target": device.name, "reason": reason}
+            self.session().events.emit(Event(EventKind.FALLBACK, fields))
+            return self.exactly(newest)
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request; one that goes by PTX is linked from stored PTX where that is there."""
+        definition = self.definition
+        request = definition.request(target, ptx_target)
+        is_split = request.headers or definition.link or definition.compile_options.lto or definition.is_lazy
+        if ptx_target is None or is_split:
+            return request
+        return request._replace(build=functools.partial(self._build_from_ptx, request, ptx_target))
+
+    def _build_from_ptx(
+        self, request: Request, ptx_target: Target, toolchain: Toolchain, trace: TimeTrace | None
+    ) -> Artifact:
+        """Build from the PTX alone, where `compile` has stored it."""
+        stored = None
+        if not request.uncacheable:
+            stored = self.session().find(self.definition.request(ptx_target, None))
+        if stored is None or not stored.artifact.ptx:
+            return request.build(toolchain, trace)
+        from ...model.request import SourceRequest
+        from .build import link_stored
+
+        definition = self.definition
+        wanted = SourceRequest(
+            definition.kind, definition.label, "", None, None, request.target, definition.compile_options
+        )
+        return link_stored(wanted, stored.artifact)
 
 
-def plan_of(definition: SourceDefinition, options: dict[str, Any], module: ModuleEntries | None = None) -> SourcePlan:
-    """The plan of a source and options as `cached_kernel` takes them.
-
-    Raises:
-        OptionError: An option cannot be used.
-    """
-    compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-    return source_plan(
-        definition,
-        checked_option(options, "name", str),
-        compile_options(definition.kind, compiling, definition.base_dir),
-        link=_listed(options, "link"),
-        signature=checked_option(options, "signature", str),
-        depends=_listed(options, "depends"),
-        strict=bool(checked_option(options, "strict", bool)),
-        module=module,
-    )
-
-
-def source_plan(
-    definition: SourceDefinition,
-    name: str | None,
-    options: CompileOptions,
-    *,
-    link: Sequence[Any] = (),
-    signature: str | None = None,
-    depends: Sequence[Any] = (),
-    strict: bool = False,
-    module: ModuleEntries | None = None,
-) -> SourcePlan:
-    """The plan of a source kernel or module, with all that can be computed before it is used."""
-    fixed = fixed_components(definition.kind, name, definition.guess, options, signature, module)
-    return SourcePlan(definition, name, options, link, signature, depends, strict, fixed, module)
-
-
-def checked_option(options: dict[str, Any], name: str, kind: type) -> Any:
-    value = options.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
-    return value
-
-
-def _listed(options: dict[str, Any], name: str) -> tuple[Any, ...]:
+def _listed(options: Mapping[str, Any], name: str) -> Sequence[Any]:
     value = options.get(name)
     if value is None:
         return ()
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
     return tuple(value)
-
-
-def cache_of(options: dict[str, Any]) -> Any:
-    value = options.get("cache")
-    if value is not None and not hasattr(type(value), "resolver"):  # KernelCache stands above this module
-        raise OptionError(f"cannot use cache={value!r}", f"it is a {type(value).__name__}", "give a KernelCache")
-    return value
-
-
-def launch_options(options: dict[str, Any], kind: str) -> LaunchOptions | None:
-    """The launch attributes that the user gave; None for a kernel of plain launches, which most are."""
-    if not any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
-        return None
-    from ...launch.attributes import read_launch_options
-
-    return read_launch_options(options, kind)

@@ -1,8 +1,8 @@
-"""What a user wraps, and what source it stands for.
+"""The source that a user wraps: a function that returns it, text, or a file.
 
 Promise     A function that returns source is recognised by its annotation and code alone and called once, at
             first use. Relative paths start from the folder of the file that defines the kernel.
-Not here    Numba kernels (python_function) and what a source includes (headers).
+Not here    Kernels in Python (frontends.python) and what a source includes (headers).
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _HAS_ARGS, _HAS_KEYWORDS = 0x04, 0x08
 """`co_flags` of a function with *args or **kwargs."""
 
 
-class SourceDefinition(NamedTuple):
+class Source(NamedTuple):
     """A source that can be asked for.
 
     Args:
         kind: One of `model.options.SOURCE_KINDS`.
-        label: What people call it.
+        label: Its name in messages, `"package.module.saxpy"`.
+        qualname: The function that gives it, with the values of a template; "" for text and files.
         guess: The name that its entry probably has; None where nothing suggests one.
         origin: Where it stands in the user's files.
         base_dir: The folder that relative paths start from.
@@ -49,6 +50,7 @@ class SourceDefinition(NamedTuple):
 
     kind: str
     label: str
+    qualname: str
     guess: str | None
     origin: Origin
     base_dir: str
@@ -95,7 +97,7 @@ def _returned(code: Any) -> set[Any]:
     return found
 
 
-def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> SourceDefinition:
+def define_function(function: Callable[..., Any], kind: str | None, values: Mapping[str, Any] = {}) -> Source:
     """The source that a function returns, for these values of its parameters and the defaults of the others.
 
     Raises:
@@ -103,12 +105,14 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
     """
     code = function.__code__
     path = code.co_filename if os.path.isfile(code.co_filename) else ""
-    label = f"{function.__module__}.{function.__qualname__}"
+    qualname = function.__qualname__
+    label = f"{function.__module__}.{qualname}"
     if kind and kind not in _TEXTS:
         raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
     template_defaults(function)
     if values:
-        label += f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        chosen = f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+        label, qualname = label + chosen, qualname + chosen
 
     def text() -> str:
         try:
@@ -120,9 +124,10 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
             raise
         return _checked_text(returned, label)
 
-    return SourceDefinition(
+    return Source(
         kind or "cuda",
         label,
+        qualname,
         function.__name__,
         Origin(os.path.abspath(path) if path else _cell(code.co_filename), code.co_firstlineno, is_cell=not path),
         os.path.dirname(os.path.abspath(path)) if path else os.getcwd(),
@@ -161,7 +166,7 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: defaults[name] for name in names}
 
 
-def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefinition:
+def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
     """A source given as text, by the caller `depth` frames up.
 
     Raises:
@@ -176,7 +181,7 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
         kind = kind or _MAGICS.get(text[:4])
         if kind and kind not in _TEXTS:
             code = text
-            return SourceDefinition(kind, label, None, Origin(path, 1), base_dir, lambda: code)
+            return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: code)
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
@@ -188,10 +193,10 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> SourceDefini
     if "\n" not in stripped and stripped.endswith(tuple(_PATH_KINDS)):
         raise OptionError(f"cannot use {stripped!r} as a source", "it is a path", "pass pathlib.Path(...)")
     source, found = text, kind or ("ptx" if re.search(_PTX, text, re.MULTILINE) else "cuda")
-    return SourceDefinition(found, label, None, Origin(path, 1), base_dir, lambda: source)
+    return Source(found, label, "", None, Origin(path, 1), base_dir, lambda: source)
 
 
-def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
+def define_path(path: Path, kind: str | None, depth: int) -> Source:
     """A source in a file of its own; a relative path starts from the caller's file, `depth` frames up.
 
     Raises:
@@ -219,7 +224,7 @@ def define_path(path: Path, kind: str | None, depth: int) -> SourceDefinition:
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
-    return SourceDefinition(known, path.name, path.stem, Origin(full, 1, True), os.path.dirname(full), text)
+    return Source(known, path.name, "", path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
 
 def _checked_text(returned: Any, label: str) -> str:

@@ -1,0 +1,68 @@
+"""Explain a request by the candidates that a look-up would try.
+
+Promise     Looks where a look-up would look, in its order, and nothing is compiled, changed or counted by it.
+Not here    The order (candidates), the reasons of a miss (explain.nearest), and the words (explain.text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..explain.history import Evidence, Subject, peek, stored_of
+from ..explain.nearest import why_missed
+from ..explain.text import Explanation
+from ..keys.components import Component, derive
+from ..model.reason import Reason, ReasonKind
+from .candidates import candidates
+from .request import Request, Wanted
+
+if TYPE_CHECKING:
+    from .lookup import Lookup
+
+
+def subject_of(request: Request) -> Subject:
+    """Give a request as its history knows it."""
+    return Subject(
+        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds
+    )
+
+
+def evidence_of(lookup: Lookup, components: Sequence[Component] = ()) -> Evidence:
+    """Collect what a miss of a request with these components is explained with."""
+    any_compiler = bool(components) and lookup.takes_any_compiler(components)
+    return Evidence(lookup.local, lookup.toolchain, lookup.damaged, any_compiler)
+
+
+def explain(lookup: Lookup, wanted: Wanted) -> Explanation:
+    """Explain if the resolution of a request would be a hit, from where, and if not, why not."""
+    request = wanted.request
+    if request.uncacheable:
+        reason = Reason(ReasonKind.UNCACHEABLE, new=request.uncacheable)
+        return Explanation(request.label, request.target.name, "", "uncacheable", reasons=(reason,))
+    found = _hit(lookup, wanted) or _miss(lookup, request)
+    mode = lookup.settings.mode
+    if mode in ("off", "refresh", "verify"):
+        missed = (Reason(ReasonKind.MODE, new=mode), *found.reasons)
+        return found._replace(outcome="miss", source="", reasons=missed)
+    return found
+
+
+def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
+    evidence = evidence_of(lookup)
+    for candidate in candidates(lookup, wanted):
+        request, tier = candidate.request, candidate.tier
+        for key, _variant in lookup.keys(candidate):
+            entry = peek(key, evidence) if tier is None else tier.peek(key)
+            source = "memory" if key in lookup.memory else "" if entry is None else "disk" if tier is None else "tier"
+            if source:
+                stored = None if entry is None else stored_of(entry)
+                return Explanation(request.label, request.target.name, key, "hit", source, entry=stored)
+    return None
+
+
+def _miss(lookup: Lookup, request: Request) -> Explanation:
+    components = lookup.components(request)
+    missed = why_missed(subject_of(request), components, evidence_of(lookup, components))
+    key = "" if request.headers else derive(components)
+    return Explanation(request.label, request.target.name, key, "miss", reasons=missed.reasons, nearest=missed.nearest)

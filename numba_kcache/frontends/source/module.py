@@ -1,0 +1,142 @@
+"""The kernels of a module: all in one artifact, or each linked from the module's LTO-IR when it is first used.
+
+Promise     An eager module is one artifact: resolved once for each target in a process, loaded once on each device,
+            whichever of its kernels asks. Of a lazy module the LTO-IR is one artifact and each kernel another.
+Not here    How a module is compiled and a kernel linked (module_build), and the user's object (kernel.CachedModule).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...engine.request import Request, Resolution, Wanted
+from ...engine.session import Session
+from ...errors import OptionError
+from ...keys.components import Component
+from ...model.artifact import Artifact, Entry
+from ...model.request import ModuleEntries
+from ...model.target import Choice, Target, parse_target
+from ..base import Definition, Resolutions, Variant
+from .definition import SourceDefinition
+from .request import link_request
+from .source import Source
+
+if TYPE_CHECKING:
+    from ...explain.text import Explanation
+
+
+_LAZY_KINDS = ("cuda", "ltoir")
+
+
+class ModuleDefinition(SourceDefinition):
+    """A source as a module; finds its kernels by name."""
+
+    def __init__(self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries) -> None:
+        super().__init__(thing, source, options, module)
+        self._listed: tuple[Artifact | None, dict[str, Entry]] = None, {}
+        if module.lazy and source.kind not in _LAZY_KINDS:
+            raise OptionError(
+                f"cannot use lazy=True with {source.kind}",
+                "there is nothing to link kernels from one by one",
+                "give CUDA C++ or LTO-IR, or leave out lazy=True",
+            )
+        for unfit in ("link", "lto", "fast_compile") if module.lazy else ():
+            if options.get(unfit):
+                why = (
+                    "it is what a lazy module does" if unfit == "lto" else "kernels that are linked alone do without it"
+                )
+                raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
+
+    def find(self, artifact: Artifact, name: str) -> Entry:
+        """Find a kernel of this name, as `Artifact.entry` does; of hundreds each is looked for several times.
+
+        Raises:
+            EntryError: There is none.
+        """
+        of, listed = self._listed
+        if of is not artifact:
+            listed = {}
+            for each in artifact.entries:
+                listed.setdefault(each.name, each)
+                listed.setdefault(each.symbol, each)
+            self._listed = artifact, listed
+        return listed.get(name) or artifact.entry(name, self.label)
+
+
+class ModuleKernelDefinition(Definition):
+    """One kernel of a module.
+
+    Args:
+        of: The module.
+        whole: The module's resolutions.
+        name: The kernel, as the user calls it.
+    """
+
+    def __init__(self, of: ModuleDefinition, whole: Resolutions, name: str) -> None:
+        super().__init__(None, of.options)
+        self._of, self._whole, self.name = of, whole, name
+        self.kind, self.file, self.launch_options = of.kind, of.file, of.launch_options
+        self.label = f"{of.label}[{name}]"
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of the whole module."""
+        return self._whole.request(target, ptx_target, variant)
+
+    def entry(self, artifact: Artifact) -> Entry:
+        """Pick the kernel out of the module's artifact, or out of its own."""
+        return artifact.entries[0] if self._of.is_lazy else self._of.find(artifact, self.name)
+
+    def identity(self) -> tuple[Component, ...]:
+        """List the components that all requests of the module share."""
+        return self._of.identity()
+
+    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
+        """Give the module's own; a place of its own to a kernel that is linked by itself."""
+        return LinkedResolutions(self, self._whole, choose) if self._of.is_lazy else self._whole
+
+    def link_request(self, module: Artifact, module_key: str) -> Request:
+        """Make the request of this kernel alone, linked from the module's LTO-IR."""
+        text = self._of.text()
+        return link_request(self._of, text if isinstance(text, str) else "", module, module_key, self.name)
+
+
+class LinkedResolutions(Resolutions):
+    """The artifacts of one kernel of a lazy module: each linked from the module's LTO-IR for the same target."""
+
+    definition: ModuleKernelDefinition
+
+    def __init__(
+        self, definition: ModuleKernelDefinition, whole: Resolutions, choose: Callable[[Target], Choice]
+    ) -> None:
+        super().__init__(definition, whole.session, choose)
+        self._whole = whole
+
+    def _resolve_anew(self, choice: Choice, variant: Variant) -> Resolution:
+        whole = self._whole.resolve(choice, variant)
+        return self.session().resolve(Wanted(self.definition.link_request(whole.artifact, whole.key)))
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request to ask about: as if the LTO-IR were the one of these compilers and headers."""
+        request = self._whole.request(target, ptx_target, variant)
+        if request.uncacheable:
+            return request
+        return self.definition.link_request(Artifact("ltoir", request.target, (), b""), self.session().key(request))
+
+    def explain(self, choice: Choice, variant: Variant) -> Explanation:
+        """Explain the kernel; where the module's LTO-IR is not in the cache, why that is not."""
+        module = self._whole.explain(choice, variant)
+        if not module.is_hit:
+            return module
+        linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
+        return self.session().explain(Wanted(self.definition.link_request(linked_from, module.key)))
+
+    def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Tell if the LTO-IR and the kernel are both there."""
+        return self._whole.is_stored(target, ptx_target, variant) and super().is_stored(target, ptx_target, variant)
+
+
+def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], session: Session) -> bool:
+    """Tell if every kernel of a lazy module is stored, linked from this LTO-IR."""
+    requests = (each.link_request(whole.artifact, whole.key) for each in kernels)
+    return all(session.find(request) is not None for request in requests)

@@ -1,0 +1,217 @@
+"""From the definition of a source kernel and a target to a request.
+
+Promise     A request's components hold everything that can change its code; what cannot be captured makes the request
+            uncacheable, with the reason. Nothing is compiled here.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...engine.request import Request
+from ...errors import OptionError
+from ...headers.scanner import scan_includes
+from ...keys.components import component
+from ...keys.digests import sha256
+from ...keys.encoding import Plain, encode
+from ...model.artifact import Artifact
+from ...model.options import CompileOptions
+from ...model.request import LinkInput, Origin, SourceRequest
+from ...model.target import Target
+from ...settings import NVRTC_VARIABLES, variables
+from ...toolchain.libraries import Toolchain
+from .components import lazy_components, source_components
+from .source import Source, normalised_ptx, read_link_inputs
+
+if TYPE_CHECKING:
+    from ...headers.query import HeaderQuery
+    from ...toolchain.time_trace import TimeTrace
+    from .definition import SourceDefinition
+
+_CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
+_LINKER = ("nvJitLink",)
+_DISTRIBUTIONS = ("numba", "numba-cuda")
+
+
+def source_request(
+    definition: SourceDefinition, text: str | bytes, target: Target, ptx_target: Target | None
+) -> Request:
+    """Make the request of a source kernel or module for one target.
+
+    Args:
+        definition: The kernel.
+        text: Its source; bytes where it is code.
+        target: What to build for.
+        ptx_target: The virtual target to compile to first, where the user gave one.
+
+    Raises:
+        OptionError: A link input or dependency cannot be read.
+    """
+    source, options, kind = definition.source, definition.compile_options, definition.kind
+    code, text = (text, "") if isinstance(text, bytes) else (b"", text)
+    link = read_link_inputs(definition.link, options.base_dir) if definition.link else ()
+    has_lines = options.lineinfo or options.debug
+    components = definition.fixed + source_components(
+        code or (normalised_ptx(text) if kind == "ptx" else text),
+        target,
+        ptx_target,
+        link=link,
+        lines=_lines(source, text, options) if has_lines else None,
+        environment=variables(NVRTC_VARIABLES),
+    )
+    if definition.depends:
+        components += (component("depends", _dependencies(definition.depends, options.base_dir)),)
+    has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
+    is_made = kind not in ("cuda", "cubin")
+    is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
+    uncacheable, headers = _read_off(kind, text, link, options)
+    wanted = SourceRequest(
+        kind, definition.label, text, definition.wanted, source.guess, target, options, link, definition.signature,
+        ptx_target, source.origin, bool(headers), definition.module, code,
+    )  # fmt: skip
+    return Request(
+        label=definition.label,
+        target=target,
+        components=components,
+        libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if is_linked else ()),
+        distributions=_DISTRIBUTIONS,
+        build=functools.partial(_build, wanted, has_source),
+        uncacheable=uncacheable,
+        strict=definition.strict,
+        headers=headers,
+        texts=dict if code else functools.partial(_texts, text, kind, source.origin),
+        file=definition.file,
+        name=source.qualname,
+    )
+
+
+def _build(request: SourceRequest, has_source: bool, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+    folders = toolchain.include_dirs() if has_source else ()
+    if request.module is None:
+        from .build import build_source
+
+        return build_source(request, folders, trace)
+    from .module_build import build_module
+
+    return build_module(request, folders, trace)
+
+
+def _texts(text: str, kind: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
+    from ...toolchain.diagnostics import first_line  # brings linecache and tokenize, which a hit goes without
+
+    start = first_line(text, origin) or 0
+    return {"source": (normalised_ptx(text) if kind == "ptx" else text, Origin(origin.path, start))}
+
+
+def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
+    """Make the request of one kernel of a lazy module.
+
+    Args:
+        definition: The module.
+        text: Its source, where the names of parameters stand.
+        module: Its LTO-IR.
+        module_key: The key of that; "" where it cannot be cached.
+        name: The kernel, as the user calls it.
+    """
+
+    def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
+        from .module_build import build_lazy
+
+        request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)
+        return build_lazy(request, module)
+
+    label = f"{definition.label}[{name}]"
+    return Request(
+        label=label,
+        target=module.target,
+        components=lazy_components(module_key, name),
+        libraries=_LINKER,
+        distributions=_DISTRIBUTIONS,
+        build=build,
+        uncacheable="" if module_key else f"its module {definition.label} cannot be cached",
+        strict=definition.strict,
+        file=definition.file,
+        name=f"{definition.source.qualname}[{name}]",
+    )
+
+
+def _lines(source: Source, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
+    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+    from ...toolchain.diagnostics import first_line
+
+    start = first_line(text, source.origin)
+    path = "" if source.origin.is_cell else source.origin.path
+    return path, start or source.origin.line, options.base_dir, os.getcwd()
+
+
+def _read_off(
+    kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
+) -> tuple[str, tuple[HeaderQuery, ...]]:
+    """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
+    forced, definitions = _given_by_flags(options.flags)
+    macros = [value for _, value in options.defines if value] + list(options.flags)
+    if macros and scan_includes("\n".join(macros)).has_clock:
+        return "its macros use __DATE__ or __TIME__", ()
+    if forced is None:
+        return "one of its options takes the next as its value", ()
+    texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
+    texts += [(each, each.data) for each in link if each.kind == "cu"]
+    scans = [scan_includes(each) for _of, each in texts]
+    if any(scan.has_clock and not scan.asks_files for scan in scans):
+        return "it uses __DATE__ or __TIME__", ()
+    if not forced and not any(scan.asks_files for scan in scans):
+        return "", ()
+    from ...headers.query import HeaderQuery
+
+    siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
+    return "", tuple(
+        HeaderQuery(
+            each if isinstance(each, str) else each.decode("utf-8", "replace"),
+            tuple(filter(None, (of.folder if of else options.base_dir, *options.include_dirs))),
+            of,
+            options.defines + definitions,
+            forced,
+            siblings,
+        )
+        for of, each in texts
+    )
+
+
+def _given_by_flags(flags: Sequence[str]) -> tuple[tuple[str, ...] | None, tuple[tuple[str, str | None], ...]]:
+    """The files that raw flags include, and the macros that they define; None where a flag's value is the next one."""
+    forced: list[str] = []
+    definitions: list[tuple[str, str | None]] = []
+    for flag in flags:
+        word, equals, value = flag.partition("=")
+        if word in ("-include", "--pre-include", "--define-macro", "-D") and not equals:
+            return None, ()
+        if word in ("-include", "--pre-include"):
+            forced.append(value)
+        elif flag.startswith(("-D", "--define-macro=")):
+            given = value if word in ("-D", "--define-macro") else flag[2:]
+            name, has_value, text = given.partition("=")
+            definitions.append((name.strip(), text if has_value else None))
+    return tuple(forced), tuple(definitions)
+
+
+def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
+    """Values as they are; the content of each `pathlib.Path`."""
+    found: list[Plain] = []
+    for each in depends:
+        if isinstance(each, os.PathLike):
+            path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
+            try:
+                with open(path, "rb") as file:
+                    found.append({"sha256": sha256(file.read()).hexdigest()})
+            except OSError as error:
+                raise OptionError(f"cannot read depends={each!r}", str(error)) from None
+        else:
+            try:
+                encode(each)
+            except TypeError as error:
+                raise OptionError(f"cannot use depends={each!r}", str(error), "give plain values or Paths") from None
+            found.append(each)
+    return found
