@@ -293,6 +293,8 @@ def test_rule_sees_its_offender(
 
 def test_lines_of_code_are_without_blanks_comments_and_docstrings() -> None:
     """A string over several lines that is a value counts, one that stands by itself does not."""
-    text = '"""Doc."""\n\n# comment\nx = """a\nb"""  # more\n"""What x is."""\ndef f():\n    """Do\n    it."""\n    return 1\n'
+    text = (
+        '"""Doc."""\n\n# comment\nx = """a\nb"""  # why\n"""An x."""\ndef f():\n    """Do\n    it."""\n    return 1\n'
+    )
 
     assert house.code_lines(text) == 4
