@@ -19,13 +19,13 @@ from numba_kcache.model.options import CompileOptions
 from numba_kcache.numba_kernel import _OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.observe.reasons import KINDS, PART_KINDS, kind_of
 from numba_kcache.plans import OWN_OPTIONS
-from tests.contract.test_architecture import MODULES, name_of, tree_of
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
+from tests.support.house import HOUSE
 
 PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-NAMES_OF_MANIFESTS = {"rolls.py", "ahead.py", "rehearsal.py"}
-"""Modules that derive other names than keys."""
+OF_MANIFESTS = {"roll"}
+"""Components of a name that a manifest has, and no key."""
 
 SOURCE = 'extern "C" __global__ void k(int *o) { *o = 1; }'
 
@@ -46,14 +46,14 @@ def first_cells(header: str) -> list[str]:
 def constants() -> frozenset[str]:
     """The name in each `component("name", ...)` of the package."""
     found = set()
-    for path in MODULES:
-        if name_of(path) not in NAMES_OF_MANIFESTS:
-            for node in ast.walk(tree_of(path)):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
-                    name = node.args[0]
-                    assert isinstance(name, ast.Constant), f"{name_of(path)}:{node.lineno} makes up a name"
-                    found.add(name.value)
-    return frozenset(found)
+    for path, tree in HOUSE.trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
+                name = node.args[0]
+                assert isinstance(name, ast.Constant), f"{HOUSE.name_of(path)}:{node.lineno} makes up a name"
+                found.add(name.value)
+    assert found >= OF_MANIFESTS
+    return frozenset(found - OF_MANIFESTS)
 
 
 def branches(node: ast.expr) -> list[ast.expr]:
@@ -100,14 +100,6 @@ def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
     assert {"global ", "closure ", "kernel", "depends["} <= set(starts)
     for start in starts:
         assert any(start.startswith(known) for known in PART_KINDS), f"{start!r} is no row"
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[^`]*::[^`]*)`", PAGE))))
-def test_named_test_exists(name: str) -> None:
-    """A reader finds what holds a row."""
-    path, _, function = name.partition("::")
-
-    assert re.search(rf"^def {function}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_each_row_names_a_test() -> None:
