@@ -5,6 +5,7 @@
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
+    python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -77,6 +78,10 @@ def site() -> None:
     run("-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", "build/site")
 
 
+def house() -> None:
+    run(".ci/house.py", *sys.argv[2:])
+
+
 def gpu() -> None:
     run(".ci/gpu.py")
 
@@ -88,7 +93,7 @@ def all_() -> None:
     test()
 
 
-TASKS = {"demo": demo, "test": test, "check": check, "docs": docs, "site": site, "gpu": gpu, "all": all_}
+TASKS = {each.__name__.strip("_"): each for each in (demo, test, check, docs, site, house, gpu, all_)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:

@@ -101,7 +101,7 @@ def bare(arrays: Callable[[int], list[Any]]) -> System:
 
         kernel, values = cached_kernel(source(arguments), name="k"), arrays(arguments)
         kernel[1, 32](*values, *[2.0] * len(values))
-        launcher = next(iter(kernel._launchers.values()))[0]
+        launcher = next(iter(kernel._on_device.values()))[0]
         memory, address = launcher.new_buffer()
         pointers = [each.__cuda_array_interface__["data"][0] for each in values]
         launcher.pack(memory, 0, *pointers, *[2.0] * len(values))

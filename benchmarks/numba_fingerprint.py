@@ -1,9 +1,8 @@
 """How long does it take to read a Numba kernel with ten callees in three modules, the first time and again?
 
 Method      Each sample is a fresh process: it decorates the kernel with `cached_kernel`, as a program does, and then
-            asks twice what the kernel is made of, as launches of two signatures do. The first reads every function;
-            where the kernel has led to an entry before, that is done while it is decorated. The second compares
-            everything that was read, as the first launch then does. No device is needed and nothing is compiled.
+            asks twice what the kernel is made of, as launches of two signatures do. The first reads every function,
+            the second compares everything that was read. No device is needed and nothing is compiled.
 Shows not   The rest of a warm start (numba_first_launch.py).
 """
 

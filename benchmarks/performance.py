@@ -130,22 +130,24 @@ def whole_process() -> str:
 
 
 def warm_steps() -> str:
-    """First launches beside the floor, then where ours spend it, in microseconds; then whole processes."""
+    """Each part of a start, warm and cold, in milliseconds, and whole processes as multiples of the least."""
     result = result_of("warm_steps")
     samples = result["samples"]
-    floor = median(samples["floor: cuModuleLoadData"]["steps"]["first"])
-    rows = [
-        (system, [_microseconds(each["steps"]["first"]), f"{median(each['steps']['first']) / floor:.2f}"])
-        for system, each in samples.items() if "first" in each["steps"]
-    ]  # fmt: skip
-    lines = table("", ("warm first launch, us", "of the floor"), rows)
-    for system, each in samples.items():
-        if system.startswith("steps"):
-            steps = sorted(each["steps"].items(), key=lambda item: -median(item[1]))
-            lines += ["", *table(system, ("us",), ((name, [_microseconds(times)]) for name, times in steps))]
-    parts = list(dict.fromkeys(name for each in samples.values() for name in each["process"]))
-    whole = ((system, cells(each["process"], parts)) for system, each in samples.items() if system[:5] != "steps")
-    return "\n".join([*lines, "", *table("whole process, ms", parts, whole), *footer(result)])
+    least = median(samples["bare cuda.bindings, a cubin from a file"]["warm"]["all"])
+    order = ("sum", "import", "decoration", "first", "exit", "python", "packages", "arrays", "result", "end", "all")
+    lines = []
+    for state in ("warm", "cold"):
+        rows = {system: states[state] for system, states in samples.items() if state in states}
+        shares = {system: f"{median(parts['all']) / least:.2f}" for system, parts in rows.items()}
+        lines += [
+            "",
+            *table(
+                state,
+                (*order, "all, of the least"),
+                ((system, [*cells(parts, order), shares[system]]) for system, parts in rows.items()),
+            ),
+        ]
+    return "\n".join([*lines[1:], *footer(result)])
 
 
 def _microseconds(times_s: list[float]) -> str:

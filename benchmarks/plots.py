@@ -105,13 +105,11 @@ def launch(figure: Any, colours: Colours) -> None:
 
 
 def warm_steps(figure: Any, colours: Colours) -> None:
-    """First launches beside the floor; then the steps of ours."""
-    samples = result_of("warm_steps")["samples"]
+    """What is done for the kernel, whenever it is done; then the first launch alone."""
+    samples = {system: states["warm"] for system, states in result_of("warm_steps")["samples"].items()}
     left, right = figure.subplots(1, 2)
-    firsts = {system: each["steps"] for system, each in samples.items()}
-    bars(left, medians(firsts, "first", 1e6), colours, "warm first launch", "us")
-    steps = sorted(samples["steps of CUDA C++"]["steps"].items(), key=lambda item: -median(item[1]))[:12]
-    bars(right, [(name, median(times) * 1e6) for name, times in steps], colours, "steps of CUDA C++", "us")
+    bars(left, medians(samples, "sum"), colours, "import, decoration, first launch and exit, warm")
+    bars(right, medians(samples, "first"), colours, "first launch, warm")
 
 
 def whole_process(figure: Any, colours: Colours) -> None:

@@ -1,35 +1,36 @@
-"""Where does a warm first launch go, step by step, beside the least that could be done; and where a whole process?
+"""What does a start cost as a whole: import, decoration, first launch and exit, cold and warm, beside a bare cubin?
 
-Method      Each sample is a fresh process that launches one cached kernel and checks it; samples of the systems
-            alternate. A floor reads a bare cubin and does nothing but load, find, pack, launch and synchronise, through
-            cuda.bindings, or through Numba's driver layer as we have to where the program imports Numba ("no Numba":
-            where it does not). "first" starts after imports, decoration and context creation. The steps of ours are
-            taken in processes of their own, where each named function is timed without those that it calls: their sum
-            is more than "first", so that shares count. The parts of a process are times between points of it; "python"
-            is up to the first statement, "end" from the result on. CUDA_CACHE_DISABLE=1 keeps the driver's own cache
-            out; our bytecode is compiled before, as pip does it.
+Method      Each sample is a fresh process with one kernel of one source, launched once and checked; samples of the
+            systems alternate. Its parts follow each other without a gap: "python" (from the parent's start of it to the
+            first statement), "packages" (cuda.bindings, NumPy, Numba, CuPy), "import" of this package, "decoration",
+            "arrays" (context and two arrays), "first" (launch and wait), "result" (copied back and checked), "exit"
+            (handlers of the interpreter's end), "end" (until the parent sees it gone), and "all". "sum" is import,
+            decoration, first and exit: what is done for the kernel, whenever it is done. The bare ones read a cubin
+            from a file, load it, find the function, pack and launch, and check nothing: through cuda.bindings, and
+            through Numba's driver layer as we have to where the program uses Numba. Cold: an empty cache. Bytecode is
+            compiled before, as pip does it; CUDA_CACHE_DISABLE=1 keeps the driver's own cache out.
 Shows not   A cold page cache, a busy node, a network file system; kernels that include headers, or are large.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import compileall
 import ctypes
-import importlib
-import json
 import os
 import shutil
-import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from itertools import pairwise
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from fresh import ROOT, fresh, is_pretended, say
 
 BEGIN = time.time()
 SOURCE = r"""
@@ -38,122 +39,40 @@ extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
     if (i < n) y[i] = a * x[i] + y[i];
 }"""
 N = 1 << 16
-ROOT = Path(__file__).resolve().parent.parent
+CUBIN = "saxpy.cubin"
+COMPILERS = ("libnvrtc", "libnvvm")
+"""A process of ours that has none of them in its memory compiled nothing."""
 
-FLOOR = "floor: cuModuleLoadData"
-"""What the others are multiples of."""
+SUM = ("import", "decoration", "first", "exit")
+"""The parts of a process that a cache is answerable for."""
 
-Clock = Callable[[str], None]
-
-_PACKAGE = "numba_kcache."
-SHARED_STEPS = {
-    "current device": [("launch.loader", "current_device")],
-    "hit: events, counts": [("resolver.Resolver", "_hit")],
-    "read the entry": [("store.disk.DiskStore", "get")],
-    "decode the artifact": [("resolver.Resolver", "_artifact")],
-    "load the module": [("launch.loader._Module", "__init__")],
-    "find the function": [("launch.loader._Module", "kernel")],
-    "load: the rest": [("launch.loader.Loader", "load")],
-    "limits of the function": [("launch.loader.LoadedKernel", "limits")],
-    "make the launcher": [("launch.arguments.Launcher", "__init__")],
-    "bind": [("launch.arguments.Launcher", "bind")],
-    "pack": [("launch.arguments.Launcher", "_packed")],
-    "cuLaunchKernel": [("launch.arguments.Launcher", "launch_kernel")],
-    "launch: the rest": [("launch.arguments.Launcher", "_slow")],
-}
-STEPS = {
-    "source": {
-        "ask for the source": [("kernel.CachedKernel", "_source")],
-        "make the request": [("jobs", "source_job")],
-        "environment": [("settings", "variables")],
-        "derive the key": [("keys.components", "derive")],
-        "look up: the rest": [("resolver.Resolver", "resolve"), ("kernel.CachedKernel", "_resolve_ahead")],
-        "read the arguments": [("launch.usual", "usual_values")],
-        **SHARED_STEPS,
-    },
-    "numba": {
-        "types of the arguments": [("launch.numba_dispatcher", "types_of")],
-        "fingerprint": [("numba_jobs", "read_function")],
-        "make the request": [("numba_jobs", "numba_job")],
-        "Numba's settings": [("inputs.code_environment", "code_environment")],
-        "derive the key": [("keys.components", "derive")],
-        "look up: the rest": [("numba_cache.DispatcherCache", "_resolve")],
-        "slots of the arguments": [("launch.numba_arguments", "slots_of"), ("launch.numba_abi", "lay_out")],
-        **SHARED_STEPS,
-    },
-}
-"""What each step is called, and the functions that do it: module, or class, and name."""
+Samples = dict[str, dict[str, dict[str, list[float]]]]
 
 
-class Stopwatch:
-    """Times the functions of steps, each without the others that it calls."""
+class Clock:
+    """The parts of this process, each from the end of the one before."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner: list[float] = []
+    def __init__(self, started: float) -> None:
+        self.parts = {"python": BEGIN - started}
+        self._last = time.perf_counter()
+        atexit.register(self._close)  # the first to be registered is the last to be called
 
-    def watch(self, steps: dict[str, list[tuple[str, str]]]) -> None:
-        """Replace each function by one that is timed, wherever a module of ours has it under its name."""
-        for label, places in steps.items():
-            for home, name in places:
-                owner = _named(home)
-                function = getattr(owner, name)
-                timed = self._timed(label, function)
-                holders = [module for module in list(sys.modules.values()) if getattr(module, name, None) is function]
-                for holder in [owner, *holders]:
-                    setattr(holder, name, timed)
+    def __call__(self, part: str) -> None:
+        self.parts[part] = time.perf_counter() - self._last
+        self._last = time.perf_counter()
 
-    def _timed(self, label: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*arguments: Any, **more: Any) -> Any:
-            self._inner.append(0.0)
-            start = time.perf_counter()
-            try:
-                return function(*arguments, **more)
-            finally:
-                took = time.perf_counter() - start
-                self.seconds[label] = self.seconds.get(label, 0.0) + took - self._inner.pop()
-                if self._inner:
-                    self._inner[-1] += took
+    def result(self, values: Sequence[float]) -> None:
+        """Check a result: on a GPU every element is 3."""
+        assert is_pretended() or {float(values[0]), float(values[N - 1])} == {3.0}
+        self("result")
 
-        return timed
+    def _close(self) -> None:
+        self("exit")
+        mapped = Path("/proc/self/maps").read_text()
+        say(parts=self.parts, compiled=any(name in mapped for name in COMPILERS))
 
 
-def _named(home: str) -> Any:
-    module, _, last = (_PACKAGE + home).rpartition(".")
-    if last[:1].isupper() or last.startswith("_M"):
-        return getattr(importlib.import_module(module), last)
-    return importlib.import_module(_PACKAGE + home)
-
-
-def source_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
-    import numpy as np
-
-    clock("numpy")
-    saxpy = source_kernel(clock)
-    from numba import cuda
-
-    clock("numba.cuda")
-    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
-    cuda.synchronize()
-    steps = launch(clock, saxpy, (2.0, x, y, N), cuda.synchronize, STEPS["source"] if has_steps else {})
-    _check(y)
-    Path(os.environ["KC_BENCH_DIR"], "saxpy.cubin").write_bytes(saxpy.cubin())
-    return steps
-
-
-def lent_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
-    """The same where nothing imports Numba."""
-    from cuda.bindings import driver
-
-    clock("cuda.bindings")
-    saxpy = source_kernel(clock)
-    host, x, y = bare_arrays(driver)
-    arguments = (2.0, Lent(x), Lent(y), N)
-    steps = launch(clock, saxpy, arguments, driver.cuCtxSynchronize, STEPS["source"] if has_steps else {})
-    driver.cuMemcpyDtoH(ctypes.addressof(host), y, 4 * N)
-    _check(list(host))
-    assert "numba.cuda" not in sys.modules
-    return steps
+# -- without Numba -----------------------------------------------------------------------------------------------
 
 
 class Lent:
@@ -163,71 +82,8 @@ class Lent:
         self.__cuda_array_interface__ = {"shape": (N,), "typestr": "<f4", "data": (address, False), "version": 3}
 
 
-def source_kernel(clock: Clock) -> Any:
-    from numba_kcache import cached_kernel
-
-    @cached_kernel(arch="auto")
-    def saxpy():
-        return SOURCE
-
-    clock("numba_kcache, decoration")
-    return saxpy
-
-
-def numba_child(clock: Clock, *, has_steps: bool) -> dict[str, float]:
-    import warnings
-
-    warnings.simplefilter("ignore")
-    import numpy as np
-
-    clock("numpy")
-    from numba import cuda
-
-    clock("numba.cuda")
-    from numba_kcache import cached_kernel
-
-    @cached_kernel
-    def saxpy(a, x, y):  # type: ignore[no-untyped-def]
-        i = cuda.grid(1)
-        if i < x.size:
-            y[i] = a * x[i] + y[i]
-
-    clock("numba_kcache, decoration")
-    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
-    cuda.synchronize()
-    steps = launch(clock, saxpy, (2.0, x, y), cuda.synchronize, STEPS["numba"] if has_steps else {})
-    _check(y)
-    return steps
-
-
-def launch(
-    clock: Clock,
-    kernel: Any,
-    arguments: tuple[Any, ...],
-    synchronize: Callable[[], object],
-    steps: dict[str, list[tuple[str, str]]],
-) -> dict[str, float]:
-    """The first launch, and the seconds of each of its steps; "other" is what no step claims."""
-    stopwatch = Stopwatch()
-    stopwatch.watch(steps)
-    clock("context, arrays")
-    start = time.perf_counter()
-    kernel[N // 256, 256](*arguments)
-    queued = time.perf_counter()
-    synchronize()
-    first = time.perf_counter() - start
-    clock("first launch")
-    import numba_kcache
-
-    compiles = numba_kcache.info("process").compiles
-    if not steps:
-        return {"first": first, "compiles": compiles}
-    found = {**stopwatch.seconds, "synchronise": first - (queued - start)}
-    return {**found, "other": first - sum(found.values()), "compiles": compiles}
-
-
-def bare_arrays(driver: Any) -> tuple[Any, int, int]:
-    """A context, ones on the host, and their copies on the device."""
+def bare_arrays(driver: Any) -> tuple[int, int]:
+    """A context and two arrays of ones."""
     driver.cuInit(0)
     _, device = driver.cuDeviceGet(0)
     _, context = driver.cuDevicePrimaryCtxRetain(device)
@@ -237,212 +93,251 @@ def bare_arrays(driver: Any) -> tuple[Any, int, int]:
     for pointer in (x, y):
         driver.cuMemcpyHtoD(pointer, ctypes.addressof(host), 4 * N)
     driver.cuCtxSynchronize()
-    return host, int(x), int(y)
+    return int(x), int(y)
 
 
-def floor_child(clock: Clock, *, library: bool) -> dict[str, float]:
+def copied(driver: Any, y: int) -> Sequence[float]:
+    host = (ctypes.c_float * N)()
+    driver.cuMemcpyDtoH(ctypes.addressof(host), y, 4 * N)
+    return host
+
+
+def cubin() -> bytes:
+    return Path(os.environ["KC_BENCH_DIR"], CUBIN).read_bytes()
+
+
+def launch_bare(driver: Any, function: Any, x: int, y: int) -> None:
+    memory = ctypes.create_string_buffer(64)
+    base = ctypes.addressof(memory)
+    struct.pack_into("=f4xQQi4x4Q", memory, 0, 2.0, x, y, N, base, base + 8, base + 16, base + 24)
+    driver.cuLaunchKernel(function, N // 256, 1, 1, 256, 1, 1, 0, driver.CUstream(0), base + 32, 0)
+
+
+def bare(clock: Clock) -> None:
     from cuda.bindings import driver
 
-    clock("cuda.bindings")
-    host, x, y = bare_arrays(driver)
-    path = os.path.join(os.environ["KC_BENCH_DIR"], "saxpy.cubin")
-    clock("context, arrays")
-    times = [time.perf_counter()]
-    with open(path, "rb") as file:
-        cubin = file.read()
-    times.append(time.perf_counter())
-    if library:
-        _, module = driver.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
-    else:
-        _, module = driver.cuModuleLoadData(cubin)
-    times.append(time.perf_counter())
-    if library:
-        _, kernel = driver.cuLibraryGetKernel(module, b"saxpy")
-        _, function = driver.cuKernelGetFunction(kernel)
-    else:
-        _, function = driver.cuModuleGetFunction(module, b"saxpy")
-    finish(times, driver, function, x, y, driver.cuCtxSynchronize)
-    clock("first launch")
-    driver.cuMemcpyDtoH(ctypes.addressof(host), y, 4 * N)
-    _check(list(host))
-    return _floor_steps(times)
+    clock("packages")
+    x, y = bare_arrays(driver)
+    clock("arrays")
+    _, module = driver.cuModuleLoadData(cubin())
+    _, function = driver.cuModuleGetFunction(module, b"saxpy")
+    launch_bare(driver, function, x, y)
+    driver.cuCtxSynchronize()
+    clock("first")
+    clock.result(copied(driver, y))
 
 
-def numba_floor_child(clock: Clock) -> dict[str, float]:
+def decorated(clock: Clock) -> Any:
+    """The CUDA C++ kernel of ours."""
+    from numba_kcache import cached_kernel
+
+    clock("import")
+
+    @cached_kernel
+    def saxpy():
+        return SOURCE
+
+    clock("decoration")
+    return saxpy
+
+
+def ours(clock: Clock) -> None:
+    from cuda.bindings import driver
+
+    clock("packages")
+    saxpy = decorated(clock)
+    x, y = bare_arrays(driver)
+    lent = Lent(x), Lent(y)
+    clock("arrays")
+    saxpy[N // 256, 256](2.0, *lent, N)
+    driver.cuCtxSynchronize()
+    clock("first")
+    clock.result(copied(driver, y))
+    assert "numba.cuda" not in sys.modules
+    path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
+    if not path.is_file():  # before the first round: what the bare ones read
+        path.write_bytes(saxpy.cubin())
+
+
+# -- with Numba --------------------------------------------------------------------------------------------------
+
+
+def numba_arrays(clock: Clock) -> Any:
+    """Two arrays of ones."""
     import numpy as np
-
-    clock("numpy")
     from numba import cuda
 
-    clock("numba.cuda")
+    arrays = [cuda.to_device(np.ones(N, np.float32)) for _ in range(2)]
+    cuda.synchronize()
+    clock("arrays")
+    return arrays
+
+
+def import_numba(clock: Clock) -> Any:
+    import numpy  # noqa: F401
+    from numba import cuda
+
+    warnings.simplefilter("ignore")
+    clock("packages")
+    return cuda
+
+
+def bare_numba(clock: Clock) -> None:
+    cuda = import_numba(clock)
     from cuda.bindings import driver
     from cuda.core import ObjectCode
     from numba.cuda.cudadrv import devices
 
-    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
-    cuda.synchronize()
-    path = os.path.join(os.environ["KC_BENCH_DIR"], "saxpy.cubin")
-    clock("context, arrays")
-    times = [time.perf_counter()]
-    with open(path, "rb") as file:
-        cubin = file.read()
-    times.append(time.perf_counter())
-    module = devices.get_context().create_module_image(ObjectCode.from_cubin(cubin))
-    times.append(time.perf_counter())
+    x, y = numba_arrays(clock)
+    module = devices.get_context().create_module_image(ObjectCode.from_cubin(cubin()))
     _, kernel = driver.cuLibraryGetKernel(module.handle, b"saxpy")
     _, function = driver.cuKernelGetFunction(kernel)
-    addresses = (each.gpu_data.device_ctypes_pointer.value for each in (x, y))
-    finish(times, driver, function, *addresses, cuda.synchronize)
-    clock("first launch")
-    _check(y)
-    return _floor_steps(times)
+    launch_bare(driver, function, *(each.gpu_data.device_ctypes_pointer.value for each in (x, y)))
+    cuda.synchronize()
+    clock("first")
+    clock.result(y)
 
 
-def finish(times: list[float], driver: Any, function: Any, x: int, y: int, synchronize: Callable[[], object]) -> None:
-    """Pack, launch, synchronise."""
-    times.append(time.perf_counter())
-    memory = ctypes.create_string_buffer(64)
-    base = ctypes.addressof(memory)
-    struct.pack_into("=f4xQQi4x4Q", memory, 0, 2.0, x, y, N, base, base + 8, base + 16, base + 24)
-    times.append(time.perf_counter())
-    driver.cuLaunchKernel(function, N // 256, 1, 1, 256, 1, 1, 0, driver.CUstream(0), base + 32, 0)
-    times.append(time.perf_counter())
-    synchronize()
-    times.append(time.perf_counter())
+def ours_on_numba(clock: Clock) -> None:
+    cuda = import_numba(clock)
+    launch(clock, cuda, decorated(clock), N)
 
 
-def _floor_steps(times: list[float]) -> dict[str, float]:
-    names = ("read the file", "load the module", "find the function", "pack", "cuLaunchKernel", "synchronise")
-    steps = {name: after - before for name, (before, after) in zip(names, pairwise(times), strict=True)}
-    return {**steps, "first": times[-1] - times[0]}
+def numba_kernel(clock: Clock) -> None:
+    cuda = import_numba(clock)
+    from numba_kcache import cached_kernel
+
+    clock("import")
+
+    @cached_kernel
+    def saxpy(a, x, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = a * x[i] + y[i]
+
+    clock("decoration")
+    launch(clock, cuda, saxpy)
 
 
-def cupy_child(clock: Clock) -> dict[str, float]:
+def installed(clock: Clock) -> None:
+    cuda = import_numba(clock)
+    import numba_kcache
+
+    numba_kcache.install()
+    clock("import")
+
+    @cuda.jit(cache=True)
+    def saxpy(a, x, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = a * x[i] + y[i]
+
+    clock("decoration")
+    launch(clock, cuda, saxpy)
+
+
+def launch(clock: Clock, cuda: Any, kernel: Any, *more: int) -> None:
+    x, y = numba_arrays(clock)
+    kernel[N // 256, 256](2.0, x, y, *more)
+    cuda.synchronize()
+    clock("first")
+    clock.result(y)
+
+
+def cupy_kernel(clock: Clock) -> None:
+    import cupy
     import numpy as np
 
-    clock("numpy")
-    import cupy
-
-    clock("cupy")
+    clock("packages")
     saxpy = cupy.RawKernel(SOURCE, "saxpy", backend="nvrtc")
+    clock("decoration")
     x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)
     cupy.cuda.Device().synchronize()
-    clock("context, arrays")
-    start = time.perf_counter()
+    clock("arrays")
     saxpy((N // 256,), (256,), (np.float32(2.0), x, y, np.int32(N)))
     cupy.cuda.Device().synchronize()
-    first = time.perf_counter() - start
-    clock("first launch")
-    _check(y)
-    return {"first": first}
+    clock("first")
+    clock.result(cupy.asnumpy(y))
 
 
-def _check(values: Any) -> None:
-    """On a GPU every element is 3; under the tests' fake driver, where no kernel runs, it is what it was."""
-    assert {float(values[0]), float(values[N - 1])} <= ({1.0} if os.environ.get("KC_FAKE_DEVICES") else {3.0})
+BARE = "bare cuda.bindings, a cubin from a file"
+"""What the others are multiples of."""
 
-
-CHILDREN: dict[str, Callable[[Clock], dict[str, float]]] = {
-    "numba_kcache, CUDA C++": lambda clock: source_child(clock, has_steps=False),
-    "numba_kcache, CUDA C++, no Numba": lambda clock: lent_child(clock, has_steps=False),
-    "numba_kcache, Numba kernel": lambda clock: numba_child(clock, has_steps=False),
-    "steps of CUDA C++, no Numba": lambda clock: lent_child(clock, has_steps=True),
-    "steps of CUDA C++": lambda clock: source_child(clock, has_steps=True),
-    "steps of a Numba kernel": lambda clock: numba_child(clock, has_steps=True),
-    FLOOR: lambda clock: floor_child(clock, library=False),
-    "floor: cuLibraryLoadData": lambda clock: floor_child(clock, library=True),
-    "floor: Numba's driver layer": numba_floor_child,
-    "CuPy RawKernel": cupy_child,
+SYSTEMS: dict[str, Callable[[Clock], None]] = {
+    "numba_kcache, CUDA C++": ours,  # leaves the cubin for the bare ones
+    BARE: bare,
+    "numba_kcache, CUDA C++ on Numba arrays": ours_on_numba,
+    "numba_kcache, Numba kernel": numba_kernel,
+    "numba_kcache.install()": installed,
+    "bare Numba driver layer, a cubin from a file": bare_numba,
+    "CuPy RawKernel": cupy_kernel,
 }
 
 
-def child(system: str, started: float) -> None:
-    points = [("python", BEGIN - started)]
-    last = [time.perf_counter()]
-
-    def clock(name: str) -> None:
-        now = time.perf_counter()
-        points.append((name, now - last[0]))
-        last[0] = time.perf_counter()
-
-    steps = CHILDREN[system](clock)
-    print(json.dumps({"steps": steps, "process": dict(points), "end": time.time()}))
-
-
-def sample(system: str, directory: Path) -> dict[str, dict[str, float]] | None:
-    """One fresh process: its steps and its parts; None where the system cannot run here."""
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", "KC_BENCH_DIR": str(directory)}
-    environment |= {"NUMBA_KCACHE_DIR": str(directory / "ours"), "CUPY_CACHE_DIR": str(directory / "cupy")}
+def sample(system: str, folder: Path) -> dict[str, Any] | str:
+    """The parts of one fresh process, and whether it had a compiler; a text where the system cannot run here."""
     start = time.time()
-    command = [sys.executable, __file__, "--child", system, "--started", repr(start)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        print(f"{system}: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
-        return None
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    process: dict[str, float] = found["process"]
-    process["end"] = time.time() - found["end"]
-    process["all"] = time.time() - start
-    return {"steps": found["steps"], "process": process}
+    found = fresh([__file__, "--child", system, "--started", repr(start)], folder)
+    if isinstance(found, str):
+        return found
+    parts: dict[str, float] = found["parts"]
+    parts["sum"] = sum(parts.get(name, 0.0) for name in SUM)
+    parts["all"] = time.time() - start
+    return {**found, "parts": {**parts, "end": parts["all"] - found["process"]}}
 
 
-def measure(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Seconds by system, "steps" or "process", and name."""
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    directory = Path(tempfile.mkdtemp())
-    for number in range(-2, rounds):  # before the first: compiled, then led to by its hints
-        for system in CHILDREN:
-            result = None if number > -2 and system not in found else sample(system, directory)
-            if result is None:
+def measure(rounds: int) -> tuple[Samples, dict[str, str]]:
+    """Seconds by system, "warm" or "cold", and part; what could not be asked."""
+    found: Samples = {}
+    left_out: dict[str, str] = {}
+    warm_folder = Path(tempfile.mkdtemp())
+    for number in range(-1, rounds):  # before the first: compiled
+        for system in SYSTEMS:
+            if system in left_out:
                 continue
-            rows = found.setdefault(system, {"steps": {}, "process": {}})
-            if number < 0:
-                continue
-            assert not result["steps"].pop("compiles", 0), f"{system} compiled"
-            for kind, values in result.items():
-                for name, value in values.items():
-                    rows[kind].setdefault(name, []).append(value)
-    shutil.rmtree(directory, ignore_errors=True)
-    return found
-
-
-def show(samples: dict[str, dict[str, dict[str, list[float]]]]) -> None:
-    for kind, unit, factor in (("steps", "us", 1e6), ("process", "ms", 1e3)):
-        for system, rows in samples.items():
-            named = rows[kind]
-            if kind == "process" and system.startswith("steps"):
-                continue  # the same process as without them
-            medians = {name: statistics.median(values) for name, values in named.items()}
-            whole = medians.get("first") or medians.get("all") or sum(medians.values())
-            print(f"\n{system}: {kind} in {unit}, median (lowest to highest), share")
-            for name, values in named.items():
-                low, high, middle = min(values) * factor, max(values) * factor, medians[name] * factor
-                print(f"  {name:26} {middle:10.1f} ({low:.1f}-{high:.1f}) {medians[name] / whole:6.1%}")
-    firsts = {system: rows["steps"]["first"] for system, rows in samples.items() if "first" in rows["steps"]}
-    floor = statistics.median(firsts[FLOOR])
-    print()
-    for system, times in firsts.items():
-        middle = statistics.median(times)
-        print(f"{system:28} first {middle * 1e6:8.1f} us, {middle / floor:5.2f} of the floor")
+            states = {"warm": warm_folder}
+            if 0 <= number < max(1, rounds // 3) and not system.startswith("bare"):
+                states["cold"] = Path(tempfile.mkdtemp())
+            for state, folder in states.items():
+                result = sample(system, folder)
+                if state == "cold":
+                    shutil.rmtree(folder)
+                if isinstance(result, str):
+                    left_out[system] = result
+                    break
+                if number < 0:
+                    continue
+                if "numba_kcache" in system:
+                    assert result["compiled"] is (state == "cold"), f"{state} {system}: compiled {result['compiled']}"
+                for part, seconds in result["parts"].items():
+                    found.setdefault(system, {}).setdefault(state, {}).setdefault(part, []).append(seconds)
+    shutil.rmtree(warm_folder)
+    return found, left_out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child", choices=CHILDREN)
+    parser.add_argument("--child", choices=SYSTEMS)
     parser.add_argument("--started", type=float, default=BEGIN)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.child, arguments.started)
+        SYSTEMS[arguments.child](Clock(arguments.started))
         return
     from header import machine_header, write_result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples = measure(arguments.rounds)
-    show(samples)
+    samples, left_out = measure(arguments.rounds)
+    for state in ("warm", "cold"):
+        for system, states in samples.items():
+            if state in states:
+                medians = {part: median(times) * 1e3 for part, times in states[state].items()}
+                print(f"{state} {system:46}", ", ".join(f"{part} {time_ms:.3g}" for part, time_ms in medians.items()))
+    for system, why in left_out.items():
+        print(f"{system}: {why}", file=sys.stderr)
     if arguments.json:
-        write_result(arguments.json, "warm_steps", machine_header(), samples)
+        write_result(arguments.json, "warm_steps", machine_header(), samples, left_out=left_out)
 
 
 if __name__ == "__main__":

@@ -1,55 +1,38 @@
-"""Who may import whom, who may touch the world, and what is never done with stored bytes: read from the source."""
+"""Who may import whom, who may touch the world, and what is never done with stored bytes: read from the source.
+
+Each rule is a function that lists its offenders in a tree of the package, as `file:line what`. It is held against this
+tree, and against a small one that is made to offend it: a rule that sees nothing would pass for ever.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import numba_kcache
+from tests.support.fake_driver import needs_fake_driver
+from tests.support.house import HOUSE, ROOT, house
 
-PACKAGE = Path(numba_kcache.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-RANKS = {
-    "errors": 0,
-    "model": 1,
-    "keys": 2, "settings": 2,
-    "inputs": 3, "toolchain": 3, "store": 3, "observe": 3,
-    "launch": 4, "tiers": 4,
-    "plans": 5, "jobs": 5, "numba_jobs": 5, "closures": 5, "ahead": 5, "lookup": 5,
-    "rolls": 5, "misses": 5, "explanations": 5, "compiling": 5, "resolver": 5, "process_cache": 5,
-    "launchable": 6, "kernel": 6, "rehearsal": 6, "module": 6,
-    "numba_ahead": 6, "numba_cache": 6, "numba_kernel": 6, "numba_hook": 6,
-    "finding": 6, "shipping": 6, "warming": 6, "worker": 6, "doctor": 6,
-    "cache": 7,
-    "cli": 8, "__init__": 8, "__main__": 8,
+FOREIGN_HOMES = {
+    "cuda": {"toolchain", "launch", "adapters", "frontends/base", "frontends/source", "frontends/numba",
+             "frontends/mlir"},
+    "numba": {"launch", "frontends/numba", "numba_hook"},
+    "numba_cuda_mlir": {"frontends/mlir"},
+    "triton": {"adapters"},
+    "numpy": {"launch", "toolchain", "frontends/numba", "frontends/mlir"},
+    "zstandard": {"store"}, "xxhash": {"store", "tiers", "bundles"},
+    "redis": {"tiers"}, "obstore": {"tiers"}, "cryptography": {"tiers"},
+    "itanium_demangler": {"toolchain"}, "rich": {"observe"}, "platformdirs": {"settings"},
 }  # fmt: skip
-"""Each room of the package; a module imports its own room and rooms of lower rank."""
+"""The rooms that import a package which is not ours."""
 
-SAME_SUBJECT = {
-    ("jobs", "plans"), ("closures", "jobs"), ("lookup", "jobs"), ("lookup", "closures"), ("lookup", "ahead"),
-    ("lookup", "rolls"), ("rolls", "jobs"), ("misses", "rolls"), ("misses", "jobs"), ("misses", "closures"),
-    ("explanations", "lookup"), ("explanations", "rolls"), ("explanations", "misses"), ("explanations", "jobs"),
-    ("explanations", "closures"), ("compiling", "lookup"), ("compiling", "rolls"), ("compiling", "jobs"),
-    ("compiling", "closures"), ("resolver", "lookup"), ("resolver", "compiling"), ("resolver", "misses"),
-    ("resolver", "explanations"), ("resolver", "jobs"), ("resolver", "ahead"), ("process_cache", "resolver"),
-    ("kernel", "rehearsal"), ("__main__", "cli"), ("cli", "__init__"),
-    ("numba_jobs", "jobs"), ("kernel", "numba_kernel"), ("numba_kernel", "numba_cache"), ("numba_hook", "numba_cache"),
-    ("numba_cache", "numba_ahead"),
-    ("kernel", "launchable"), ("finding", "launchable"), ("finding", "module"), ("warming", "finding"),
-    ("warming", "worker"), ("module", "launchable"), ("numba_kernel", "launchable"), ("numba_kernel", "rehearsal"),
-    ("module", "kernel"),
-}  # fmt: skip
-"""Modules of one rank that stand beside each other at the top of the package, and which of them imports which."""
-
-FOREIGN_ROOMS = {"toolchain", "launch", "numba_hook"}
-"""The only rooms that import CUDA or Numba, and only inside functions."""
-
-HEAVY = {"numpy", "numba", "cuda", "cupy", "torch"}
-"""Never imported by importing one of our modules."""
+SMALL = {"zstandard", "xxhash"}
+"""What each entry that is read needs; all others are imported inside functions."""
 
 IMPURE = {
     "time", "datetime", "random", "secrets", "uuid", "threading", "asyncio", "multiprocessing", "subprocess",
@@ -58,28 +41,15 @@ IMPURE = {
 """What a pure room does not import; of `os` it may use what only computes with paths."""
 
 PURE_OS = {
-    "os.path.splitext",
-    "os.fspath",
-    "os.PathLike",
-    "os.path.join",
-    "os.path.normpath",
-    "os.path.isabs",
-    "os.path.expanduser",
-}
+    "os.path.splitext", "os.fspath", "os.PathLike", "os.path.join", "os.path.normpath", "os.path.isabs",
+    "os.path.expanduser", "os.path",
+}  # fmt: skip
 
 RUNS_BYTES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "mmap"}
+READERS = {"environ", "environb", "getenv", "getenvb", "putenv", "expandvars"}
 
-
-def name_of(path: Path) -> str:
-    return str(path.relative_to(PACKAGE))
-
-
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+WARM_MODULES = ROOT / "tests/data/warm_modules.txt"
+WRITES = os.environ.get("NUMBA_KCACHE_TEST_WARM_MODULES") == "write"
 
 
 def at_import(tree: ast.Module) -> Iterator[ast.AST]:
@@ -96,25 +66,7 @@ def at_import(tree: ast.Module) -> Iterator[ast.AST]:
             waiting.append(child)
 
 
-def own_imports(path: Path) -> Iterator[tuple[str, int]]:
-    """(room, line) of every import of this package, wherever it stands."""
-    here = ("numba_kcache", *path.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            named = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = here[: len(here) - node.level] if node.level else ()
-            start = ".".join((*base, *([node.module] if node.module else [])))
-            named = [f"{start}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in named:
-            parts = name.split(".")
-            if parts[0] == "numba_kcache":
-                yield (parts[1] if len(parts) > 1 and parts[1] in RANKS else "__init__"), node.lineno
-
-
-def foreign_imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, int]]:
+def packages(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, int]]:
     """(top package, line) of every absolute import among nodes."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -123,98 +75,226 @@ def foreign_imports(nodes: Iterator[ast.AST]) -> Iterator[tuple[str, int]]:
             yield node.module.split(".")[0], node.lineno
 
 
-def dotted(node: ast.AST) -> str:
-    """`a.b.c` of an attribute chain; "" for anything else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        start = dotted(node.value)
-        return f"{start}.{node.attr}" if start else ""
-    return ""
+def is_foreign(name: str) -> bool:
+    return name not in sys.stdlib_module_names and not name.startswith("_") and name != "numba_kcache"
 
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+def each_file(tree: Any) -> Iterator[tuple[str, str, ast.Module]]:
+    """File, room and syntax of each module."""
+    for path, syntax in tree.trees.items():
+        yield tree.name_of(path), tree.room_of(tree.module_of(path)), syntax
 
 
-@each_module
-def test_module_is_in_a_ranked_room(path: Path) -> None:
-    """A new room has to be given its rank before anything can be said about its imports."""
-    assert room_of(path) in RANKS
+# -- rules -------------------------------------------------------------------------------------------------------
 
 
-@each_module
-def test_imports_point_down(path: Path) -> None:
-    """A module imports its own room and rooms of lower rank, inside functions too; never up, never sideways."""
-    room = room_of(path)
-    wrong = [
-        f"{name_of(path)}:{line} imports {other}"
-        for other, line in own_imports(path)
-        if other != room and RANKS[other] >= RANKS[room] and (room, other) not in SAME_SUBJECT
+def foreign_at_import(tree: Any) -> list[str]:
+    return [
+        f"{file}:{line} imports {name}"
+        for file, _, syntax in each_file(tree)
+        for name, line in packages(at_import(syntax))
+        if is_foreign(name) and name not in SMALL
     ]
-    if room == "__init__":
-        wrong = [each for each in wrong if not each.endswith(("__init__", "cli"))]
-
-    assert not wrong
 
 
-@each_module
-def test_cuda_and_numba_are_imported_inside_functions_of_their_rooms(path: Path) -> None:
-    """Importing a module never imports CUDA, Numba or NumPy; only toolchain, launch and the hook ever do."""
-    tree = tree_of(path)
-    early = [each for each in foreign_imports(at_import(tree)) if each[0] in HEAVY]
-    strange = [each for each in foreign_imports(ast.walk(tree)) if each[0] in {"cuda", "numba", "cupy", "torch"}]
-
-    assert not early
-    assert not strange or room_of(path) in FOREIGN_ROOMS
+def foreign_elsewhere(tree: Any) -> list[str]:
+    return [
+        f"{file}:{line} imports {name}"
+        for file, room, syntax in each_file(tree)
+        for name, line in packages(ast.walk(syntax))
+        if is_foreign(name) and room not in FOREIGN_HOMES.get(name, ())
+    ]
 
 
-@each_module
-def test_environment_is_read_by_settings_alone(path: Path) -> None:
+def readers_of_environment(tree: Any) -> list[str]:
+    found = []
+    for file, room, syntax in each_file(tree):
+        for node in ast.walk(syntax) if room != "settings" else ():
+            if isinstance(node, ast.Attribute) and house.dotted(node) in {
+                f"{home}.{name}" for home in ("os", "os.path") for name in READERS
+            }:
+                found.append(f"{file}:{node.lineno} reads {house.dotted(node)}")
+            elif isinstance(node, ast.ImportFrom) and node.module in ("os", "os.path"):
+                found += [f"{file}:{node.lineno} imports {each.name}" for each in node.names if each.name in READERS]
+    return found
+
+
+def impure(tree: Any) -> list[str]:
+    found = []
+    for file, room, syntax in each_file(tree):
+        if room not in ("model", "keys"):
+            continue
+        found += [f"{file}:{line} imports {name}" for name, line in packages(ast.walk(syntax)) if name in IMPURE]
+        for node in ast.walk(syntax):
+            used = house.dotted(node) if isinstance(node, ast.Attribute) else ""
+            called = house.dotted(node.func) if isinstance(node, ast.Call) else ""
+            if used.startswith("os.") and used not in PURE_OS:
+                found.append(f"{file}:{node.lineno} uses {used}")
+            if called in {"open", "print", "input", "id", "hash", "globals", "breakpoint"}:
+                found.append(f"{file}:{node.lineno} calls {called}")
+    return found
+
+
+def runs_what_it_reads(tree: Any) -> list[str]:
+    found = []
+    for file, _, syntax in each_file(tree):
+        found += [f"{file}:{line} imports {name}" for name, line in packages(ast.walk(syntax)) if name in RUNS_BYTES]
+        allowed = {"compile", "exec"} if file == "launch/generated.py" else set()  # code from checked layouts
+        for node in ast.walk(syntax):
+            called = house.dotted(node.func).removeprefix("builtins.") if isinstance(node, ast.Call) else ""
+            if called in {"eval", "exec", "compile", "__import__"} - allowed:
+                found.append(f"{file}:{node.lineno} calls {called}")
+    return found
+
+
+# -- this tree ---------------------------------------------------------------------------------------------------
+
+
+def test_imports_point_down() -> None:
+    """A module imports its own room and rooms further down, inside functions too; never up, never sideways."""
+    assert not HOUSE.unplaced(), "a room that is in no line of ROOMS"
+    assert not HOUSE.not_down()
+
+
+def test_rooms_have_no_cycle_and_keep_what_is_private() -> None:
+    """No room reaches itself through others, and a name with an underscore in front stays in its room."""
+    assert not HOUSE.cycles()
+    assert not HOUSE.private_imports()
+
+
+def test_foreign_packages_stay_in_their_rooms_and_in_functions() -> None:
+    """Importing a module of ours imports no CUDA, no Numba and no NumPy, and few rooms ever do."""
+    assert not foreign_at_import(HOUSE)
+    assert not foreign_elsewhere(HOUSE)
+
+
+def test_environment_is_read_by_settings_alone() -> None:
     """`os.environ` and its kin stand in settings.py; what is read elsewhere cannot be documented or keyed."""
-    readers = {"os.environ", "os.environb", "os.getenv", "os.getenvb", "os.putenv", "os.path.expandvars"}
-    found = {dotted(node) for node in ast.walk(tree_of(path)) if isinstance(node, ast.Attribute)} & readers
-    named = [
-        alias.name
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "os.path")
-        for alias in node.names
-        if f"{node.module}.{alias.name}" in readers
-    ]
-
-    assert not (found or named) or room_of(path) == "settings"
+    assert not readers_of_environment(HOUSE)
 
 
-@pytest.mark.parametrize("path", [each for each in MODULES if room_of(each) in ("model", "keys")], ids=name_of)
-def test_pure_room_has_no_file_clock_chance_thread_or_log(path: Path) -> None:
+def test_pure_rooms_have_no_file_clock_chance_thread_or_log() -> None:
     """model/ and keys/ are functions of their arguments: the same on every machine and at every time."""
-    tree = tree_of(path)
-    imported = {name for name, _ in foreign_imports(ast.walk(tree))}
-    used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-
-    assert not imported & IMPURE
-    assert {name for name in used if name.startswith("os.")} - {"os.path"} <= PURE_OS
-    assert not called & {"open", "print", "input", "id", "hash", "globals", "breakpoint"}
+    assert not impure(HOUSE)
 
 
-@each_module
-def test_nothing_that_is_read_becomes_code_in_this_process(path: Path) -> None:
+def test_nothing_that_is_read_becomes_code_in_this_process() -> None:
     """No pickle, marshal or eval anywhere; code is generated from checked layouts in one module alone."""
-    tree = tree_of(path)
-    imported = {name for name, _ in foreign_imports(ast.walk(tree))}
-    called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    runs = called & {"eval", "exec", "compile", "__import__", "builtins.exec", "builtins.eval"}
-
-    assert not imported & RUNS_BYTES
-    assert not runs or (name_of(path) == "launch/generated.py" and runs <= {"compile", "exec"})
+    assert not runs_what_it_reads(HOUSE)
 
 
-def test_the_rules_see_what_they_are_for() -> None:
-    """Each rule finds its offender in a module made for it; a rule that sees nothing would pass for ever."""
-    tree = ast.parse("import os\nimport numpy\ndef f():\n    from cuda.bindings import nvrtc\n    os.environ['A']\n")
+@needs_fake_driver
+def test_warm_start_imports_the_modules_on_the_list() -> None:
+    """A hit needs these and no others; NUMBA_KCACHE_TEST_WARM_MODULES=write writes the list anew, on purpose."""
+    found = {kind: house.warm_start(kind)["modules"] for kind in ("CUDA C++", "Numba")}
+    text = "\n\n".join("\n".join([f"# {kind}", *names]) for kind, names in found.items()) + "\n"
+    if WRITES:
+        WARM_MODULES.write_text(text, encoding="utf-8")
 
-    assert [name for name, _ in foreign_imports(at_import(tree)) if name in HEAVY] == ["numpy"]
-    assert ("cuda", 4) in set(foreign_imports(ast.walk(tree)))
-    assert "os.environ" in {dotted(node) for node in ast.walk(tree)}
-    assert {other for other, _ in own_imports(PACKAGE / "resolver.py")} >= {"errors", "keys", "launch", "store"}
-    assert {other for other, _ in own_imports(PACKAGE / "launch" / "loader.py")} == {"errors", "launch", "model"}
+    assert text == WARM_MODULES.read_text(encoding="utf-8")
+    for kind, names in found.items():
+        assert len(names) <= house.LIMITS[f"{kind}, warm: modules"], kind
+
+
+# -- trees that offend -------------------------------------------------------------------------------------------
+
+OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = [
+    (house.House.unplaced, {"attic/x.py": ""}, ["attic"]),
+    (
+        house.House.not_down,
+        {"store/disk.py": "def f():\n    from ..engine import lookup\n",
+         "engine/lookup.py": "from ..store import disk\n"},
+        ["store/disk.py:2 (store) imports engine.lookup"],
+    ),
+    (
+        house.House.not_down,
+        {"tiers/redis.py": "from ..launch.loader import load\nfrom .resp import read\n", "launch/loader.py": "",
+         "tiers/resp.py": ""},
+        ["tiers/redis.py:1 (tiers) imports launch.loader"],
+    ),
+    (
+        house.House.not_down,
+        {"cli.py": "if TYPE_CHECKING:\n    from . import __version__\n"},
+        ["cli.py:2 (cli) imports __init__"],
+    ),
+    (
+        house.House.not_down,
+        {"keys/a.py": "import_module('..store.disk', __package__)\nsys.modules['numba_kcache.store.disk']\n",
+         "store/disk.py": "'.disk'\n"},
+        ["keys/a.py:1 (keys) imports store.disk", "keys/a.py:2 (keys) imports store.disk"],
+    ),
+    (
+        house.House.not_down,
+        {"frontends/base.py": "from .numba.kernel import k\n",
+         "frontends/numba/kernel.py": "from ..base import FrontEnd\n"},
+        ["frontends/base.py:1 (frontends/base) imports frontends.numba.kernel"],
+    ),
+    (
+        house.House.cycles,
+        {"keys/a.py": "from ..model import b", "model/b.py": "from ..settings import c",
+         "settings.py": "from .keys.a import d", "cli.py": "from .settings import c"},
+        ["keys model settings"],
+    ),
+    (
+        house.House.private_imports,
+        {"keys/a.py": "from ..model.b import _c, __doc__, d\nfrom ..model import b as e\ne._f\nfrom .g import _h\n",
+         "keys/g.py": "", "model/b.py": ""},
+        ["keys/a.py:1 imports model.b._c", "keys/a.py:3 reads e._f"],
+    ),
+    (
+        foreign_at_import,
+        {"launch/a.py": "import numpy\nimport xxhash\ndef f():\n    import cuda\nclass C:\n    import numba\n"},
+        ["launch/a.py:1 imports numpy", "launch/a.py:6 imports numba"],
+    ),
+    (
+        foreign_elsewhere,
+        {"store/a.py": "def f():\n    from cuda.bindings import nvrtc\n    import pandas, json\n",
+         "launch/b.py": "import cuda"},
+        ["store/a.py:2 imports cuda", "store/a.py:3 imports pandas"],
+    ),
+    (
+        readers_of_environment,
+        {"store/a.py": "import os\nos.environ['A']\nfrom os import getenv\nos.path.expandvars(b)\n",
+         "settings.py": "os.environ"},
+        ["store/a.py:2 reads os.environ", "store/a.py:3 imports getenv", "store/a.py:4 reads os.path.expandvars"],
+    ),
+    (
+        impure,
+        {"keys/a.py": "import time\nopen(b)\nos.stat(c)\nos.path.join(d)\n", "store/a.py": "import time\n"},
+        ["keys/a.py:1 imports time", "keys/a.py:2 calls open", "keys/a.py:3 uses os.stat"],
+    ),
+    (
+        runs_what_it_reads,
+        {"store/a.py": "import pickle\nexec(b)\nre.compile(c)\n", "launch/generated.py": "exec(compile(a))\neval(b)\n"},
+        ["launch/generated.py:2 calls eval", "store/a.py:1 imports pickle", "store/a.py:2 calls exec"],
+    ),
+    (
+        house.House.old_names,
+        {"engine/resolver.py": "def plans(): ...\ndef f(plans): ...\nclass ThroughPut: ...\nthrough = employers\n"},
+        ["numba_kcache/engine/resolver.py: file", "numba_kcache/engine/resolver.py: ThroughPut",
+         "numba_kcache/engine/resolver.py: plans", "numba_kcache/engine/resolver.py: through"],
+    ),
+    (house.House.long_modules, {"cli.py": "\n" * 401, "cache.py": "\n" * 400}, ["cli.py: 401"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "files", "found"), OFFENDERS)
+def test_rule_sees_its_offender(
+    tmp_path: Path, rule: Callable[[Any], list[str]], files: dict[str, str], found: list[str]
+) -> None:
+    """In a tree that is made for it, and nothing else in that tree."""
+    for name, text in {"__init__.py": "", **files}.items():
+        path = tmp_path / "numba_kcache" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    assert sorted(rule(house.House(tmp_path))) == sorted(found)
+
+
+def test_lines_of_code_are_without_blanks_comments_and_docstrings() -> None:
+    """A string over several lines that is a value counts, one that stands by itself does not."""
+    text = (
+        '"""Doc."""\n\n# comment\nx = """a\nb"""  # why\n"""An x."""\ndef f():\n    """Do\n    it."""\n    return 1\n'
+    )
+
+    assert house.code_lines(text) == 4

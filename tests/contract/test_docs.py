@@ -58,6 +58,18 @@ def test_example_runs(tmp_path: Path, example: str) -> None:
     assert ("launches skipped" in done.stdout) is not ("launched and checked" in done.stdout), done.stdout
 
 
+def test_tests_that_pages_name_are_there() -> None:
+    """A reader who looks for what holds a promise finds it, in the file that the page says."""
+    missing = []
+    for page in PAGES:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            file = ROOT / path
+            if not file.is_file() or not re.search(rf"^(def |class )?{name}\b", file.read_text(), re.MULTILINE):
+                missing.append(f"{page.relative_to(ROOT)}: {path}::{name}")
+
+    assert not missing
+
+
 def in_dockerfile(instruction: str) -> list[str]:
     """What stands after each such instruction, on one line."""
     text = (ROOT / "examples/docker/Dockerfile").read_text().replace("\\\n", " ")

@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
-from numba_kcache.explain.diff import KINDS, PART_KINDS, kind_of
+from numba_kcache.explain.diff import KINDS, kind_of
+from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.frontends.numba.dispatcher import DECORATOR_OPTIONS
+from numba_kcache.frontends.numba.request import KINDS as NUMBA_KINDS
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.source.definition import OWN_OPTIONS
 from numba_kcache.keys.components import derive, diff
 from numba_kcache.model.options import CompileOptions
-from numba_kcache.numba_kernel import _OWN_OPTIONS as NUMBA_OPTIONS
-from tests.contract.test_architecture import MODULES, name_of, tree_of
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
+from tests.support.house import HOUSE
 
 PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
-NAMES_OF_MANIFESTS = {"rolls.py", "ahead.py", "rehearsal.py"}
-"""Modules that derive other names than keys."""
+OF_MANIFESTS = {"history"}
+"""Components of a name that a manifest has, and no key."""
+
+PARTS = [name for name in NUMBA_KINDS if name.endswith((" ", "["))]
+"""How the names of the components of a function's parts start."""
 
 SOURCE = 'extern "C" __global__ void k(int *o) { *o = 1; }'
 
@@ -46,14 +50,14 @@ def first_cells(header: str) -> list[str]:
 def constants() -> frozenset[str]:
     """The name in each `component("name", ...)` of the package."""
     found = set()
-    for path in MODULES:
-        if name_of(path) not in NAMES_OF_MANIFESTS:
-            for node in ast.walk(tree_of(path)):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
-                    name = node.args[0]
-                    assert isinstance(name, ast.Constant), f"{name_of(path)}:{node.lineno} makes up a name"
-                    found.add(name.value)
-    return frozenset(found)
+    for path, tree in HOUSE.trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
+                name = node.args[0]
+                assert isinstance(name, ast.Constant), f"{HOUSE.name_of(path)}:{node.lineno} makes up a name"
+                found.add(name.value)
+    assert found >= OF_MANIFESTS
+    return frozenset(found - OF_MANIFESTS)
 
 
 def branches(node: ast.expr) -> list[ast.expr]:
@@ -85,7 +89,7 @@ def test_docs_and_code_name_the_same_components() -> None:
     """Every name that the code gives to a component is a row, and every row is such a name; reasons know each."""
     rows = first_cells("component | what it holds | why | test")
 
-    assert sorted(rows) == sorted(constants()) == sorted(KINDS)
+    assert sorted(rows) == sorted(constants()) == sorted({*KINDS, *(name for name in NUMBA_KINDS if name not in PARTS)})
     assert len(rows) == len(set(rows))
 
 
@@ -93,21 +97,13 @@ def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
     """As people know them: `global N of module`."""
     rows = first_cells("part of `function` | what it holds | test")
 
-    assert {kind_of(row) for row in rows} == set(PART_KINDS.values())
-    assert len(rows) == len(PART_KINDS)
-    assert all(sum(row.startswith(start) for row in rows) >= 1 for start in PART_KINDS)
+    assert {kind_of(row, NUMBA_KINDS) for row in rows} == {NUMBA_KINDS[start] for start in PARTS}
+    assert len(rows) == len(PARTS)
+    assert all(sum(row.startswith(start) for row in rows) >= 1 for start in PARTS)
     starts = list(starts_of_labels())
     assert {"global ", "closure ", "kernel", "depends["} <= set(starts)
     for start in starts:
-        assert any(start.startswith(known) for known in PART_KINDS), f"{start!r} is no row"
-
-
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(tests/[^`]*::[^`]*)`", PAGE))))
-def test_named_test_exists(name: str) -> None:
-    """A reader finds what holds a row."""
-    path, _, function = name.partition("::")
-
-    assert re.search(rf"^def {function}\(", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+        assert any(start.startswith(known.rstrip()) for known in PARTS), f"{start!r} is no row"
 
 
 def test_each_row_names_a_test() -> None:
@@ -161,12 +157,12 @@ def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, A
     options = {"arch": "sm_90", "cache": KernelCache(folder / "cache"), **options}
     if way == "Numba":
         kernel: Any = cached_kernel(body, **{"signature": "void(int32[::1])", **options})
-        job = kernel._entries().job(kernel._signatures(None)[0], kernel._targets(None)[0])
+        job = kernel._request(kernel._targets(None)[0], kernel._variants(None)[0])
     else:
         kernel = cached_kernel(SOURCE, **options)
-        job = kernel._job(kernel._targets(None)[0])
+        job = kernel._request(kernel._targets(None)[0], None)
     assert not job.uncacheable
-    found = kernel._resolver().components(job)
+    found = kernel._session().components(job)
     assert kernel.key() == derive(found)
     return [each.record() for each in found]
 
@@ -194,7 +190,9 @@ def test_option_of_a_module_is_where_its_row_says(tmp_path: Path, option: str, v
     jobs = [
         cached_module(SOURCE, arch="sm_90", cache=cache, **given)._whole for given in ({}, {option: value})
     ]  # fmt: skip
-    before, after = ([each.record() for each in whole._job(whole._targets(None)[0]).components] for whole in jobs)
+    before, after = (
+        [each.record() for each in whole._request(whole._targets(None)[0], None).components] for whole in jobs
+    )
 
     assert OPTIONS[option][1:3] == ["`entry`", "–"]
     assert [each.name for each in diff(before, after)] == ["entry"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import CachedKernel, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
 from numba_kcache.model.event import EventKind
 from numba_kcache.store import faults, publish
 from numba_kcache.store.entry import StoredEntry
@@ -52,7 +52,7 @@ def open_cache(directory: Path, **settings: Any) -> KernelCache:
     return KernelCache(directory, durability="none", **settings)
 
 
-def compiled(cache: KernelCache, source: str = EMPTY, **options: Any) -> CachedKernel:
+def compiled(cache: KernelCache, source: str = EMPTY, **options: Any) -> Kernel:
     """A kernel of this cache, resolved for sm_90."""
     kernel = cached_kernel(source, arch="sm_90", cache=cache, **options)
     kernel.compile()
@@ -64,7 +64,7 @@ def compiles(cache: KernelCache) -> int:
     return cache.info("process").compiles
 
 
-def path_of(directory: Path, kernel: CachedKernel) -> Path:
+def path_of(directory: Path, kernel: Kernel) -> Path:
     """The file of a kernel's entry."""
     return file_of(open_store(directory), kernel.key())
 
@@ -311,7 +311,7 @@ def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     cache = open_cache(directory, max_entries=4)
     for number in range(12):
         compiled(cache, f'extern "C" __global__ void k{number}() {{}}')
-        cache.resolver.store.wait_for_eviction()
+        cache.session.store.wait_for_eviction()
 
     assert 1 <= len(list(cache.entries())) <= 4
     cache.prune()  # a manifest that was written during the last pass is counted by the next

@@ -118,7 +118,7 @@ def test_variables_are_the_kernels_own(cache: KernelCache) -> None:
         pair = module.symbol("pair", [("a", "i4"), ("b", "f4")]).copy_to_host()
         assert pair.ravel().tolist() == [(3, 0.5)]
         np.testing.assert_array_equal(module.symbol("ns::vector").copy_to_host(), [1, 2])
-        cache.resolver.forget()
+        cache.session.forget()
 
 
 def test_symbol_is_an_argument(cache: KernelCache) -> None:

@@ -48,7 +48,7 @@ def cache(tmp_path: Path) -> KernelCache:
     return KernelCache(tmp_path / "cache")
 
 
-def run_saxpy(kernel: numba_kcache.CachedKernel, n: int = 1000) -> None:
+def run_saxpy(kernel: numba_kcache.Kernel, n: int = 1000) -> None:
     from numba import cuda
 
     x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
@@ -60,7 +60,7 @@ def run_saxpy(kernel: numba_kcache.CachedKernel, n: int = 1000) -> None:
 def test_saxpy_is_right_cold_and_from_the_cache(cache: KernelCache) -> None:
     """The first kernel compiles, a second object of the same source is served; both compute the same."""
     run_saxpy(cached_kernel(SAXPY, cache=cache))
-    cache.resolver.forget()
+    cache.session.forget()
     run_saxpy(cached_kernel(SAXPY, cache=cache))
 
     info = cache.info("process")

@@ -43,7 +43,7 @@ import numba_kcache
 if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
-from numba_kcache.engine.process import process_resolver
+from numba_kcache.engine.process import process_session
 if {toolkit!r} == "other":
     from numba_kcache.toolchain.libraries import Toolchain
     found = Toolchain.library
@@ -238,11 +238,11 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Pat
 
     def use(directory: Path) -> None:
         cache = KernelCache(directory, tiers=[moved / "cache"] if way == "image layer" else None)
-        cache.resolver.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
+        cache.session.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
         if way == "bundle":
             cache.register_bundle(moved / "all.kcache")
         kernel = cached_kernel(empty, cache=cache)
-        assert kernel._resolve_for_device(Target(9, 0)).source == "tier"
+        assert kernel._resolutions.for_device(Target(9, 0)).source == "tier"
         assert len(list(cache.entries())) == 1
         assert cache.info("process").compiles == 0
 

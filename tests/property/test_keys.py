@@ -22,7 +22,7 @@ from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, 
 from numba_kcache.keys.encoding import encode
 from numba_kcache.model.request import ModuleEntries, Origin
 from tests.support.compiling import ROOT, in_python
-from tests.support.keying import COMPILERS, VERSIONS, job_of, key_of
+from tests.support.keying import COMPILERS, VERSIONS, key_of, request_of
 
 GOLDEN = ROOT / "tests" / "data" / "golden_keys.json"
 SOURCE = 'extern "C" __global__ void k(float *x) { *x = N; }'
@@ -183,7 +183,7 @@ def variants(tmp_path: Path) -> dict[str, str]:
     files = {"a.cu": "A", "b.cu": "A", "c.cu": "C", "a.ptx": "A", "a.o": "A", "c.o": "C", "a.ltoir": "A"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    linked = {f"link {name}": key_of(job_of(SOURCE, link=[tmp_path / name])) for name in files}
+    linked = {f"link {name}": key_of(request_of(SOURCE, link=[tmp_path / name])) for name in files}
     changed = {
         "nothing": {},
         "source": {"text": SOURCE + " "},
@@ -250,8 +250,8 @@ def variants(tmp_path: Path) -> dict[str, str]:
         "ptx signature": {"text": PTX, "kind": "ptx", "signature": "float*"},
         "ptx other": {"text": PTX + " ", "kind": "ptx"},
     }  # fmt: skip
-    keys = {what: key_of(job_of(**{"text": SOURCE, **change})) for what, change in changed.items()}  # type: ignore[arg-type]
-    job = job_of(SOURCE, lto=True)
+    keys = {what: key_of(request_of(**{"text": SOURCE, **change})) for what, change in changed.items()}  # type: ignore[arg-type]
+    job = request_of(SOURCE, lto=True)
     for name in job.libraries:
         keys[f"build of {name}"] = key_of(job, {**COMPILERS, name: "build-id:ff"})
         keys[f"no {name}"] = key_of(job, {other: COMPILERS[other] for other in COMPILERS if other != name})
@@ -272,7 +272,7 @@ def test_any_single_change_changes_the_key(tmp_path: Path) -> None:
 def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
     """Where any compiler's code will do, one must not be served for the other, nor for a kernel alone."""
     families = {
-        family_of(job_of(SOURCE, module=module).components)
+        family_of(request_of(SOURCE, module=module).components)
         for module in (
             None,
             ModuleEntries(),
@@ -289,16 +289,16 @@ def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:
     keys = {derive(lazy_components(module, name)) for module in ("0" * 64, "1" * 64) for name in ("a", "b", "a<b>")}
 
     assert len(keys) == 6
-    assert keys.isdisjoint({derive(job_of(SOURCE, name="a").components)})
+    assert keys.isdisjoint({derive(request_of(SOURCE, name="a").components)})
 
 
 def test_environment_of_the_compiler_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables that the compiler libraries read themselves are components; others are not."""
-    before = key_of(job_of(SOURCE))
+    before = key_of(request_of(SOURCE))
     monkeypatch.setenv("SOME_VARIABLE", "1")
-    assert key_of(job_of(SOURCE)) == before
+    assert key_of(request_of(SOURCE)) == before
     monkeypatch.setenv("NV_NVVM_VERSION", "1")
-    assert key_of(job_of(SOURCE)) != before
+    assert key_of(request_of(SOURCE)) != before
 
 
 def test_what_means_the_same_keeps_the_key(tmp_path: Path) -> None:
@@ -319,16 +319,16 @@ def test_what_means_the_same_keeps_the_key(tmp_path: Path) -> None:
         ({"depends": [(1, {"a": 1, "b": 2})]}, {"depends": [[1, {"b": 2, "a": 1}]]}),
     ]  # fmt: skip
     for one, other in same:
-        assert key_of(job_of(SOURCE, **one)) == key_of(job_of(SOURCE, **other)), (one, other)
+        assert key_of(request_of(SOURCE, **one)) == key_of(request_of(SOURCE, **other)), (one, other)
 
 
 def test_compiler_that_takes_no_part_keeps_the_key() -> None:
     """nvJitLink is in the key of a job that links, and in no other."""
     other_linker = {**COMPILERS, "nvJitLink": "build-id:ff"}
 
-    assert key_of(job_of(SOURCE)) == key_of(job_of(SOURCE), other_linker)
+    assert key_of(request_of(SOURCE)) == key_of(request_of(SOURCE), other_linker)
     for linking in ({"lto": True}, {"through": "compute_80"}, {"target": "compute_80"}, {"text": PTX, "kind": "ptx"}):
-        job = job_of(**{"text": SOURCE, **linking})  # type: ignore[arg-type]
+        job = request_of(**{"text": SOURCE, **linking})  # type: ignore[arg-type]
         assert key_of(job) != key_of(job, other_linker), linking
 
 
@@ -336,7 +336,7 @@ def test_ptx_of_another_compile_order_keeps_the_key() -> None:
     """Numba's counters follow the order of compilation; renaming them one for one means nothing."""
     renamed = PTX.replace("B4v2", "B14v12").replace("B3v1", "B11v9").replace("B2v1", "B9v7")
 
-    assert key_of(job_of(renamed, kind="ptx")) == key_of(job_of(PTX, kind="ptx"))
+    assert key_of(request_of(renamed, kind="ptx")) == key_of(request_of(PTX, kind="ptx"))
 
 
 def test_ptx_that_calls_other_functions_changes_the_key() -> None:
@@ -345,9 +345,9 @@ def test_ptx_that_calls_other_functions_changes_the_key() -> None:
     twice = PTX.replace("B4v2", "B3v1")
     text = ".func _ZfB3v1 {1} .func _ZfB4v2 {2} .entry k { call X; }"
 
-    assert len({key_of(job_of(ptx, kind="ptx")) for ptx in (PTX, swapped)}) == 2
-    assert key_of(job_of(PTX, kind="ptx")) != key_of(job_of(twice, kind="ptx"))
-    assert len({key_of(job_of(text.replace("X", f), kind="ptx")) for f in ("_ZfB3v1", "_ZfB4v2")}) == 2
+    assert len({key_of(request_of(ptx, kind="ptx")) for ptx in (PTX, swapped)}) == 2
+    assert key_of(request_of(PTX, kind="ptx")) != key_of(request_of(twice, kind="ptx"))
+    assert len({key_of(request_of(text.replace("X", f), kind="ptx")) for f in ("_ZfB3v1", "_ZfB4v2")}) == 2
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_ptx_that_calls_other_functions_changes_the_key() -> None:
 def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
     """A source that brings in the clock, or a flag that takes the next one as its value: no stale hit."""
     with pytest.raises(UncacheableError):
-        key_of(job_of(**{"text": SOURCE, **given}))
+        key_of(request_of(**{"text": SOURCE, **given}))
 
 
 @pytest.mark.parametrize(
@@ -381,8 +381,8 @@ def test_what_cannot_be_captured_has_no_key(given: dict[str, Any]) -> None:
 )
 def test_source_that_asks_for_files_has_its_headers_tracked(text: str) -> None:
     """However it is spelt; a source that asks for none costs no look at a manifest."""
-    assert [each.of for each in job_of(text=text).headers] == [None]
-    assert job_of(text=SOURCE).headers == ()
+    assert [each.of for each in request_of(text=text).headers] == [None]
+    assert request_of(text=SOURCE).headers == ()
 
 
 def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) -> None:
@@ -390,11 +390,11 @@ def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) 
     (tmp_path / "a.cu").write_text('#include "x.h"\n')
     (tmp_path / "b.cu").write_text("__device__ int b;\n")
 
-    headers = job_of(SOURCE, link=[tmp_path / "b.cu", tmp_path / "a.cu"], include_dirs=["/i"]).headers
+    headers = request_of(SOURCE, link=[tmp_path / "b.cu", tmp_path / "a.cu"], include_dirs=["/i"]).headers
 
     assert [each.of and each.of.name for each in headers] == [None, "b.cu", "a.cu"]
     assert [each.folders for each in headers] == [("/project", "/i"), *2 * ((str(tmp_path), "/i"),)]
-    assert job_of(SOURCE, link=[tmp_path / "b.cu"]).headers == ()
+    assert request_of(SOURCE, link=[tmp_path / "b.cu"]).headers == ()
 
 
 @pytest.mark.parametrize(
@@ -410,10 +410,10 @@ def test_link_input_that_asks_for_files_has_its_headers_tracked(tmp_path: Path) 
 )
 def test_flag_that_includes_or_defines_is_read(flag: str, forced: object, definitions: object) -> None:
     """In each spelling that NVRTC takes: what is included so is tracked, and so is what a macro names."""
-    (found,) = job_of('#include "x.h"\n', options=[flag]).headers
+    (found,) = request_of('#include "x.h"\n', options=[flag]).headers
 
     assert (found.forced, found.definitions) == (forced, definitions)
-    assert bool(job_of(SOURCE, options=[flag]).headers) == bool(forced)
+    assert bool(request_of(SOURCE, options=[flag]).headers) == bool(forced)
 
 
 # -- everywhere and for ever --------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_known_requests_keep_their_keys(monkeypatch: pytest.MonkeyPatch) -> None
     """A changed key makes every cache in the field cold: then SCHEMA is raised and its keys are added to the file."""
     monkeypatch.chdir("/")  # a line table holds the working directory
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    now = {name: key_of(job_of(**case)) for name, case in CASES.items()}
+    now = {name: key_of(request_of(**case)) for name, case in CASES.items()}
 
     assert golden.get(str(SCHEMA)) == now, f"the keys of schema {SCHEMA} are now {json.dumps(now, indent=1)}"
 
@@ -457,14 +457,14 @@ def test_schemas_share_no_key() -> None:
 KEYS = """
 import os, sys
 from tests.property.test_keys import CASES
-from tests.support.keying import job_of, key_of
-print(*(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines"))
+from tests.support.keying import request_of, key_of
+print(*(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines"))
 """
 
 
 def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -> None:
     """Hash seed, working directory, locale, import order, optimisation flag and time zone have no part in a key."""
-    here = " ".join(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines")
+    here = " ".join(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines")
 
     for seed, locale, cwd, imports in (
         ("0", "C", "/", ""),

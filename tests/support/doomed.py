@@ -8,13 +8,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from numba_kcache.engine.process import process_resolver
-from numba_kcache.engine.session import Resolver
-from numba_kcache.launchable import Launchable
+from numba_kcache.engine.process import process_session
+from numba_kcache.engine.session import Session
+from numba_kcache.frontends.base import Definition
+from numba_kcache.kernel import Kernel
 from numba_kcache.model.target import Target
 
 
-class Doomed(Launchable):
+class _Undefined(Definition):
+    """Names a kernel, and makes nothing."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__(None, {"arch": "sm_90"})
+        self.kind, self.label, self.name = "doomed", label, label
+
+
+class Doomed(Kernel):
     """A kernel that is never stored.
 
     Args:
@@ -24,15 +33,20 @@ class Doomed(Launchable):
     """
 
     def __init__(self, how: str, file: str = "") -> None:
-        super().__init__((Target(9, 0),))
-        self._how, self._file, self.__name__ = how, file, how
+        super().__init__(_Undefined(how))
+        self._how, self._file = how, file
 
-    @property
-    def _label(self) -> str:
-        return self._how
+    def __reduce__(self) -> Any:
+        return Doomed, (self._how, self._file)
 
-    def _resolver(self) -> Resolver:
-        return process_resolver()
+    def _to_send(self) -> Any:
+        return self
+
+    def _variants(self, signature: Any) -> list[None]:
+        return [None]
+
+    def _resolver(self) -> Session:
+        return process_session()
 
     def _is_stored(self, target: Target, types: Any) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What tests of keys share: a job as a decoration would make it, keyed for compilers that are made up."""
+"""What tests of keys share: a request as a decoration would make it, keyed for compilers that are made up."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from numba_kcache.engine.request import Job, source_job
-from numba_kcache.engine.session import Resolver
-from numba_kcache.frontends.source.definition import source_plan
-from numba_kcache.frontends.source.source import SourceDefinition
-from numba_kcache.model.options import compile_options
+from numba_kcache.engine.request import Request
+from numba_kcache.engine.session import Session
+from numba_kcache.frontends.source.definition import SourceDefinition
+from numba_kcache.frontends.source.request import source_request
+from numba_kcache.frontends.source.source import Source
 from numba_kcache.model.request import ModuleEntries, Origin
 from numba_kcache.model.target import parse_target
 from numba_kcache.settings import Settings
@@ -52,7 +52,7 @@ class UnknownToolchain(MadeUpToolchain):
         return False
 
 
-def job_of(
+def request_of(
     text: str | bytes,
     *,
     kind: str = "cuda",
@@ -68,16 +68,16 @@ def job_of(
     base_dir: str = "/project",
     module: ModuleEntries | None = None,
     **options: Any,
-) -> Job:
-    """The job of a source with these options."""
-    definition = SourceDefinition(kind, label, guess, origin or Origin("/project/k.py", 3), base_dir, lambda: text)
-    checked = compile_options(kind, options, base_dir)
-    plan = source_plan(definition, name, checked, link=link, signature=signature, depends=depends, module=module)
-    return source_job(plan, text, parse_target(target), parse_target(through) if through else None)
+) -> Request:
+    """The request of a source with these options."""
+    source = Source(kind, label, label, guess, origin or Origin("/project/k.py", 3), base_dir, lambda: text)
+    options |= {"name": name, "link": link, "signature": signature, "depends": depends}
+    definition = SourceDefinition(None, source, options, module)
+    return source_request(definition, text, parse_target(target), parse_target(through) if through else None)
 
 
-def key_of(job: Job, compilers: Mapping[str, str] = COMPILERS, versions: Mapping[str, str] = VERSIONS) -> str:
-    """The job's key with these compilers."""
-    resolver = Resolver(Settings(mode="off"), None)
-    resolver.toolchain = MadeUpToolchain(compilers, versions)  # type: ignore[assignment]
-    return resolver.key(job)
+def key_of(request: Request, compilers: Mapping[str, str] = COMPILERS, versions: Mapping[str, str] = VERSIONS) -> str:
+    """The request's key with these compilers."""
+    session = Session(Settings(mode="off"), None)
+    session.toolchain = MadeUpToolchain(compilers, versions)  # type: ignore[assignment]
+    return session.key(request)

@@ -274,7 +274,7 @@ for turn in range(2):
     for device in (0, 1):
         cuda.select_device(device)
         kernel[1, 32](cuda.to_device(np.ones(8, "f4")))
-print(*sorted({target.name for _types, target in kernel._entries().resolved()}))
+print(*sorted({target.name for target, *_ in kernel._resolutions.known()}))
 """
 )
 """Two devices in turn."""

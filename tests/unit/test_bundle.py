@@ -213,7 +213,7 @@ def test_import_adds_entries_and_manifests(bundle: Path, tmp_path: Path) -> None
     """The very bytes; a kernel of it is a hit, by another compiler too."""
     cache = open_cache(tmp_path / "new", toolchain="any")
     report = cache.import_bundle(bundle)
-    cache.resolver.toolchain = NO_COMPILER  # type: ignore[assignment]
+    cache.session.toolchain = NO_COMPILER  # type: ignore[assignment]
     cached_kernel(EMPTY, cache=cache, arch="sm_80").compile()
 
     assert report.entries == len(keys_of(cache)) == 4
@@ -246,7 +246,7 @@ def refused(data: bytes, tmp_path: Path) -> str:
     assert str(path) in reason
     with pytest.raises(BundleError):
         cache.register_bundle(path)
-    assert cache.resolver.store is cache.resolver.local
+    assert cache.session.store is cache.session.local
     assert not (tmp_path / "untouched").exists()
     return reason
 
@@ -463,14 +463,14 @@ def test_readonly_cache_takes_no_bundle(bundle: Path, tmp_path: Path) -> None:
 
 def resolved(cache: KernelCache, device: str, source: str = EMPTY) -> Target:
     kernel = cached_kernel(source, cache=cache)
-    return kernel._resolve_for_device(parse_target(device)).artifact.target
+    return kernel._resolutions.for_device(parse_target(device)).artifact.target
 
 
 @pytest.mark.parametrize("mode", ["readwrite", "frozen", "readonly"])
 def test_registered_bundle_serves_without_a_compiler(bundle: Path, tmp_path: Path, mode: str) -> None:
     """A lower minor of the device's major, or PTX; the code of whatever NVRTC made it."""
     cache = open_cache(tmp_path / "new", mode=mode)
-    cache.resolver.toolchain = NO_COMPILER  # type: ignore[assignment]
+    cache.session.toolchain = NO_COMPILER  # type: ignore[assignment]
     report = cache.register_bundle(str(bundle))
 
     assert report.entries == 4
@@ -512,7 +512,7 @@ def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> 
     if registered:
         cache.register_bundle(bundle)
     resolved(cache, "sm_90", SAXPY)
-    (report,) = cache.resolver.tier_reports()
+    (report,) = cache.session.tier_reports()
 
     assert bundle.read_bytes() == before
     assert len(keys_of(cache)) == 1
@@ -594,9 +594,9 @@ def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None
     for number in range(2):
         numba_kcache.configure(directory=tmp_path / f"{number}", mode="frozen")
         kernel = cached_kernel(EMPTY)
-        assert kernel._resolve_for_device(Target(8, 0)).artifact.target == Target(8, 0)
+        assert kernel._resolutions.for_device(Target(8, 0)).artifact.target == Target(8, 0)
     numba_kcache.clear()
-    assert kernel._resolve_for_device(Target(8, 0)).artifact.target == Target(8, 0)
+    assert kernel._resolutions.for_device(Target(8, 0)).artifact.target == Target(8, 0)
 
 
 def test_registering_imports_no_compiler(bundle: Path, tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ def test_signed_bundle_as_tier_is_held_against_the_keys(
     numba_kcache.register_bundle(bundle)
     numba_kcache.configure(trusted_keys=keys[1])
     with pytest.warns(KCacheWarning, match="it is not signed"):
-        cached_kernel(EMPTY)._resolve_for_device(Target(8, 0))
+        cached_kernel(EMPTY)._resolutions.for_device(Target(8, 0))
 
 
 @pytest.mark.parametrize("text", ["", "not a key", "-----BEGIN PRIVATE KEY-----\nxx\n-----END PRIVATE KEY-----"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import CachedKernel, KernelCache, cached_kernel, cached_module
+from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import KCacheError, LinkError, OptionError
 from numba_kcache.model.cubin import read_cubin
 from numba_kcache.model.fatbin import cubin_in_fatbin
@@ -39,7 +39,7 @@ def cache(tmp_path: Path) -> KernelCache:
     return KernelCache(tmp_path / "cache", durability="none")
 
 
-def kernel_of(cache: KernelCache, thing: Any, arch: str = "sm_90", **options: Any) -> CachedKernel:
+def kernel_of(cache: KernelCache, thing: Any, arch: str = "sm_90", **options: Any) -> Kernel:
     return cached_kernel(thing, arch=arch, cache=cache, **options)
 
 

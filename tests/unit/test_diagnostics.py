@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import CompileError
-from numba_kcache.kernel import CachedKernel, cached_kernel
+from numba_kcache.kernel import Kernel, cached_kernel
 from numba_kcache.model.request import Origin
 from numba_kcache.toolchain.diagnostics import excerpt, first_line, remap, summary, with_includes
 
@@ -30,7 +30,7 @@ def loaded(path: Path, text: str) -> dict[str, Any]:
     return names
 
 
-def refused(kernel: CachedKernel) -> CompileError:
+def refused(kernel: Kernel) -> CompileError:
     """The error that compiling the kernel raises."""
     with pytest.raises(CompileError) as caught:
         kernel.compile("sm_90")

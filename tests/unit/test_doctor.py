@@ -112,7 +112,7 @@ def test_space_is_bytes_and_files(tmp_path: Path, free_bytes: int, free_files: i
 
 def directory_findings(directory: Path, **settings: Any) -> dict[str, Finding]:
     cache = KernelCache(directory, **settings)
-    return {each.subject: each for each in doctor._directory(cache.resolver, cache.info())}
+    return {each.subject: each for each in doctor._directory(cache.session, cache.info())}
 
 
 def test_directory_of_ours_is_fine_and_left_as_it_is(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "tier").mkdir(mode=0o700)
     cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
 
-    assert [each.state for each in doctor._judged_tiers(cache.resolver)] == [FINE]
-    (seen,) = cache.resolver.tier_reports()
+    assert [each.state for each in doctor._judged_tiers(cache.session)] == [FINE]
+    (seen,) = cache.session.tier_reports()
     for report in (seen._replace(is_reachable=False), seen._replace(errors=3)):
         broken = SimpleNamespace(store=None, local=None, tier_reports=lambda report=report, **_: (report,))
         assert [each.state for each in doctor._judged_tiers(broken)] == [WRONG]  # type: ignore[arg-type]

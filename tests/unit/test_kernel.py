@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import CachedKernel, KernelCache, cached_kernel, cached_module
+from numba_kcache import Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import (
     CompileError,
     EntryError,
@@ -102,14 +102,14 @@ def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: 
     def source_on(device: str) -> str:
         found, target = kernel(), parse_target(device)
         if kind == "numba":
-            return str(found._entries().resolve_for_device(found._signatures(None)[0], target).source)
-        return str(found._resolve_for_device(target).source)
+            return str(found._resolutions.for_device(target, found._variants(None)[0]).source)
+        return str(found._resolutions.for_device(target).source)
 
     first = kernel()
     first.compile("sm_90")
     again = kernel()
     assert again.explain("sm_90").is_hit
-    assert again._is_stored(parse_target("sm_90"), again._signatures(None)[0] if kind == "numba" else None)
+    assert again._is_stored(parse_target("sm_90"), again._variants(None)[0] if kind == "numba" else None)
 
     assert source_on("sm_90") == "disk"
     assert source_on("sm_90a") == "disk"
@@ -204,7 +204,7 @@ def test_decorator_in_all_its_forms(cache: KernelCache) -> None:
         return EMPTY
 
     for kernel in (bare, called, with_options, cached_kernel(EMPTY), cache.get_or_compile(EMPTY)):
-        assert isinstance(kernel, CachedKernel)
+        assert isinstance(kernel, Kernel)
     with_options.compile()
     assert counts(cache) == (1, 0, 1)
 
@@ -224,7 +224,7 @@ def test_kernel_is_a_class_attribute() -> None:
     """On the class and on an instance: the kernel itself, not a bound method."""
     assert kernels.Model.saxpy is kernels.Model().saxpy
     assert kernels.Model.saxpy.__doc__ == "A class attribute."
-    assert repr(kernels.Model.saxpy) == "<CachedKernel tests.support.kernels.Model.saxpy>"
+    assert repr(kernels.Model.saxpy) == "<Kernel tests.support.kernels.Model.saxpy>"
 
 
 def test_redefined_kernel_is_another(cache: KernelCache) -> None:
@@ -248,7 +248,7 @@ def k() -> str:
 
 
 @pytest.mark.parametrize("kernel", [kernels.saxpy, kernels.Model.saxpy])
-def test_importable_kernel_pickles_by_its_name(kernel: CachedKernel) -> None:
+def test_importable_kernel_pickles_by_its_name(kernel: Kernel) -> None:
     """Module level and class attribute: the very object comes back, as for functions."""
     assert pickle.loads(pickle.dumps(kernel)) is kernel
     assert copy.deepcopy(kernel) is kernel
@@ -273,7 +273,7 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
         assert again is not kernel
         assert again.key() == kernel.key()
         assert again.__name__ == kernel.__name__
-        assert again._plan.options == kernel._plan.options
+        assert again._definition.compile_options == kernel._definition.compile_options
         again.compile()
         assert pickle.loads(pickle.dumps(again)).key() == kernel.key()
 
@@ -289,7 +289,7 @@ def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
 
     assert again.key() == kernel.key()
     assert again._cache.directory == cache.directory
-    assert again._cache.resolver.settings == cache.resolver.settings
+    assert again._cache.session.settings == cache.session.settings
     assert again._cache.info("process").hits == 1
     assert numba_kcache.info("process").compiles == numba_kcache.info("process").hits == 0
     assert pickle.loads(pickle.dumps(numba_kcache.info)) == numba_kcache.info
@@ -418,7 +418,7 @@ def test_uncacheable_kernel_compiles_with_one_warning(cache: KernelCache) -> Non
         assert kernel.params[0].code == "*i1"
     assert len(caught) == 1
 
-    cache.resolver.forget()
+    cache.session.forget()
     assert kernel.cubin()
     assert cache.info().entries == 0
     assert counts(cache) == (2, 0, 2)
@@ -473,7 +473,7 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
     kernel = cached_kernel(SAXPY, cache=cache)
 
     with pytest.warns(KCacheWarning, match="sm_990a") as said:
-        found = kernel._resolve_for_device(Target(99, 0, "a"))
+        found = kernel._resolutions.for_device(Target(99, 0, "a"))
 
     assert len(said) == 1
     assert found.artifact.target.virtual
@@ -485,4 +485,4 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
 def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:
     """An older device is an error that lists what there is."""
     with pytest.raises(OptionError, match="sm_75"):
-        cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolve_for_device(Target(7, 0))
+        cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolutions.for_device(Target(7, 0))

@@ -288,8 +288,8 @@ def absent(name):
 pathfinder.load_nvidia_dynamic_lib = absent
 import cuda.bindings.nvrtc, cuda.bindings.nvjitlink
 from numba_kcache import cached_kernel, ToolchainMissingError
-from numba_kcache.engine.process import process_resolver
-print([process_resolver().toolchain.library(name) for name in {names!r}])
+from numba_kcache.engine.process import process_session
+print([process_session().toolchain.library(name) for name in {names!r}])
 """
 
 

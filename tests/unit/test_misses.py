@@ -18,7 +18,7 @@ from numba_kcache.explain.history import SOURCE_LIMIT_BYTES, digests_of, name_of
 from numba_kcache.keys.components import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
-from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, job_of
+from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, request_of
 from tests.support.stores import file_of
 
 INCLUDES = '#include "a.h"\n#if __has_include("asked.h")\n#endif\nextern "C" __global__ void k(int *o) { *o = N; }\n'
@@ -41,7 +41,7 @@ class Program:
         """The kernel, in a cache that has nothing in memory."""
         cache = self.cache(**dict(settings))
         if toolchain is not None:
-            cache.resolver.toolchain = toolchain
+            cache.session.toolchain = toolchain
         options = {"arch": "sm_90", "name": "k" if "void k" in source else "saxpy", **options}
         return cached_kernel(source, cache=cache, **options)
 
@@ -344,7 +344,7 @@ def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str, is_same: bool) -> None:
     """A process of a pool calls the program `__mp_main__`; a line is no name."""
-    job = job_of(EMPTY)._replace(file=__file__)
+    job = request_of(EMPTY)._replace(file=__file__)
     names = [name_of(job._replace(label=label)) for label in (one, other)]
 
     assert (names[0] == names[1]) is is_same
@@ -352,13 +352,13 @@ def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str,
 
 def test_kernels_of_one_source_have_rolls_of_their_own() -> None:
     """By the name that was asked for, which is all that tells them apart."""
-    assert name_of(job_of(EMPTY, name="k")) != name_of(job_of(EMPTY, name="m"))
-    assert name_of(job_of(EMPTY, name="k")) == name_of(job_of(SAXPY, name="k", target="sm_80"))
+    assert name_of(request_of(EMPTY, name="k")) != name_of(request_of(EMPTY, name="m"))
+    assert name_of(request_of(EMPTY, name="k")) == name_of(request_of(SAXPY, name="k", target="sm_80"))
 
 
 def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
     """Another checkout is the same code base; another program is not."""
-    at = [job_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
+    at = [request_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
 
     assert len({name_of(each._replace(label="app.k")) for each in at}) == 1
     assert len({name_of(each._replace(label="__main__.k")) for each in at}) == 2
@@ -371,7 +371,7 @@ def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(gone)
     gone.rmdir()
 
-    assert name_of(job_of(EMPTY)._replace(label="__main__.k", file=""))
+    assert name_of(request_of(EMPTY)._replace(label="__main__.k", file=""))
 
 
 def test_other_target_alone_is_a_reason(program: Program) -> None:
@@ -471,7 +471,7 @@ def test_key_of_a_damaged_entry_says_that_it_is(program: Program) -> None:
     kernel = program.kernel()
     kernel.compile()
     cache = program.cache()
-    path = file_of(cache.resolver.store, kernel.key())  # type: ignore[arg-type]
+    path = file_of(cache.session.store, kernel.key())  # type: ignore[arg-type]
     path.write_bytes(path.read_bytes()[:-1])
     found = cache.explain(kernel.key())
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import CachedKernel, CachedModule, KernelCache, cached_kernel, cached_module
+from numba_kcache import CachedModule, Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
 from numba_kcache.model.cubin import read_cubin
 from tests.support.compiling import SAXPY, compiled, in_python
@@ -129,7 +129,7 @@ def test_kernels_are_cached_kernels(cache: KernelCache) -> None:
     """With all that these have; the same object each time it is asked for."""
     kernel = module(cache).axpy_float
 
-    assert isinstance(kernel, CachedKernel)
+    assert isinstance(kernel, Kernel)
     assert module(cache).axpy_float is not kernel
     assert kernel.__name__ == "axpy_float"
     assert (len(kernel.key()), kernel.log, kernel.const_mem_size) == (64, "", 120)
@@ -182,7 +182,7 @@ def test_threads_that_ask_at_once_build_each_thing_once(cache: KernelCache, lazy
     found = module(cache, lazy=lazy)
     together = threading.Barrier(8)
 
-    def use(name: str) -> tuple[CachedKernel, int]:
+    def use(name: str) -> tuple[Kernel, int]:
         together.wait()
         return found[name], len(found[name].params)
 

@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.explain.diff import KINDS, Record, compare, kind_of, with_line
+from numba_kcache.explain.diff import KINDS as COMMON_KINDS
+from numba_kcache.explain.diff import Record, kind_of, with_line
+from numba_kcache.explain.diff import compare as compare_with
 from numba_kcache.explain.text import HINTS, Explanation, Stored, summary, text_of
+from numba_kcache.frontends.numba.request import KINDS as NUMBA_KINDS
 from numba_kcache.keys.components import component
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.model.request import Origin
 
 LONG = "x" * 5000
+
+KINDS = COMMON_KINDS | {name: kind for name, kind in NUMBA_KINDS.items() if not name.endswith((" ", "["))}
+
+
+def compare(old: list[Record], new: list[Record]) -> list[Reason]:
+    """The reasons, for a kind of kernel that has all components."""
+    return compare_with(old, new, NUMBA_KINDS)
 
 
 def records(**values: Any) -> list[Record]:
@@ -126,7 +136,7 @@ def test_function_is_named_as_a_whole_only_where_no_part_of_it_differs() -> None
 )  # fmt: skip
 def test_part_is_known_by_how_its_name_starts(name: str, kind: ReasonKind) -> None:
     """A name of another version is still told, as something unknown."""
-    assert kind_of(name) is kind
+    assert kind_of(name, NUMBA_KINDS) is kind
 
 
 OLD = "a\nb\n# c\nd\n"

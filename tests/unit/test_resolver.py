@@ -40,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def compiled(cache: KernelCache, source: str = SAXPY, **options: Any) -> numba_kcache.CachedKernel:
+def compiled(cache: KernelCache, source: str = SAXPY, **options: Any) -> numba_kcache.Kernel:
     """A kernel of this cache, resolved for sm_90."""
     kernel = cached_kernel(source, arch="sm_90", cache=cache, **options)
     kernel.compile()
@@ -106,7 +106,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", 1)
     compiled(cache, OTHER)
     compiled(cache, OTHER)
-    assert list(cache.resolver._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
+    assert list(cache.session._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
 
 
 def test_second_cache_is_served_from_disk(directory: Path) -> None:
@@ -205,7 +205,7 @@ def test_any_compiler_s_code_will_do_where_it_was_asked_for(directory: Path) -> 
     cubin = compiled(open_cache(directory)).cubin()
     for given in (COMPILERS, {}):
         cache = open_cache(directory, toolchain="any" if given else "exact")  # none at all: whatever is there
-        cache.resolver.toolchain = MadeUpToolchain(given, VERSIONS)  # type: ignore[assignment]
+        cache.session.toolchain = MadeUpToolchain(given, VERSIONS)  # type: ignore[assignment]
 
         assert compiled(cache).cubin() == cubin
         assert counts(cache) == (0, 1, 0)
@@ -220,7 +220,7 @@ def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Pat
     for hits in (0, 1):
         cache = open_cache(directory, toolchain="any")
         if hits and not named:
-            cache.resolver.toolchain = MadeUpToolchain(COMPILERS, VERSIONS)  # type: ignore[assignment]  # knows no header
+            cache.session.toolchain = MadeUpToolchain(COMPILERS, VERSIONS)  # type: ignore[assignment]  # knows no header
         kernel = cached_kernel(source, cache=cache, include_dirs=folders, arch="sm_80")
         kernel.compile()
         assert counts(cache) == (1 - hits, hits, 1 - hits)
@@ -302,7 +302,7 @@ def test_verify_compares_what_is_stored(directory: Path) -> None:
     assert cache.info("process").errors == 0
 
     header = artifact_header(kernel._at_hand().artifact)
-    assert cache.resolver.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
+    assert cache.session.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
     cache = open_cache(directory, mode="verify")
     with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
         compiled(cache)

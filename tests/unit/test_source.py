@@ -17,7 +17,7 @@ from numba_kcache.frontends.source.source import (
     read_link_inputs,
     returns_source,
 )
-from numba_kcache.kernel import CachedKernel, cached_kernel
+from numba_kcache.kernel import Kernel, cached_kernel
 from tests.support.compiling import EMPTY, compiled
 
 FLAG = True
@@ -147,7 +147,7 @@ def test_kind_overrules_what_would_be_inferred() -> None:
     def anything(n=1):  # type: ignore[no-untyped-def]
         return str(EMPTY) if n else None
 
-    assert cached_kernel(anything, kind="cuda")._plan.definition.kind == "cuda"
+    assert cached_kernel(anything, kind="cuda")._definition.kind == "cuda"
     with pytest.raises(OptionError, match="cannot use kind='opencl': there is no such kind"):
         cached_kernel(anything, kind="opencl")
 
@@ -312,7 +312,7 @@ def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
 
     kernel = cached_kernel(tmp_path / "k.cu", include_dirs=["include"])
 
-    assert kernel._plan.options.include_dirs == (f"{tmp_path}/include",)
+    assert kernel._definition.compile_options.include_dirs == (f"{tmp_path}/include",)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:
         out[cuda.grid(1)] = value
 
     signature = types.void(types.float32[::1], types.float32)
-    kernels: list[CachedKernel] = []
+    kernels: list[Kernel] = []
     texts = []
     for _ in range(2):
         ptx, restype = cuda.compile_ptx(fill, signature, cc=(9, 0))

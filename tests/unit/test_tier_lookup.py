@@ -23,7 +23,7 @@ NONE = MadeUpToolchain({}, {})
 def open_cache(directory: Path, compilers: Any = None, **settings: Any) -> KernelCache:
     cache = KernelCache(directory, durability="none", **settings)
     if compilers is not None:
-        cache.resolver.toolchain = compilers
+        cache.session.toolchain = compilers
     return cache
 
 
@@ -36,7 +36,7 @@ def fill(directory: Path, *arches: str, source: str = SAXPY) -> Path:
 def launched(cache: KernelCache, device: str, source: str = SAXPY, **options: Any) -> Target:
     """The target of the code that a launch on such a device would get."""
     kernel = cached_kernel(source, cache=cache, **options)
-    return kernel._resolve_for_device(parse_target(device)).artifact.target
+    return kernel._resolutions.for_device(parse_target(device)).artifact.target
 
 
 def counts(cache: KernelCache) -> tuple[int, int]:
@@ -64,7 +64,7 @@ def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
     """Where no compiler is installed the local store serves whatever is there, before a read-only server does."""
     cache = open_cache(fill(tmp_path / "local", "sm_90"), UnknownToolchain({}, {}))
     server = MemoryTier(readonly=True, is_remote=True)
-    cache.resolver.mount(server)
+    cache.session.mount(server)
 
     assert launched(cache, "sm_90a") == Target(9, 0)
     assert server.asked == []
@@ -85,7 +85,7 @@ def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
 def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> None:
     """What is put into a tier is entries and their manifests: where NVRTC lies here concerns nobody."""
     cache, tier = open_cache(tmp_path / "local"), MemoryTier()
-    cache.resolver.mount(tier)
+    cache.session.mount(tier)
     launched(cache, "sm_90")
 
     assert [name for name, _ in tier.asked if name.startswith("put")] == ["put_entry", "put_manifest"]
@@ -119,8 +119,8 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     def told(**settings: Any) -> str:
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
-        jobs = [kernel._job(parse_target(each)) for each in ("sm_86", "sm_80")]
-        return str(cache.resolver.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
+        jobs = [kernel._request(parse_target(each), None) for each in ("sm_86", "sm_80")]
+        return str(cache.session.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
 
     is_frozen = mode == "frozen"
     assert told() == ("hit" if is_frozen else "miss")
@@ -277,7 +277,7 @@ def test_stored_ptx_is_linked_and_not_compiled_again(tmp_path: Path) -> None:
     events: list[Event] = []
     warmed.subscribe(events.append)
     found = [
-        cached_kernel(SAXPY, cache=cache, **options)._resolve_for_device(Target(9, 0, "a")).artifact
+        cached_kernel(SAXPY, cache=cache, **options)._resolutions.for_device(Target(9, 0, "a")).artifact
         for cache in (at_once, warmed, open_cache(tmp_path / "warmed"))
     ]
 

@@ -26,7 +26,7 @@ from numba_kcache import (
     find_kernels,
     warm_up,
 )
-from numba_kcache.engine.process import process_resolver
+from numba_kcache.engine.process import process_session
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.warmup import pool as warming
 from tests.support import kernels
@@ -119,7 +119,7 @@ def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
     assert (statuses(first), statuses(again)) == ([("sm_80", "built")], [("sm_80", "hit")])
     assert numba_kcache.export_bundle(os.environ["NUMBA_KCACHE_DIR"] + ".kcache", module).entries == 3
     (linked, *_) = [entry.key for entry in numba_kcache.entries() if entry.key != module.key("sm_80")]
-    process_resolver().store.remove(linked)
+    process_session().store.remove(linked)
     assert statuses(warm_up(cached_module(TWO, lazy=True), "sm_80", progress=False)) == [("sm_80", "built")]
 
 
@@ -197,7 +197,7 @@ def test_every_kernel_of_a_module_is_found() -> None:
     """Under module and class names, modules of kernels too; each once, wherever it is named from."""
     found = find_kernels(kernels)
 
-    assert [each.__name__ for each in found if isinstance(each, numba_kcache.CachedKernel)] == [
+    assert [each.__name__ for each in found if isinstance(each, numba_kcache.Kernel)] == [
         "saxpy", "plain", "saxpy",
     ]  # fmt: skip
     assert kernels.numba_add in found

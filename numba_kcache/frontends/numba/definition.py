@@ -40,7 +40,7 @@ Types = tuple[Any, ...]
 _LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
 """Launch attributes that Numba has no option for."""
 
-_OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
+OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
 
 
 class NumbaDefinition(Definition):
@@ -189,7 +189,7 @@ def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
 
 def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, Any]:
     """The options of `cuda.jit` among those of `cached_kernel`; link files start from the function's folder."""
-    given = {name: value for name, value in options.items() if name not in _OWN_OPTIONS and value is not None}
+    given = {name: value for name, value in options.items() if name not in OWN_OPTIONS and value is not None}
     if options.get("carveout") is not None:
         given["shared_memory_carveout"] = options["carveout"]
     unknown = sorted(given.keys() - set(DECORATOR_OPTIONS))
@@ -197,7 +197,7 @@ def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, A
         raise OptionError(
             f"cannot use option {unknown[0]!r} here",
             "a Numba kernel does not take it",
-            f"it takes {', '.join(sorted({*DECORATOR_OPTIONS, *_OWN_OPTIONS}))}",
+            f"it takes {', '.join(sorted({*DECORATOR_OPTIONS, *OWN_OPTIONS}))}",
         )
     if "opt" in given:
         given["opt"] = bool(given["opt"])

@@ -20,7 +20,8 @@ from ...model.request import LinkInput
 from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain.libraries import Toolchain
-from ..python.function import KINDS, Fingerprint, Uncapturable, fingerprint
+from ..python.function import KINDS as PYTHON_KINDS
+from ..python.function import Fingerprint, Uncapturable, fingerprint
 from .environment import code_environment, extra_search_paths
 from .links import numbas_runtime
 from .signature import signature_component
@@ -35,8 +36,8 @@ _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 
 _DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
 
-_KINDS: Mapping[str, ReasonKind] = {
-    **KINDS,
+KINDS: Mapping[str, ReasonKind] = {
+    **PYTHON_KINDS,
     "argument types": ReasonKind.SIGNATURE,
     "numba settings": ReasonKind.ENVIRONMENT,
     "numba toolkit": ReasonKind.COMPILER,
@@ -78,7 +79,7 @@ def numba_request(
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=_KINDS,
+        kinds=KINDS,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...toolchain.libraries import Toolchain
     from ...toolchain.time_trace import TimeTrace
 
-_OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
+OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
 """Options that are no compile options."""
 
 
@@ -56,7 +56,7 @@ class SourceDefinition(Definition):
         super().__init__(thing, options)
         self.source, self.module, self.kind = source, module, source.kind
         self.label, self.file = source.label, source.origin.path
-        compiling = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+        compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         self.wanted = checked_option(options, "name", str)
         self.compile_options = compile_options(source.kind, compiling, source.base_dir)
         self.link, self.depends = _listed(options, "link"), _listed(options, "depends")

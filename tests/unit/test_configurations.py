@@ -8,23 +8,23 @@ import pytest
 
 from numba_kcache.errors import LaunchConfigError
 from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launchable import BOUND_LIMIT, Launchable
+from numba_kcache.launch.configurations import BOUND_LIMIT, Configurations
 
 
-class Counting(Launchable):
+class Counting(Configurations):
     """Keeps what it was asked to make a launch of."""
 
     __name__ = "counting"
 
     def __init__(self, *, row: bool = False) -> None:
-        super().__init__(())
+        super().__init__()
         self.made: list[tuple[LaunchShape, Any]] = []
         self.live, self.has_row = [True], row
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:
         self.made.append((shape, stream))
         if self.has_row:
-            self._keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
+            self.keep_row(config, self.live, (100, 100, 100), lambda x, y, z: lambda *_: (x, y, z))
         return lambda *_: shape.grid
 
 

@@ -1,0 +1,101 @@
+"""Count the modules and calls of one program from its first import to the end of its first launch, as JSON.
+
+Method      Context and arrays are made first. Then our package is imported, the profile of this thread begins, a kernel
+            is decorated and launched once, and the profile ends. A call is a Python function of ours that begins; its
+            caller is the nearest function of ours further out, "" where that is the program. Bodies of modules and
+            classes and comprehensions are no calls, and a generator that goes on is none either.
+Run         By .ci/house.py, on the tests' fake driver: python .ci/warm_calls.py KIND
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from inspect import CO_GENERATOR, CO_OPTIMIZED
+from types import CodeType, FrameType
+from typing import Any
+
+SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
+INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+KIND = sys.argv[1]
+
+
+class Lent:
+    """Memory of the device that belongs to no package's arrays."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (64,), "typestr": "<f4", "data": (address, False), "version": 3}
+
+
+def bare_arrays() -> tuple[Any, Any]:
+    from cuda.bindings import driver
+
+    driver.cuInit(0)
+    _, device = driver.cuDeviceGet(0)
+    _, context = driver.cuDevicePrimaryCtxRetain(device)
+    driver.cuCtxSetCurrent(context)
+    (_, x), (_, y) = driver.cuMemAlloc(256), driver.cuMemAlloc(256)
+    return Lent(int(x)), Lent(int(y))
+
+
+if KIND == "CUDA C++":
+    x, y = bare_arrays()
+else:
+    import numpy as np
+    from numba import cuda
+
+    warnings.simplefilter("ignore")  # a grid this small is not what Numba likes
+    x, y = (cuda.to_device(np.ones(64, np.float32)) for _ in range(2))
+
+import numba_kcache  # noqa: E402
+from numba_kcache import cached_kernel  # noqa: E402
+
+PACKAGE = os.path.dirname(numba_kcache.__file__)
+calls: Counter[tuple[str, str, str]] = Counter()
+generators: set[FrameType] = set()
+
+
+def module_of(code: CodeType) -> str:
+    """`store.disk`; "" for a file that is not ours."""
+    if not code.co_filename.startswith(PACKAGE + os.sep):
+        return ""
+    return code.co_filename[len(PACKAGE) + 1 :].removesuffix(".py").replace(os.sep, ".")
+
+
+def count(frame: FrameType, event: str, argument: object) -> None:
+    code = frame.f_code
+    callee = module_of(code)
+    if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or code.co_name in INSIDE:
+        return
+    if code.co_flags & CO_GENERATOR:
+        if frame in generators:
+            return
+        generators.add(frame)
+    caller, outer = "", frame.f_back
+    while outer is not None and not caller:
+        caller, outer = module_of(outer.f_code), outer.f_back
+    calls[caller, callee, code.co_qualname] += 1
+
+
+if KIND == "Numba":
+    sys.setprofile(count)
+
+    @cached_kernel
+    def saxpy(a, x, y):  # type: ignore[no-untyped-def]
+        y[0] = a * x[0]
+else:
+    sys.setprofile(count)
+
+    @cached_kernel
+    def saxpy():  # type: ignore[no-untyped-def]
+        return SOURCE
+
+
+saxpy[2, 32](2.0, x, y)
+sys.setprofile(None)
+modules = sorted(name for name in sys.modules if name.split(".")[0] == "numba_kcache")
+found = [[*call, count] for call, count in calls.items()]
+print(json.dumps({"modules": modules, "calls": found, "compiles": numba_kcache.info("process").compiles}))
