@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..keys.components import Component, component, derive
+from ..keys.digests import sha256
 from ..model.reason import ReasonKind
 from .diff import KINDS, Record
 from .text import Stored
@@ -38,6 +40,9 @@ LOOKED_AT = 8
 """Entries of a kernel that are read to find the nearest."""
 
 _DIGITS = 16
+
+_PROGRAM = r"__(?:mp_)?main__\b|<[^<>]*>|\?"
+"""How the labels of kernels start that belong to a program, here and in a process of its pool, or to code run by hand."""
 
 
 class Subject(NamedTuple):
@@ -79,13 +84,22 @@ class Evidence(NamedTuple):
 
 
 def history_name(subject: Subject) -> str:
-    """Name the manifest that is the history of a kernel, wherever in its file that stands.
+    """Name the manifest that is the history of a kernel: its file, from the top of its package on, and its name there.
 
     Where there is no file (a notebook, a prompt) the folder that the program runs in stands for it.
     """
     entry = next((each.value for each in subject.components if each.name == "entry"), None)
     wanted = entry.get("name") if isinstance(entry, dict) else None
-    return derive([component("history", [subject.file or _working_folder(), subject.name, wanted])])
+    return derive([component("history", [_in_package(subject.file), subject.name, wanted])])
+
+
+def _in_package(file: str) -> str:
+    """The path of a file from the top of its package on, which is the same in every checkout."""
+    folder, name = os.path.split(file)
+    while folder and os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, last = os.path.split(folder)
+        name = f"{last}/{name}"
+    return name or _working_folder()
 
 
 def _working_folder() -> str:
@@ -93,6 +107,10 @@ def _working_folder() -> str:
         return os.getcwd()
     except OSError:  # it is gone
         return ""
+
+
+def _digest(file: str) -> str:
+    return sha256(os.fsencode(file)).hexdigest()[:_DIGITS]
 
 
 def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, bytes]:
@@ -124,8 +142,8 @@ def append(
     store: DiskStore | MemoryStore, subject: Subject, components: Sequence[Component], key: str, family: str
 ) -> None:
     """Add an entry that was just stored to its kernel's history."""
-    digests = digests_of(components, subject.kinds)
-    store.add_variant(history_name(subject), {"key": key, "family": family, "digests": digests})
+    record = {"key": key, "family": family, "digests": digests_of(components, subject.kinds)}
+    store.add_variant(history_name(subject), {**record, "file": _digest(subject.file)})
 
 
 def digests_of(components: Sequence[Component], kinds: Mapping[str, ReasonKind]) -> dict[str, str]:
@@ -139,6 +157,16 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
         return [each for each in evidence.store.peek_manifest(name) if isinstance(each.get("digests"), dict)]
     except ValueError:  # no name of one
         return []
+
+
+def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
+    """Read the history of a kernel: of this very file; of the same module elsewhere where that has none.
+
+    A program of the same name elsewhere is another program.
+    """
+    records, file = read_history(history_name(subject), evidence), _digest(subject.file)
+    own = [each for each in records if each.get("file") == file]
+    return own or ([] if re.match(_PROGRAM, subject.label) else records)
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:

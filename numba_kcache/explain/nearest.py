@@ -25,7 +25,7 @@ from .history import (
     Subject,
     as_json,
     digests_of,
-    history_name,
+    history_of,
     kinds_of,
     peek,
     read_history,
@@ -64,7 +64,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     now = digests_of(components, subject.kinds)
     ignored = _Ignored(evidence.any_compiler)
     ranked = sorted(
-        ((_distance(each["digests"], now, ignored), each) for each in read_history(history_name(subject), evidence)),
+        ((_distance(each["digests"], now, ignored), each) for each in history_of(subject, evidence)),
         key=lambda pair: pair[0],
     )
     if not ranked:

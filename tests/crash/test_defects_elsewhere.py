@@ -306,8 +306,8 @@ def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -
 
 def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     """There nothing is ever removed; here bytes and files are limited, also where nobody says so."""
-    assert KernelCache(directory).resolver.store.max_size_bytes == 1 << 30
-    assert KernelCache(directory).resolver.store.max_entries == 20_000
+    assert KernelCache(directory).session.store.max_size_bytes == 1 << 30
+    assert KernelCache(directory).session.store.max_entries == 20_000
     cache = open_cache(directory, max_entries=4)
     for number in range(12):
         compiled(cache, f'extern "C" __global__ void k{number}() {{}}')

@@ -63,7 +63,7 @@ def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path
     assert (pulled.entries, pulled.present, pulled.failed) == (3, 0, 0)
     assert pulled.size_bytes == pushed.size_bytes > 0
     for key in (each.key for each in filled.entries()):
-        assert file_of(other.resolver.local, key).read_bytes() == file_of(filled.resolver.local, key).read_bytes()
+        assert file_of(other.session.local, key).read_bytes() == file_of(filled.session.local, key).read_bytes()
     cached_kernel(EMPTY, cache=other).compile("sm_80")
     compiled_with_header(tmp_path, other)
     assert counts(other) == (0, 2)
@@ -115,7 +115,7 @@ def test_info_verb_shows_whether_each_tier_answers(
     """Reachable, latency, hits, misses, errors, bytes, of all processes; one that is away is said to be."""
     filled.push(tier)
     assert filled.info("process").tiers == ()  # it was named, not set
-    filled.resolver.save_counts()  # as at the end of a process
+    filled.session.save_counts()  # as at the end of a process
     away = f"redis://127.0.0.1:{free_port()}/0"
     monkeypatch.setenv("NUMBA_KCACHE_TIERS", f"{tier},{away}")
     assert main(["info", "--directory", filled.directory]) == 0

@@ -240,7 +240,7 @@ def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: 
 import sys
 from numba_kcache import KernelCache
 from numba_kcache.store.entry import StoredEntry
-KernelCache(tiers=[sys.argv[1]]).resolver.store.put(StoredEntry("0" * 64, {}, {"cubin": b"x"}))
+KernelCache(tiers=[sys.argv[1]]).session.store.put(StoredEntry("0" * 64, {}, {"cubin": b"x"}))
 """
     in_python(code, server.url, NUMBA_KCACHE_DIR=str(tmp_path))
 

@@ -101,7 +101,7 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
     with_header = '#include "mine.h"\n' + EMPTY
     for cache in (filled, other):
         cached_kernel(with_header, include_dirs=[str(tmp_path)], cache=cache, arch="sm_80").compile()
-    entries = [filled.resolver.local.get_encoded(key) for key in keys_of(filled) - keys_of(other)]
+    entries = [filled.session.local.get_encoded(key) for key in keys_of(filled) - keys_of(other)]
     assert entries == []
     first = filled.export_bundle(tmp_path / "1.kcache", arch="compute_80")
     second = other.export_bundle(tmp_path / "2.kcache", arch="compute_80")
@@ -488,7 +488,7 @@ def test_registered_bundle_serves_a_module(tmp_path: Path, toolchain: Any, lazy:
     builder, user = open_cache(tmp_path / "1"), open_cache(tmp_path / "2")
     cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=builder).compile("sm_80")
     user.register_bundle(builder.export_bundle(tmp_path / "b.kcache").path)
-    user.resolver.toolchain = toolchain
+    user.session.toolchain = toolchain
     module = cached_module(EMPTY + "\n" + TWO, lazy=lazy, cache=user, arch="sm_80")
 
     assert {name: module[name].cubin() != b"" for name in module} == {"k": True, "two": True}

@@ -151,7 +151,7 @@ def test_error_in_included_text_is_left_alone(tmp_path: Path) -> None:
     kernel = cached_kernel(tmp_path / "k.cu", strict=False)
 
     with pytest.raises(CompileError, match=r"bad\.h\(1\)"):
-        kernel._resolve(kernel._targets("sm_90")[0], None)
+        kernel._exactly(kernel._targets("sm_90")[0], None)
 
 
 ORIGIN_TEXT = "a = 1\nb = 2\ncode = '''\n  one();\n  two();\n  three();\n'''\n"

@@ -347,7 +347,7 @@ def test_threads_of_different_kernels_do_not_disturb_each_other(cache: KernelCac
     made = [cached_kernel(source, arch="sm_90", cache=cache) for source in sources]
 
     assert not together(8, lambda number: made[number].compile())
-    assert [kernel._at_hand().artifact.entries[0].symbol for kernel in made] == [f"k{n}" for n in range(8)]
+    assert [kernel._at_hand().entries[0].symbol for kernel in made] == [f"k{n}" for n in range(8)]
     assert counts(cache) == (8, 0, 8)
 
 

@@ -64,4 +64,4 @@ def test_launch_attributes_are_pickled_with_the_kernel() -> None:
     told = cached_kernel(SAXPY, arch="sm_90", cooperative=True, cluster=2)
 
     for other in (pickle.loads(pickle.dumps(told)), copy.deepcopy(told)):
-        assert other._launch_options == LaunchOptions(cooperative=True, cluster=(2, 1, 1))
+        assert other._definition.launch_options == LaunchOptions(cooperative=True, cluster=(2, 1, 1))

@@ -82,7 +82,7 @@ def test_hit_says_where_from_and_why_it_was_compiled(program: Program) -> None:
     assert [each.kind for each in own.compiled_for] == [ReasonKind.NEVER_STORED]
     assert (later.outcome, later.source, later.compiled_for) == ("hit", "disk", ())
     assert later.entry is not None
-    assert later.entry.compile_time_s == kernel._at_hand().artifact.compile_time_s
+    assert later.entry.compile_time_s == kernel._at_hand().compile_time_s
     assert "hit, from disk" in str(later)
 
 
@@ -223,7 +223,7 @@ def test_entry_that_is_gone_or_damaged_is_told_from_a_change(program: Program, i
     kernel = program.including() if including else program.kernel()
     kernel.compile()
     (entry,) = program.cache().entries()
-    path = file_of(program.cache().resolver.store, entry.key)  # type: ignore[arg-type]
+    path = file_of(program.cache().session.store, entry.key)  # type: ignore[arg-type]
     again = program.including if including else program.kernel
     data = bytearray(path.read_bytes())
     data[300] ^= 1
@@ -243,7 +243,7 @@ def test_evicted_relative_is_told_by_name_alone(program: Program) -> None:
     """Its values went with it; which components differ is known."""
     program.kernel(fastmath=True).compile()
     for entry in program.cache().entries():
-        program.cache().resolver.store.remove(entry.key)
+        program.cache().session.store.remove(entry.key)
     found = program.kernel().explain()
 
     assert [(each.kind, each.component) for each in found.reasons] == [(ReasonKind.OPTIONS, "options")]
@@ -255,7 +255,7 @@ def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program)
     program.kernel(EMPTY + "//", std="c++17").compile()
     nearest = program.kernel(EMPTY, fastmath=True)
     nearest.compile()
-    program.cache().resolver.store.remove(nearest.key())
+    program.cache().session.store.remove(nearest.key())
     found = program.kernel(EMPTY).explain()
 
     assert found.nearest is not None
@@ -505,7 +505,7 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
         if path.is_file():
             os.utime(path, (1_700_000_000, 1_700_000_000))
     (entry,) = [each for each in program.cache().entries() if each.kernels == ("k",)]
-    damaged = file_of(program.cache().resolver.store, entry.key)  # type: ignore[arg-type]
+    damaged = file_of(program.cache().session.store, entry.key)  # type: ignore[arg-type]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     before, events = program.files(), []
     for kernel in kernels:
@@ -563,7 +563,7 @@ def test_forged_or_torn_roll_costs_an_explanation_alone(
     """Whatever the roll holds: the kernel compiles, is stored, and the next process has it."""
     make = program.including if including else program.kernel
     make().compile()
-    store: Any = program.cache().resolver.store
+    store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
     roll = json.loads(store.peek(entry.key).payloads["report"])["roll"]
     path = file_of(store, roll, "manifests")
@@ -582,7 +582,7 @@ def test_forged_or_torn_roll_costs_an_explanation_alone(
 def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Program) -> None:
     """A report that is not there, or says something else."""
     program.kernel().compile()
-    store: Any = program.cache().resolver.store
+    store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
     stored = store.peek(entry.key)
     for report in (
@@ -654,7 +654,7 @@ def test_entry_does_not_say_which_machine_made_it(program: Program, monkeypatch:
     assert set(shown.built) == {"system", "python"}
     assert "hunters" not in str(shown)
     assert not any(b"hunters" in data for data in
-                   program.cache().resolver.store.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
+                   program.cache().session.store.peek(entry.key).payloads.values())  # type: ignore[union-attr]  # fmt: skip
 
 
 def test_secret_is_nowhere_in_store_event_log_or_text(
@@ -672,7 +672,7 @@ def test_secret_is_nowhere_in_store_event_log_or_text(
             kernel.compile()
     said += str(program.cache().explain(kernel.key())) + str(program.cache().entry(kernel.key()))
     texts = [text for entry in program.cache().entries() for text in
-             program.cache().resolver.store.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
+             program.cache().session.store.peek(entry.key).payloads.values()]  # type: ignore[union-attr]  # fmt: skip
 
     reasons = [each for event in heard if event.kind is EventKind.MISS for each in event.fields["reasons"]]
     assert {(each.kind, each.name) for each in reasons[1:]} == {

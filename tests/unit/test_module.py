@@ -63,7 +63,7 @@ def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, l
     assert list(found) == ["axpy_float", "axpy_double", "count"]
     assert len(found) == 3
     assert [each.c_type for each in found.axpy_double.params] == ["double", "double const*", "double*", "int"]
-    assert found.axpy_double._entry.typed
+    assert found.axpy_double._definition.entry(found.axpy_double._at_hand()).typed
     assert found.axpy_float.regs_per_thread > 0
     assert "axpy_float" in found
     assert "gemm" not in found

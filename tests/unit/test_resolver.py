@@ -117,12 +117,12 @@ def test_second_cache_is_served_from_disk(directory: Path) -> None:
     second = compiled(cache, source, name="saxpy")
 
     assert counts(cache) == (0, 1, 0)
-    assert second._at_hand().artifact._replace(extras={}) == first._at_hand().artifact._replace(extras={})
+    assert second._at_hand()._replace(extras={}) == first._at_hand().artifact._replace(extras={})
     assert (second.ptx(), second.log) == (first.ptx(), first.log)
     assert "never referenced" in second.log
     info = cache.info("process")
     assert (info.loads, info.load_time_s > 0) == (1, True)
-    assert info.time_saved_s == pytest.approx(second._at_hand().artifact.compile_time_s - info.load_time_s)
+    assert info.time_saved_s == pytest.approx(second._at_hand().compile_time_s - info.load_time_s)
 
 
 def test_resolution_tells_what_it_did(directory: Path) -> None:
@@ -191,7 +191,7 @@ def test_other_compiler_is_another_entry(directory: Path) -> None:
     first = open_cache(directory)
     key = compiled(first).key()
     second = open_cache(directory)
-    second.resolver.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
+    second.session.toolchain = MadeUpToolchain({**COMPILERS, "nvrtc": "build-id:ff"}, VERSIONS)  # type: ignore[assignment]
     events = heard(second)
     with pytest.raises(AttributeError):  # the made-up toolchain has no headers: the miss is what is looked at
         compiled(second)
@@ -282,7 +282,7 @@ def test_frozen_serves_and_refuses(directory: Path) -> None:
 def test_refresh_compiles_and_overwrites(directory: Path) -> None:
     """mode="refresh": the stored entry is replaced, and served to the next."""
     key = compiled(open_cache(directory)).key()
-    path = file_of(open_cache(directory).resolver.store, key)  # type: ignore[arg-type]
+    path = file_of(open_cache(directory).session.store, key)  # type: ignore[arg-type]
     before = path.stat().st_ino
     cache = open_cache(directory, mode="refresh")
     compiled(cache)
@@ -301,7 +301,7 @@ def test_verify_compares_what_is_stored(directory: Path) -> None:
     compiled(cache)
     assert cache.info("process").errors == 0
 
-    header = artifact_header(kernel._at_hand().artifact)
+    header = artifact_header(kernel._at_hand())
     assert cache.session.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
     cache = open_cache(directory, mode="verify")
     with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
@@ -413,7 +413,7 @@ def damage_other(_data: bytes) -> bytes:
 def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
     """Set aside, told once, counted; the next process is served the healed one."""
     kernel = compiled(open_cache(directory))
-    path = file_of(open_cache(directory).resolver.store, kernel.key())  # type: ignore[arg-type]
+    path = file_of(open_cache(directory).session.store, kernel.key())  # type: ignore[arg-type]
     path.write_bytes(damage(path.read_bytes()))
     cache = open_cache(directory)
     with pytest.warns(KCacheWarning, match="a damaged cache entry was set aside") as caught:
@@ -434,7 +434,7 @@ def test_damaged_entry_is_compiled_again(directory: Path, damage: Any) -> None:
 def test_entry_that_holds_no_artifact_is_compiled_again(directory: Path, header: dict[str, Any]) -> None:
     """Whole as a file, of another shape inside: as damaged as one with a flipped byte."""
     key = compiled(open_cache(directory)).key()
-    assert open_cache(directory).resolver.store.put(StoredEntry(key, header, {"cubin": b"x"}))
+    assert open_cache(directory).session.store.put(StoredEntry(key, header, {"cubin": b"x"}))
     cache = open_cache(directory)
     with pytest.warns(KCacheWarning, match="damaged cache entry"):
         compiled(cache)

@@ -133,6 +133,6 @@ def test_scans_are_kept_beside_the_toolchain(tmp_path: Path, monkeypatch: pytest
     first = {identity: each.scans for identity, each in tree_scans._known.items()}
     assert any(first.values())
     monkeypatch.setattr(tree_scans, "_known", {})
-    toolchain = KernelCache(tmp_path).resolver.toolchain
+    toolchain = KernelCache(tmp_path).session.toolchain
 
     assert {identity: tree_scans.tree_scans(identity, toolchain.load_record).scans for identity in first} == first
