@@ -23,7 +23,7 @@ from .keys.requests import OF_ONE_REQUEST
 from .launch.arguments import Launch, Launcher
 from .launch.config import LaunchShape, check_launch, launch_shape
 from .launch.devices import current_device, current_ordinal
-from .launch.loader import LoadedKernel, disassemble, make_launcher
+from .launch.loader import LoadedKernel, make_launcher
 from .launchable import Launchable, Sent
 from .lookup import Resolution
 from .model.artifact import Artifact, Entry
@@ -366,6 +366,8 @@ class CachedKernel(Launchable):
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
         """
+        from .launch.disassembly import disassemble
+
         return disassemble(self.cubin(arch))
 
     @property

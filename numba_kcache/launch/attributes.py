@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
 from .config import AXES, Dim3, LaunchShape
-from .devices import bindings
+from .devices import bindings, done
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
@@ -71,7 +71,10 @@ class LaunchOptions(NamedTuple):
                     f"clusters need compute capability 9.0, this device is {kernel.device.target}",
                 )
             if math.prod(self.cluster) > _PORTABLE_CLUSTER:
-                kernel.allow_large_clusters()
+                answer = driver.cuFuncSetAttribute(
+                    kernel.function, driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1
+                )
+                done(answer, f"allow large clusters of {kernel.entry.name}")
             said.append(driver.CUlaunchAttribute())
             said[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             extents = said[-1].value.clusterDim

@@ -19,15 +19,15 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
-from ..errors import KCacheError, LaunchError, ToolchainMissingError
+from ..errors import KCacheError, LaunchError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from .arguments import Launcher, Relaunch
@@ -42,8 +42,8 @@ from .devices import (
     device_of,
     done,
 )
-from .pointers import Surroundings
-from .streams import StreamOrder
+from .pointers import LaunchDevice
+from .streams import StreamWaits
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -58,18 +58,18 @@ class LoadedKernel:
 
     Args:
         entry: The kernel.
-        device: Where it is.
+        device: That it is loaded on.
         function: Its CUfunction.
-        module: What it belongs to; kept, for it watches over `live`.
+        module: That it belongs to; kept, for it watches over `live`.
 
     Attributes:
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    __slots__ = ("_limits", "_module", "_shared_allowed", "device", "entry", "function", "live")
+    __slots__ = ("_limits", "_shared_allowed", "device", "entry", "function", "live", "module")
 
-    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module | _NumbasModule) -> None:
-        self.entry, self.device, self.function, self._module, self.live = entry, device, function, module, module.live
+    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
+        self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
@@ -110,12 +110,6 @@ class LoadedKernel:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
 
-    def allow_large_clusters(self) -> None:
-        """Let clusters have more blocks than every device takes."""
-        driver = bindings()
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        done(driver.cuFuncSetAttribute(self.function, attribute, 1), f"allow large clusters of {self.entry.name}")
-
     def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
         """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
         driver = bindings()
@@ -124,37 +118,14 @@ class LoadedKernel:
         each = int(done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * self._of_device("MULTIPROCESSOR_COUNT")
 
-    def variable(self, symbol: str) -> Any:
-        """Where a variable of the kernel's module lies, as the driver's kind of address.
-
-        Raises:
-            LaunchError: The driver does not know it.
-        """
-        driver = bindings()
-        find = driver.cuModuleGetGlobal if self._module.numba is None else driver.cuLibraryGetGlobal
-        status, address, _size = find(self._module.handle, symbol.encode())
-        if status != 0:
-            where = f"cannot find the variable {symbol} on device {self.device.ordinal}"
-            raise LaunchError(where, f"the driver answered {status.name}")
-        return address
-
     def has_lost_its_context(self) -> bool:
         """Whether it must be loaded anew because the context that it was loaded in is gone."""
-        return self._module.has_lost_its_context()
-
-    @property
-    def alone(self) -> Sequence[bool]:
-        """One element: whether the module was loaded without Numba, and does not watch Numba's context yet."""
-        return self._module.alone
-
-    def meet_numba(self) -> None:
-        """Watch Numba's context, which the program has imported since the module was loaded."""
-        self._module.meet_numba()
+        return bool(self.module.has_lost_its_context())
 
     @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
-        return self._module.numba.get_function(self.entry.symbol)
+        return self.module.numba.get_function(self.entry.symbol)
 
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
@@ -230,7 +201,7 @@ class _Module:
         self._kernels: dict[str, LoadedKernel] = {}
         self._context_id: int | None = None
         self.numba: Any = None
-        self.alone = [device.numba is None]
+        self.awaits_numba = [device.numba is None]  # and its context is not watched
         if device.numba is None:
             self.handle = self._load(artifact)
             self._context_id = context_id()
@@ -241,8 +212,9 @@ class _Module:
 
     def _numbas(self, artifact: Artifact) -> Any:
         """A weak proxy: Numba's context owns the module."""
-        code = _core().ObjectCode
-        image = code.from_cubin(artifact.cubin) if artifact.cubin else code.from_ptx(artifact.ptx)
+        from cuda.core import ObjectCode
+
+        image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
         try:
             return self.device.numba.create_module_image(image)
         except Exception as error:
@@ -254,7 +226,7 @@ class _Module:
             raise self._refused(f"the driver answered {status.name}")
         return module
 
-    def meet_numba(self) -> None:
+    def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
         try:
             device = current_device()
@@ -262,8 +234,8 @@ class _Module:
             return
         if device.ordinal == self.device.ordinal:  # on another one the launch is led elsewhere
             if not self.has_lost_its_context():
-                self._watch(_put_among_modules(device.numba))
-            self.alone[0] = False
+                self._watch(_add_sentinel(device.numba))
+            self.awaits_numba[0] = False
 
     def _watch(self, owner: Any) -> None:
         live = self.live
@@ -298,14 +270,14 @@ class _Module:
         return LaunchError(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
 
 
-class _AmongModules:
-    """Stands among the modules of Numba's context, and is gone with them. The context itself is part of a cycle."""
+class _ContextSentinel:
+    """Kept among the modules of Numba's context, and dropped with them. The context itself is part of a cycle."""
 
 
-def _put_among_modules(context: Any) -> _AmongModules:
-    guest = _AmongModules()
-    context.modules[guest] = guest
-    return guest
+def _add_sentinel(context: Any) -> _ContextSentinel:
+    sentinel = _ContextSentinel()
+    context.modules[sentinel] = sentinel
+    return sentinel
 
 
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -328,22 +300,7 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     driver = bindings()
     handle = done(driver.cuKernelGetFunction(function.handle), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
-    return LoadedKernel(entry, current_device(), handle, _NumbasModule(function.module, function.module.handle, [True]))
-
-
-class _NumbasModule(NamedTuple):
-    """What a `LoadedKernel` asks of its module, for one that Numba loaded and watches over."""
-
-    numba: Any
-    handle: Any
-    live: list[bool]
-    alone: tuple[bool] = (False,)
-
-    def has_lost_its_context(self) -> bool:
-        return False
-
-    def meet_numba(self) -> None:
-        """Numba loaded it."""
+    return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True]))
 
 
 def make_launcher(
@@ -355,7 +312,7 @@ def make_launcher(
     attributes: Sequence[Any] = (),
     debug: bool = False,
 ) -> Launcher:
-    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot.
+    """Make the launcher of a kernel on its device.
 
     Args:
         kernel: On its device.
@@ -365,67 +322,29 @@ def make_launcher(
         attributes: Launch attributes of the driver's kind.
         debug: Whether each launch is waited for (`debugging`).
     """
-    make = Launcher
-    if debug:
-        from .debugging import DebugLauncher as make
-    return make(
+    return Launcher(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=kernel.function,
         driver=bindings(),
-        around=surroundings(kernel),
+        device=launch_device(kernel),
         live=kernel.live,
         strided=strided,
         attributes=attributes,
         relaunch=relaunch,
+        debug_labels=kernel.entry.parameters if debug else None,
     )
 
 
-def surroundings(kernel: LoadedKernel) -> Surroundings:
-    """The process as launches of the kernel see it."""
+def launch_device(kernel: LoadedKernel) -> LaunchDevice:
+    """The device of a kernel, as its launches see it."""
     numba = kernel.device.numba
-    return Surroundings(
-        device=kernel.device.ordinal,
-        order_after=StreamOrder(bindings()).order_after,
-        device_of=device_of if device_count() > 1 else None,
-        context=None if numba is None else weakref.proxy(numba),
-        alone=kernel.alone,
-        meet_numba=kernel.meet_numba,
-        numba_stream=_numba_stream,
+    return LaunchDevice(
+        kernel.device.ordinal,
+        StreamWaits(bindings()).enqueue_wait,
+        device_of if device_count() > 1 else None,
+        None if numba is None else weakref.proxy(numba),
+        kernel.module.awaits_numba,
+        kernel.module.watch_numba_context,
     )
-
-
-def _numba_stream(handle: int) -> Any:
-    return _core().Stream.from_handle(handle)
-
-
-@functools.cache
-def _core() -> Any:
-    import cuda.core as core
-
-    return core
-
-
-def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin, by the toolkit's nvdisasm.
-
-    Raises:
-        ToolchainMissingError: It is not installed.
-        LaunchError: It refuses the cubin.
-    """
-    import subprocess
-    import tempfile
-
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    tool = find_nvidia_binary_utility("nvdisasm")
-    if tool is None:
-        raise ToolchainMissingError("cannot disassemble", "nvdisasm is not installed", "pip install nvidia-cuda-nvcc")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        printed = subprocess.run([tool, file.name], capture_output=True, text=True, check=False)
-    if printed.returncode != 0:
-        raise LaunchError("cannot disassemble", printed.stderr.strip())
-    return printed.stdout
