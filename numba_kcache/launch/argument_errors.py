@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
-    from .slots import KernelParameter
+    from .slots import ParameterSlot
 
 _SHOWN_LENGTH = 60
 
 
-def argument_error(parameter: KernelParameter, value: object, why: str, hint: str = "") -> ArgumentError:
+def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:
     """The error to raise for `value` as the argument of `parameter`."""
     return ArgumentError(
         f"cannot pass {describe(value)} as argument {parameter.position} of {parameter.kernel} ({parameter.declared})",

@@ -25,8 +25,8 @@ from ..errors import ArgumentError, LaunchError
 from ..model.parameter import Parameter
 from .config import Dim3, LaunchShape
 from .devices import check_interpreter, is_numba_used
-from .pointers import Call, LaunchDevice
-from .slots import KernelParameter, Slot, slot_of, struct_format
+from .pointers import PointerSlot, WordSlot
+from .slots import Call, LaunchDevice, Slot, ValueSlot, struct_format
 from .streams import stream_handle, stream_identity
 
 Launch = Callable[..., None]
@@ -133,10 +133,15 @@ class Launcher:
     def slots(self) -> list[Slot]:
         """One for each argument; made for the first launch."""
         if self._slots is None:
-            declared = enumerate(self.parameters, 1)
-            parameters = [KernelParameter(self.kernel, n, each, typed=self._typed) for n, each in declared]
-            self._slots = [slot_of(each, self.device, strided=self._strided) for each in parameters]
+            self._slots = [self._slot_of(position, each) for position, each in enumerate(self.parameters, 1)]
         return self._slots
+
+    def _slot_of(self, position: int, declared: Parameter) -> Slot:
+        code = declared.code
+        if code[0] == "*" or (code == "?" and declared.size == 8):
+            kind = WordSlot if code == "?" else PointerSlot
+            return kind(self.kernel, position, declared, self._typed, self.device, self._strided)
+        return ValueSlot(self.kernel, position, declared, self._typed)
 
     def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
         """The function that launches with this shape on this stream.

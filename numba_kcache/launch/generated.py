@@ -25,8 +25,8 @@ from typing import Any
 
 from .devices import NUMBA_DEVICES
 from .memory import CARRIERS, NUMPY_NAMES, torch_stream
-from .pointers import TAKE_ANY, PointerReader
-from .slots import Inline, KernelParameter, Slot
+from .pointers import TAKE_ANY, PointerSlot
+from .slots import Inline, Slot, ValueSlot
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
@@ -72,14 +72,14 @@ _EXACT = {
 }
 
 
-def value_inline(parameter: KernelParameter) -> Inline:
+def value_inline(slot: ValueSlot) -> Inline:
     """The generated code for what is passed by value."""
-    code = parameter.code
+    code = slot.code
     exact = None if code in CARRIERS else _EXACT.get(code[0])
     if exact is None:
-        return _CONVERTED_LINES, {"number{k}": parameter.convert}, "v{k}"
+        return _CONVERTED_LINES, {"number{k}": slot.convert}, "v{k}"
     values = "v{k}.real, v{k}.imag" if code[0] == "c" else "v{k}"
-    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": lambda value: parameter.convert(value)}, values
+    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": lambda value: slot.convert(value)}, values
 
 
 def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
@@ -87,10 +87,10 @@ def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
     return _ADDRESS_LINES, {"pointer{k}": address}, "v{k}"
 
 
-def pointer_inline(reader: PointerReader, has_other_devices: bool) -> Inline:
+def pointer_inline(slot: PointerSlot) -> Inline:
     """The generated code for a pointer."""
-    pointee = reader.pointee
-    takes_any, alignment = pointee in TAKE_ANY, reader.alignment
+    pointee, alignment, has_other_devices = slot.pointee, slot.alignment, slot.device.device_of is not None
+    takes_any = pointee in TAKE_ANY
     element = pointee[2:] if pointee[0] == "v" else pointee
     parts = {
         "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
@@ -105,7 +105,7 @@ def pointer_inline(reader: PointerReader, has_other_devices: bool) -> Inline:
     lines = _POINTER_LINES + (_ALIGNED_LINES if alignment > 1 else "")
     for part, text in parts.items():
         lines = lines.replace(part, text)
-    names: dict[str, Any] = {"pointer{k}": reader}
+    names: dict[str, Any] = {"pointer{k}": slot.address}
     if not takes_any:
         names |= {"dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)], "torch_dtype{k}": NUMPY_NAMES[element]}
     return lines, names, "v{k}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .memory import Memory, from_interface
 
 if TYPE_CHECKING:
-    from .pointers import Call
+    from .slots import Call
 
 
 def is_wrapper(value: Any) -> bool:

@@ -42,7 +42,7 @@ from .devices import (
     device_of,
     done,
 )
-from .pointers import LaunchDevice
+from .slots import LaunchDevice
 from .streams import StreamWaits
 
 _SHARED_BY_DEFAULT = 48 * 1024

@@ -81,7 +81,7 @@ def memory_of(value: Any) -> Memory | None:
     """
     if value is None:
         return Memory(0)
-    for read in (_address, _numba, _torch, _array_interface):
+    for read in (_numba, _torch, _array_interface, _address):
         memory = read(value)
         if memory is not None:
             return memory

@@ -20,8 +20,7 @@ from .config import Dim3
 from .devices import bindings
 from .loader import LoadedKernel, launch_device
 from .numba_abi import Argument, flatten, lay_out
-from .pointers import Call
-from .slots import Slot
+from .slots import Call, Slot
 
 _ARRAY_LINES = """\
             if type(a{k}) is not NumbaArray or a{k}._numba_type_ is not kind{k}:

@@ -15,90 +15,36 @@ Ground      C++ forbids reading an object through another type except char, unsi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import ArgumentError
-from ..model.parameter import CODE_SIZES, SCALAR_SIZES
+from ..model.parameter import CODE_SIZES, SCALAR_SIZES, Parameter
 from .memory import CARRIERS, NUMPY_NAMES, Memory, Unfit, memory_of
+from .slots import Call, Inline, LaunchDevice, ParameterSlot
 from .streams import stream_identity
-
-if TYPE_CHECKING:
-    from .config import LaunchShape
-    from .slots import KernelParameter
 
 TAKE_ANY = ("?", "o", "i1", "u1")
 """Pointees through which C++ may read memory of any type."""
 
 
-class LaunchDevice:
-    """The device that a kernel is loaded on, as its launches see it.
+class PointerSlot(ParameterSlot):
+    """The slot of a parameter that takes a pointer.
 
     Args:
-        ordinal: Its number.
-        enqueue_wait: Makes the second stream wait for what is queued in the first, on the device.
-        device_of: The device that alone can reach an address, or None for memory that others reach too
-            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
-            where the process sees one device only.
-        numba_context: The context that Numba's arrays of this device have their memory in, to know them by.
-        awaits_numba: One element, true while the module was loaded without Numba, and Numba's context is not watched.
-        watch_numba_context: Called when such a program has imported Numba.
-    """
-
-    def __init__(
-        self,
-        ordinal: int,
-        enqueue_wait: Callable[[int, int], None],
-        device_of: Callable[[int], int | None] | None = None,
-        numba_context: Any = None,
-        awaits_numba: Sequence[bool] = (False,),
-        watch_numba_context: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.ordinal, self.enqueue_wait, self.device_of = ordinal, enqueue_wait, device_of
-        self.numba_context, self.awaits_numba = numba_context, awaits_numba
-        self.watch_numba_context = watch_numba_context
-
-
-class Call:
-    """One launch on its slow path.
-
-    Args:
-        shape: Its extents.
-        config: Taken by the driver: a stream, or the whole configuration.
-        stream: The launch stream as the user gave it.
-        handle: Its handle.
-        arguments: Of the launch.
-
-    Attributes:
-        before: To be done before the launch, in order.
-        after: To be done after it: copies back to the host.
-        borrowed: To be kept until the launch is queued.
-    """
-
-    def __init__(self, shape: LaunchShape, config: Any, stream: Any, handle: int, arguments: tuple[Any, ...]) -> None:
-        self.shape, self.config, self.stream, self.handle, self.arguments = shape, config, stream, handle, arguments
-        self.before: list[Callable[[], object]] = []
-        self.after: list[Callable[[], object]] = []
-        self.borrowed: list[object] = []
-
-
-class PointerReader:
-    """Turns an argument into the address for one parameter.
-
-    Args:
-        parameter: Takes a pointer, or eight bytes of unknown type.
+        kernel, position, declared, typed: As for `ParameterSlot`.
         device: That launches go to.
         strided: Whether arrays that do not lie in one piece are taken.
     """
 
-    def __init__(self, parameter: KernelParameter, device: LaunchDevice, *, strided: bool) -> None:
-        self._parameter, self._device, self._strided = parameter, device, strided
-        is_pointer, code = parameter.declared.is_pointer, parameter.code
-        self._may_write = is_pointer and not code.startswith("*k")
-        self.pointee = code.lstrip("*").removeprefix("k") if is_pointer else "?"
-        self.alignment = alignment_of(self.pointee)
+    def __init__(
+        self, kernel: str, position: int, declared: Parameter, typed: bool, device: LaunchDevice, strided: bool
+    ) -> None:
+        super().__init__(kernel, position, declared, typed)
+        self.device, self._strided = device, strided
+        self.pointee, self._may_write, self.alignment = _pointee_of(self.code)
 
-    def __call__(self, value: Any, stream_id: int) -> int | None:
+    def address(self, value: Any, stream_id: int) -> int | None:
         """The address, or None where something has to be done before the launch.
 
         Args:
@@ -126,8 +72,14 @@ class PointerReader:
             memory = self._borrow(value, call)
         producer = memory.stream
         if producer is not None and stream_identity(producer) != stream_identity(call.handle):
-            call.before.append(functools.partial(self._device.enqueue_wait, producer, call.handle))
+            call.before.append(functools.partial(self.device.enqueue_wait, producer, call.handle))
         return (memory.address,)
+
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import pointer_inline
+
+        return pointer_inline(self)
 
     def _read(self, value: Any) -> Memory | None:
         """The memory, checked; None where something has to be done before it can be."""
@@ -145,7 +97,7 @@ class PointerReader:
         try:
             return memory_of(value)
         except Unfit as unfit:
-            raise self._parameter.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
+            raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
 
     def _borrow(self, value: Any, call: Call) -> Memory:
         from .dlpack import borrow
@@ -154,7 +106,7 @@ class PointerReader:
             memory = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
             why = f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            raise self._parameter.refuse(value, why) from error
+            raise self.refuse(value, why) from error
         if memory is None:
             raise self._misfit(value)
         call.borrowed.append(memory)
@@ -172,11 +124,11 @@ class PointerReader:
 
     def _check(self, value: Any, memory: Memory) -> None:
         """Raise unless the kernel may do with this memory what it does with the parameter."""
-        if self._device.device_of is not None:
-            self._check_device(value, memory, self._device.device_of)
+        if self.device.device_of is not None:
+            self._check_device(value, memory, self.device.device_of)
         if memory.element is None:
             return
-        pointee, refuse = self.pointee, self._parameter.refuse
+        pointee, refuse = self.pointee, self.refuse
         if memory.element != pointee and not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
@@ -192,12 +144,12 @@ class PointerReader:
             raise refuse(value, why)
 
     def _check_device(self, value: Any, memory: Memory, device_of: Callable[[int], int | None]) -> None:
-        here = self._device.ordinal
+        here = self.device.ordinal
         if memory.device == here or not memory.address:
             return
         device = device_of(memory.address)
         if device is not None and device != here:
-            raise self._parameter.refuse(
+            raise self.refuse(
                 value,
                 f"it is on device {device}, the launch on device {here}",
                 "copy it there, or make its device the current one",
@@ -214,7 +166,42 @@ class PointerReader:
         elif isinstance(value, int):
             why = "a pointer takes a device array or None, not a bare integer"
             hint += "; an address goes as ctypes.c_void_p(address)"
-        return self._parameter.refuse(value, why, hint)
+        return self.refuse(value, why, hint)
+
+
+class WordSlot(PointerSlot):
+    """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
+
+    def address(self, value: Any, stream_id: int) -> int | None:
+        """See `PointerSlot`."""
+        word = self._word(value)
+        return super().address(value, stream_id) if word is None else word
+
+    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
+        """See `Slot`."""
+        word = self._word(value)
+        return super().settle(value, call) if word is None else (word,)
+
+    def inline(self) -> Inline:
+        """See `Slot`."""
+        from .generated import address_inline
+
+        return address_inline(self.address)
+
+    def _word(self, value: Any) -> int | None:
+        try:
+            return int.from_bytes(self.convert(value), "little")
+        except ArgumentError:
+            if isinstance(value, (int, float, complex)):
+                raise
+            return None
+
+
+@functools.cache
+def _pointee_of(code: str) -> tuple[str, bool, int]:
+    """The code behind the pointer, whether the kernel may write there, and the alignment of addresses."""
+    pointee = code.lstrip("*").removeprefix("k")
+    return pointee, code[0] == "*" and code[1] != "k", alignment_of(pointee)
 
 
 def fits(pointee: str, element: str, item_bytes: int) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .memory import NUMPY_NAMES
-from .slots import STRUCT_LETTERS, KernelParameter, bounds_of
+from .slots import STRUCT_LETTERS, ParameterSlot, bounds_of
 
 Convert = Callable[[Any], Any]
 """From an argument to what `struct` packs: a number, or the bytes."""
@@ -35,14 +35,14 @@ _TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
 
-def converter_for(parameter: KernelParameter) -> Convert:
+def converter_for(parameter: ParameterSlot) -> Convert:
     """The converter for one parameter that is no pointer."""
     if parameter.code in STRUCT_LETTERS:
         return _scalar_converter(parameter.code, parameter)
     return _bytes_converter(parameter)
 
 
-def _scalar_converter(code: str, parameter: KernelParameter) -> Convert:
+def _scalar_converter(code: str, parameter: ParameterSlot) -> Convert:
     """The converter for one scalar code, that of the parameter or of the components of its vector."""
     if code[0] in "iu":
         return _integer_converter(code, parameter)
@@ -57,9 +57,9 @@ def _scalar_converter(code: str, parameter: KernelParameter) -> Convert:
     return lambda value: small_float_bits(convert(value), exponent_bits, mantissa_bits)
 
 
-def _bytes_converter(parameter: KernelParameter) -> Convert:
+def _bytes_converter(parameter: ParameterSlot) -> Convert:
     """The converter for vectors, structs and parameters of which only the size is known."""
-    size, code = parameter.size, parameter.code
+    size, code = parameter.declared.size, parameter.code
     components = _vector_converter(code, parameter) if code[0] == "v" else None
 
     def convert(value: Any) -> bytes:
@@ -97,7 +97,7 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
 
 
-def _integer_converter(code: str, parameter: KernelParameter) -> Convert:
+def _integer_converter(code: str, parameter: ParameterSlot) -> Convert:
     below, above = bounds_of(code)
 
     def convert(value: Any) -> int:
@@ -113,7 +113,7 @@ def _integer_converter(code: str, parameter: KernelParameter) -> Convert:
     return convert
 
 
-def _bool_converter(parameter: KernelParameter) -> Convert:
+def _bool_converter(parameter: ParameterSlot) -> Convert:
     def convert(value: Any) -> bool:
         number = _number(value)
         if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
@@ -123,7 +123,7 @@ def _bool_converter(parameter: KernelParameter) -> Convert:
     return convert
 
 
-def _float_converter(code: str, parameter: KernelParameter) -> Convert:
+def _float_converter(code: str, parameter: ParameterSlot) -> Convert:
     _, too_large = bounds_of(code)
 
     def convert(value: Any) -> float:
@@ -143,7 +143,7 @@ def _float_converter(code: str, parameter: KernelParameter) -> Convert:
     return convert
 
 
-def _complex_converter(code: str, parameter: KernelParameter) -> Convert:
+def _complex_converter(code: str, parameter: ParameterSlot) -> Convert:
     part = _float_converter("f4" if code == "c4" else "f8", parameter)
 
     def convert(value: Any) -> complex:
@@ -155,7 +155,7 @@ def _complex_converter(code: str, parameter: KernelParameter) -> Convert:
     return convert
 
 
-def _vector_converter(code: str, parameter: KernelParameter) -> Callable[[Any], bytes]:
+def _vector_converter(code: str, parameter: ParameterSlot) -> Callable[[Any], bytes]:
     count, component = int(code[1]), code[2:]
     convert = _scalar_converter(component, parameter)
     pack = struct.Struct("=" + STRUCT_LETTERS[component] * count).pack
@@ -223,8 +223,8 @@ def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
     return f"the parameter is {wanted}", "convert it first"
 
 
-def _why_no_bytes(value: Any, parameter: KernelParameter) -> tuple[str, str]:
-    code, size = parameter.code, parameter.size
+def _why_no_bytes(value: Any, parameter: ParameterSlot) -> tuple[str, str]:
+    code, size = parameter.code, parameter.declared.size
     if code == "?" and isinstance(value, (int, float, complex)):
         more = "" if parameter.typed else ", or give the kernel a signature"
         return (

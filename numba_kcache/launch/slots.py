@@ -2,20 +2,20 @@
 
 Promise     `Slot.settle` is the whole check of one argument. Importing this takes what arguments of the commonest exact
             types need; the converters of all others (`scalars`) are imported with the first such argument.
-Not here    The check of pointers (`pointers`); the lines of generated code for a slot (`generated`).
+Not here    Pointers (`pointers`); the lines of generated code for a slot (`generated`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import ArgumentError
 from ..model.parameter import SCALAR_SIZES, Parameter
+from .config import LaunchShape
 from .devices import check_interpreter
 from .memory import CARRIERS
-from .pointers import Call, LaunchDevice, PointerReader
 
 STRUCT_LETTERS = {
     "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
@@ -40,8 +40,75 @@ Inline: TypeAlias = tuple[str, dict[str, Any], str]
 """A slot's part of the generated code: its lines, the names that they need, the expressions of the values to pack."""
 
 
-class KernelParameter:
-    """One parameter of one kernel.
+class LaunchDevice:
+    """The device that a kernel is loaded on, as its launches see it.
+
+    Args:
+        ordinal: Its number.
+        enqueue_wait: Makes the second stream wait for what is queued in the first, on the device.
+        device_of: The device that alone can reach an address, or None for memory that others reach too
+            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
+            where the process sees one device only.
+        numba_context: The context that Numba's arrays of this device have their memory in, to know them by.
+        awaits_numba: One element, true while the module was loaded without Numba, and Numba's context is not watched.
+        watch_numba_context: Called when such a program has imported Numba.
+    """
+
+    def __init__(
+        self,
+        ordinal: int,
+        enqueue_wait: Callable[[int, int], None],
+        device_of: Callable[[int], int | None] | None = None,
+        numba_context: Any = None,
+        awaits_numba: Sequence[bool] = (False,),
+        watch_numba_context: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ordinal, self.enqueue_wait, self.device_of = ordinal, enqueue_wait, device_of
+        self.numba_context, self.awaits_numba = numba_context, awaits_numba
+        self.watch_numba_context = watch_numba_context
+
+
+class Call:
+    """One launch on its slow path.
+
+    Args:
+        shape: Its extents.
+        config: Taken by the driver: a stream, or the whole configuration.
+        stream: The launch stream as the user gave it.
+        handle: Its handle.
+        arguments: Of the launch.
+
+    Attributes:
+        before: To be done before the launch, in order.
+        after: To be done after it: copies back to the host.
+        borrowed: To be kept until the launch is queued.
+    """
+
+    def __init__(self, shape: LaunchShape, config: Any, stream: Any, handle: int, arguments: tuple[Any, ...]) -> None:
+        self.shape, self.config, self.stream, self.handle, self.arguments = shape, config, stream, handle, arguments
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        self.borrowed: list[object] = []
+
+
+class Slot:
+    """One argument's part in a launch.
+
+    Args:
+        settle: Checks one argument, and returns the values that `struct` packs for it (`struct_format`); instead of
+            an address a function that gives it once `Call.before` is done.
+        inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
+    """
+
+    settle: Callable[[Any, Call], tuple[Any, ...]]
+    inline: Callable[[], Inline]
+
+    def __init__(self, settle: Callable[[Any, Call], tuple[Any, ...]], inline: Callable[[], Inline]) -> None:
+        self.settle, self.inline = settle, inline
+
+
+class ParameterSlot(Slot):
+    """The slot of one parameter of a kernel.
 
     Args:
         kernel: The kernel's name.
@@ -50,9 +117,9 @@ class KernelParameter:
         typed: Whether its type is known, or only its size.
     """
 
-    def __init__(self, kernel: str, position: int, declared: Parameter, *, typed: bool) -> None:
+    def __init__(self, kernel: str, position: int, declared: Parameter, typed: bool) -> None:
         self.kernel, self.position, self.declared, self.typed = kernel, position, declared, typed
-        self.code, self.size = declared.code, declared.size
+        self.code = declared.code
 
     @functools.cached_property
     def convert(self) -> Callable[[Any], Any]:
@@ -70,36 +137,32 @@ class KernelParameter:
         return argument_error(self, value, why, hint)
 
 
-class Slot:
-    """One argument's part in a launch.
+class ValueSlot(ParameterSlot):
+    """The slot of a parameter passed by value."""
 
-    Args:
-        settle: Checks one argument, and returns the values that `struct` packs for it (`struct_format`); instead of
-            an address a function that gives it once `Call.before` is done.
-        inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
-    """
+    def __init__(self, kernel: str, position: int, declared: Parameter, typed: bool) -> None:
+        super().__init__(kernel, position, declared, typed)
+        self._exact, self._below, self._above = _exact_of(self.code)
 
-    __slots__ = ("inline", "settle")
+    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
+        """Check one argument; see `Slot`."""
+        if type(value) in self._exact and self._below < value < self._above:
+            return (value,)
+        number = self.convert(value)
+        return (number.real, number.imag) if self.code[0] == "c" else (number,)
 
-    def __init__(self, settle: Callable[[Any, Call], tuple[Any, ...]], inline: Callable[[], Inline]) -> None:
-        self.settle, self.inline = settle, inline
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import value_inline
+
+        return value_inline(self)
 
 
-def slot_of(parameter: KernelParameter, device: LaunchDevice, *, strided: bool) -> Slot:
-    """The slot for one parameter.
-
-    Args:
-        parameter: Of the kernel.
-        device: That launches go to.
-        strided: Whether arrays that do not lie in one piece are taken.
-    """
-    code = parameter.code
-    if code[0] == "*" or (code == "?" and parameter.size == 8):
-        reader = PointerReader(parameter, device, strided=strided)
-        if code == "?":
-            return _word_slot(parameter, reader)
-        return Slot(reader.settle, lambda: _generated().pointer_inline(reader, device.device_of is not None))
-    return _value_slot(parameter)
+@functools.cache
+def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
+    """The Python types that `struct` packs for this code as they are, and the bounds within which it does."""
+    types = () if code in CARRIERS else _EXACT.get(code[0], ())
+    return types, *(bounds_of(code) if types else (0, 0))
 
 
 def bounds_of(code: str) -> tuple[float, float]:
@@ -109,49 +172,6 @@ def bounds_of(code: str) -> tuple[float, float]:
         return -above, above
     above = 1 << 8 * SCALAR_SIZES[code] - (code[0] == "i")
     return (-above if code[0] == "i" else 0) - 1, above
-
-
-def _value_slot(parameter: KernelParameter) -> Slot:
-    code = parameter.code
-    exact = () if code in CARRIERS else _EXACT.get(code[0], ())
-    below, above = bounds_of(code) if exact else (0, 0)
-
-    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
-        if type(value) in exact and below < value < above:
-            return (value,)
-        number = parameter.convert(value)
-        return (number.real, number.imag) if code[0] == "c" else (number,)
-
-    return Slot(settle, lambda: _generated().value_inline(parameter))
-
-
-def _word_slot(parameter: KernelParameter, reader: PointerReader) -> Slot:
-    """Eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
-
-    def number(value: Any) -> int | None:
-        try:
-            return int.from_bytes(parameter.convert(value), "little")
-        except ArgumentError:
-            if isinstance(value, (int, float, complex)):
-                raise
-            return None
-
-    def address(value: Any, stream_id: int) -> int | None:
-        word = number(value)
-        return reader(value, stream_id) if word is None else word
-
-    def settle(value: Any, call: Call) -> tuple[Any, ...]:
-        word = number(value)
-        return reader.settle(value, call) if word is None else (word,)
-
-    return Slot(settle, lambda: _generated().address_inline(address))
-
-
-def _generated() -> Any:
-    """The module of generated code, which most processes never need."""
-    from . import generated
-
-    return generated
 
 
 @functools.lru_cache(maxsize=256)
