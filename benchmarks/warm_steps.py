@@ -68,7 +68,7 @@ STEPS = {
         "environment": [("settings", "variables")],
         "derive the key": [("keys.components", "derive")],
         "look up: the rest": [("resolver.Resolver", "resolve"), ("kernel.CachedKernel", "_resolve_ahead")],
-        "read the arguments": [("launch.usual", "usual_values")],
+        "read the arguments": [("launch.slots.ValueSlot", "settle"), ("launch.pointers.PointerSlot", "settle")],
         **SHARED_STEPS,
     },
     "numba": {

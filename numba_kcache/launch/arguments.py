@@ -86,7 +86,7 @@ class Launcher:
         live: One element, true while `function` may be used; whoever unloads it flips it.
         strided: Whether arrays that do not lie in one piece are taken.
         attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
-        relaunch: What to try where this module, or this device, is not the one to launch on.
+        relaunch: Tried where this module, or this device, is not the one to launch on.
         slots: One for each argument, where an argument fills several parameters; None for one each.
         debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
     """
@@ -144,11 +144,11 @@ class Launcher:
         return ValueSlot(self.kernel, position, declared, self._typed)
 
     def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
-        """The function that launches with this shape on this stream.
+        """Make the function that launches with this shape on this stream.
 
         Args:
             shape: Grid, block and shared memory, checked against the device.
-            stream: Whatever `stream_handle` takes.
+            stream: As `stream_handle` takes it.
 
         Raises:
             LaunchConfigError: `stream` is no stream.
@@ -165,7 +165,7 @@ class Launcher:
         return launch
 
     def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid | None:
-        """What binds any grid that fits at once; None while, or where, a grid takes more than that."""
+        """Bind block, shared memory and stream for any grid that fits; None while, or where, a grid takes more."""
         if self._code is None or self.attributes or self.device.device_of is not None:
             return None
         handle = stream_handle(stream)
@@ -175,7 +175,7 @@ class Launcher:
         return bind
 
     def generated(self) -> bool:
-        """Count one interpreted launch; whether the generated code is there, which enough of them bring."""
+        """Count one interpreted launch, and generate the code after enough of them; True once it is there."""
         self._interpreted += 1
         if self._interpreted <= GENERATE_AFTER or self._debug_labels is not None or sys.meta_path is None:
             return False  # at the end of the interpreter nothing is imported any more
@@ -203,7 +203,7 @@ class Launcher:
         return int(answer[0])
 
     def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
-        """What the driver takes beside function and parameters where the launch has attributes."""
+        """The configuration that the driver takes for a launch with attributes."""
         config = self.driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = shape.block

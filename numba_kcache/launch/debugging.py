@@ -28,12 +28,12 @@ def watched(
     parameters: Sequence[object],
     arguments: Sequence[Any],
 ) -> Any:
-    """Launch between two waits, and return what `launch` does.
+    """Launch between two waits, and return the value of `launch`.
 
     Args:
         driver: `cuda.bindings.driver`, or what offers its functions.
         stream: Of the launch, as the user gave it.
-        launch: Queues it; what it returns is false where that was done elsewhere.
+        launch: Queues it, and returns False where that was done elsewhere.
         kernel, shape, parameters, arguments: For the message.
 
     Raises:
@@ -44,7 +44,7 @@ def watched(
         raise LaunchError(
             f"cannot launch {kernel}",
             f"work that was queued before it failed: the driver answered {_name(code)}",
-            "it was not launched by a cached kernel with debug_launches, which would have said so",
+            "it was not launched by a cached kernel with debug_launches, which would have named it",
         )
     queued = launch()
     if queued:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_wrapper(value: Any) -> bool:
-    """Whether it is one of Numba's `In`, `Out`, `InOut`, known by its module so that Numba is not imported."""
+    """True for Numba's `In`, `Out` and `InOut`, known by their module so that Numba is not imported."""
     return any(base.__module__ == "numba.cuda.args" for base in type(value).__mro__)
 
 

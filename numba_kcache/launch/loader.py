@@ -80,7 +80,7 @@ class LoadedKernel:
         return int(done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
-        """What the kernel can take here; shared memory is asked of the device only where a launch wants any."""
+        """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
         if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
             self._limits = DeviceLimits(
                 grid=_GRID_LIMIT,
@@ -91,24 +91,26 @@ class LoadedKernel:
             )
         return self._limits
 
+    def set_attribute(self, name: str, value: int, action: str) -> None:
+        """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
+        driver = bindings()
+        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        done(driver.cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
+
     def allow_shared(self, dynamic_bytes: int) -> None:
-        """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel must be told so once.
+        """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.
 
         Source:
             CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
         """
         if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need what it has
-            driver = bindings()
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = driver.cuFuncSetAttribute(self.function, attribute, dynamic_bytes)
-            done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
+            action = f"give {dynamic_bytes} bytes of dynamic shared memory to"
+            self.set_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic_bytes, action)
             self._shared_allowed = dynamic_bytes
 
     def prefer_shared(self, percent: int) -> None:
         """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
-        driver = bindings()
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
+        self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
     def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
         """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
@@ -119,7 +121,7 @@ class LoadedKernel:
         return each * self._of_device("MULTIPROCESSOR_COUNT")
 
     def has_lost_its_context(self) -> bool:
-        """Whether it must be loaded anew because the context that it was loaded in is gone."""
+        """True where it must be loaded anew because the context that it was loaded in is gone."""
         return bool(self.module.has_lost_its_context())
 
     @property
@@ -130,12 +132,9 @@ class LoadedKernel:
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
         self.allow_shared(dynamic_bytes)
-        answer = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
-        if answer[0] != 0:
-            raise LaunchError(
-                f"cannot ask for a block size of {self.entry.name}", f"the driver answered {answer[0].name}"
-            )
-        return int(answer[2])
+        status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
+        done((status,), f"ask for a block size of {self.entry.name}")
+        return int(block)
 
     def _of_device(self, attribute: str) -> int:
         return device_attribute(self.device.ordinal, attribute)
@@ -203,28 +202,20 @@ class _Module:
         self.numba: Any = None
         self.awaits_numba = [device.numba is None]  # and its context is not watched
         if device.numba is None:
-            self.handle = self._load(artifact)
+            status, self.handle = bindings().cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
+            if status != 0:
+                raise self._refused(f"the driver answered {status.name}")
             self._context_id = context_id()
-        else:
-            self.numba = self._numbas(artifact)
-            self.handle = self.numba.handle
-            self._watch(device.numba.modules[self.handle])
-
-    def _numbas(self, artifact: Artifact) -> Any:
-        """A weak proxy: Numba's context owns the module."""
+            return
         from cuda.core import ObjectCode
 
         image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
         try:
-            return self.device.numba.create_module_image(image)
-        except Exception as error:
+            self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
+        except Exception as error:  # Numba's own, the driver's or cuda.core's: all say that it was refused
             raise self._refused(str(error)) from error
-
-    def _load(self, artifact: Artifact) -> Any:
-        status, module = bindings().cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
-        if status != 0:
-            raise self._refused(f"the driver answered {status.name}")
-        return module
+        self.handle = self.numba.handle
+        self._watch(device.numba.modules[self.handle])
 
     def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
@@ -242,7 +233,7 @@ class _Module:
         self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
 
     def has_lost_its_context(self) -> bool:
-        """Whether the context that it was loaded in was destroyed; Numba tells of its own."""
+        """Check that the context that it was loaded in was not destroyed; Numba's is watched."""
         if self._context_id is not None and self.live[0] and context_id() != self._context_id:
             self.live[0] = False
         return not self.live[0]
@@ -286,9 +277,7 @@ _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
 def _after_fork() -> None:
     for loader in _FORGET_AFTER_FORK:
         loader._lock = threading.Lock()
-        for module in loader._modules.values():
-            module.live[0] = False
-        loader._modules.clear()
+        loader.forget()
 
 
 if hasattr(os, "register_at_fork"):

@@ -89,7 +89,7 @@ def memory_of(value: Any) -> Memory | None:
 
 
 def _address(value: Any) -> Memory | None:
-    """Addresses that have a type of their own; what lies there is not said."""
+    """Addresses that have a type of their own; nothing is known of what lies there."""
     if isinstance(value, ctypes.c_void_p):
         return Memory(value.value or 0)
     kind = type(value)

@@ -205,12 +205,12 @@ def _pointee_of(code: str) -> tuple[str, bool, int]:
 
 
 def fits(pointee: str, element: str, item_bytes: int) -> bool:
-    """Whether an array whose elements have this code and size may stand behind a pointer to `pointee`.
+    """Decide if an array whose elements have this code and size may stand behind a pointer to `pointee`.
 
     Args:
         pointee: The code of the pointer without `*` and `k`.
         element: The code of the array's elements.
-        item_bytes: The size of one, which is what tells two records apart.
+        item_bytes: The size of one, which distinguishes two records.
     """
     if pointee in TAKE_ANY or pointee == element:
         return True
@@ -242,7 +242,7 @@ def _complex_of(vector: str) -> str:
 
 
 def lies_flat(memory: Memory, strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill one piece of memory, in C or in Fortran order; empty arrays do."""
+    """True where the elements fill one piece of memory, in C or in Fortran order; empty arrays do."""
     if 0 in memory.shape:
         return True
     axes = [axis for axis in zip(memory.shape, strides, strict=True) if axis[0] != 1]

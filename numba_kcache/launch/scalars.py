@@ -2,9 +2,9 @@
 
 Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is no integer and a complex number no real one.
-            Values whose bytes cannot be told (a bare int where only a size is known) are refused.
+            Values whose bytes are not certain (a bare int where only a size is known) are refused.
 Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size. The
-            compiler's word does not tell an enum from a struct, so what a struct takes includes NumPy scalars.
+            compiler's types do not distinguish an enum from a struct, so a struct takes NumPy scalars too.
 Not here    The common exact types, which the generated launcher passes to `struct` itself.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """

@@ -21,7 +21,7 @@ STRUCT_LETTERS = {
     "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
     "f2": "e", "bf": "H", "f4": "f", "f8": "d", "c4": "ff", "c8": "dd", "e4": "B", "e5": "B",
 }  # fmt: skip
-"""How `struct` packs each scalar code; bfloat16 and fp8 as the integer that has their bits."""
+"""The `struct` letter of each scalar code; bfloat16 and fp8 as the integer that has their bits."""
 
 _TOO_LARGE = {
     "f2": 2.0**15 * (2 - 2.0**-11),

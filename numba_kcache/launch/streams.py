@@ -106,7 +106,7 @@ class StreamWaits:
             self._idle.append(event)
 
     def _is_outside_capture(self, producer: int, consumer: int) -> bool:
-        """Whether the consumer is being captured and the producer is not: the graph is then to wait for an event."""
+        """True where the consumer is being captured and the producer is not: the graph then waits for an event."""
         code, capturing = self._driver.cuStreamIsCapturing(consumer)
         if code or not capturing:
             return False
