@@ -203,7 +203,7 @@ class Kernel(Launches):
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
         """
-        from .launch.loader import disassemble
+        from .launch.disassembly import disassemble
 
         return disassemble(self.cubin(arch))
 

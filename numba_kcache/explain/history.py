@@ -42,7 +42,7 @@ LOOKED_AT = 8
 _DIGITS = 16
 
 _PROGRAM = r"__(?:mp_)?main__\b|<[^<>]*>|\?"
-"""How the labels of kernels start that belong to a program, here and in a process of its pool, or to code run by hand."""
+"""Start of the labels of kernels of a program, here and in a process of its pool, or of code run by hand."""
 
 
 class Subject(NamedTuple):

@@ -1,4 +1,4 @@
-"""Launch attributes: what `cached_kernel` is told of launches rather than of code.
+"""Launch attributes: the options of `cached_kernel` that change launches rather than code.
 
 Promise     A value that can mean nothing is an `OptionError` at decoration. `apply` brings the attributes to a kernel
             on its device, each device for itself, and `check` refuses the shapes that they rule out, both before
@@ -27,7 +27,7 @@ _LARGEST_CLUSTER = 16
 
 
 class LaunchOptions(NamedTuple):
-    """How the launches of one kernel object differ from plain ones.
+    """The attributes of all launches of one kernel object.
 
     Args:
         cooperative: All blocks run at once, so that the grid can synchronise.
@@ -42,7 +42,7 @@ class LaunchOptions(NamedTuple):
     carveout: int | None = None
 
     def apply(self, kernel: LoadedKernel, name: str) -> list[Any]:
-        """Set on a loaded kernel what belongs to it, and return what each launch has to say.
+        """Set on a loaded kernel what belongs to it, and return the attributes that each launch has.
 
         Raises:
             LaunchError: The device cannot do it.
@@ -59,11 +59,11 @@ class LaunchOptions(NamedTuple):
             kernel.allow_shared(self.max_dynamic_shared)
         if self.carveout is not None:
             kernel.prefer_shared(self.carveout)
-        said = []
+        attributes = []
         if self.cooperative:
-            said.append(driver.CUlaunchAttribute())
-            said[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            said[-1].value.cooperative = 1
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            attributes[-1].value.cooperative = 1
         if self.cluster:
             if kernel.device.target.major < 9:
                 raise LaunchError(
@@ -71,12 +71,12 @@ class LaunchOptions(NamedTuple):
                     f"clusters need compute capability 9.0, this device is {kernel.device.target}",
                 )
             if math.prod(self.cluster) > _PORTABLE_CLUSTER:
-                kernel.allow_large_clusters()
-            said.append(driver.CUlaunchAttribute())
-            said[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            extents = said[-1].value.clusterDim
+                kernel.set_attribute("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, "allow large clusters of")
+            attributes.append(driver.CUlaunchAttribute())
+            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            extents = attributes[-1].value.clusterDim
             extents.x, extents.y, extents.z = self.cluster
-        return said
+        return attributes
 
     def check(self, shape: LaunchShape, kernel: LoadedKernel, name: str) -> None:
         """Refuse a shape, already within the device's limits, that the attributes rule out.

@@ -1,4 +1,4 @@
-"""Where and how wide a launch runs: grid, block and dynamic shared memory, read and checked.
+"""Grid, block and dynamic shared memory of a launch, read and checked.
 
 Promise     `launch_shape` reads what Numba reads between the brackets; `check_launch` lets nothing through
             that the device would refuse, and names the first offender with its limit.
@@ -42,7 +42,7 @@ class LaunchShape(NamedTuple):
 
 
 class DeviceLimits(NamedTuple):
-    """What one device, and one kernel on it, can take.
+    """The limits of one device, and of one kernel on it.
 
     Args:
         grid: Most blocks along (x, y, z).

@@ -80,7 +80,7 @@ def current_ordinal() -> int:
 
 
 def is_numba_used() -> bool:
-    """Whether the program has imported `numba.cuda`."""
+    """True once the program has imported `numba.cuda`."""
     return NUMBA_DEVICES in sys.modules
 
 
@@ -110,7 +110,7 @@ def device_attribute(ordinal: int, name: str) -> int:
 
 
 def context_id() -> int | None:
-    """What tells the current context from every other that was, the next one of the same device included."""
+    """A number that no other context ever has, not even the next one of the same device."""
     driver = bindings()
     status, context = driver.cuCtxGetCurrent()
     if status == 0 and int(context):
@@ -172,7 +172,7 @@ _pid: int | None = None
 """The process that entered a context here: CUDA does not survive a fork."""
 
 _targets: dict[int, Target] = {}
-"""What to compile for each device, once it was asked."""
+"""The target of each device that was asked for it."""
 
 _held: set[int] = set()
 """The devices whose primary context this process holds, until it ends."""

@@ -1,8 +1,7 @@
 """Device arrays over DLPack, for objects that speak nothing else.
 
-Promise     `borrow` says where the tensor lies and what it holds; the exporter has been told the stream that
-            will use it and orders its own work before it, on the device. The capsule is kept, not consumed:
-            when the `Borrowed` goes, the exporter's deleter runs.
+Promise     `borrow` gives the exporter the stream that will use the tensor, and the exporter orders its own work before
+            that, on the device. The capsule is kept, not consumed: when the `Memory` goes, the exporter's deleter runs.
 Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
 """
@@ -10,11 +9,11 @@ Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTenso
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import Any
 
-DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED = 2, 3, 13
-"""Kinds of device whose memory a kernel can reach."""
+from .memory import Memory
 
+_CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
 _READ_ONLY = 1
 _KINDS = {0: "i", 1: "u", 2: "f", 4: "bf", 5: "c", 6: "b"}
 _FP8 = {10: "e4", 12: "e5"}  # kDLFloat8_e4m3fn, kDLFloat8_e5m2
@@ -53,38 +52,19 @@ _is_valid = _python.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-class Borrowed(NamedTuple):
-    """A tensor on loan; the loan ends with this object.
+def borrow(value: Any, stream: int) -> Memory | None:
+    """Ask an exporter for its tensor, to be used on `stream`; None where that is in memory that no kernel reaches.
 
     Args:
-        address: Of its first element.
-        element: Code of its elements; `""` where C++ has no word for them.
-        item_bytes: Size of one element.
-        shape: Extents.
-        strides: Bytes between neighbours along each axis; None where it is C-contiguous.
-        readonly: Whether writing to it is forbidden.
-        capsule: What the exporter gave.
-    """
-
-    address: int
-    element: str
-    item_bytes: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    readonly: bool
-    capsule: Any
-
-
-def borrow(value: Any, stream: int) -> Borrowed:
-    """Ask an exporter for its tensor, to be used on `stream`.
-
-    Args:
-        value: Has `__dlpack__`, and its memory is on a CUDA device.
+        value: Has `__dlpack__` and `__dlpack_device__`.
         stream: The launch stream's handle.
 
     Raises:
         Whatever the exporter raises, BufferError mostly; ValueError where it speaks another major version.
     """
+    kind, device = value.__dlpack_device__()
+    if int(kind) not in (_CUDA, _CUDA_HOST, _CUDA_MANAGED):
+        return None
     try:
         capsule = value.__dlpack__(stream=stream or 1, max_version=(1, 0))
     except TypeError:  # before DLPack 1.0 there was no max_version
@@ -98,14 +78,15 @@ def borrow(value: Any, stream: int) -> Borrowed:
     else:
         tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
     item_bytes = tensor.bits * tensor.lanes // 8
-    return Borrowed(
+    return Memory(
         (tensor.data or 0) + tensor.byte_offset,
         _element(tensor),
         item_bytes,
         tuple(tensor.shape[: tensor.ndim]),
         tuple(step * item_bytes for step in tensor.strides[: tensor.ndim]) if tensor.strides else None,
         readonly,
-        capsule,
+        int(device) if int(kind) == _CUDA else None,
+        owner=capsule,
     )
 
 

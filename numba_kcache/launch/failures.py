@@ -1,4 +1,4 @@
-"""What a refused launch means and what to do about it.
+"""Errors for launches that the driver refuses.
 
 Promise     `launch_error` names kernel, shape and the driver's own error name, and a step where one is known.
 Ground      CUDA driver API, `CUresult`.
@@ -6,12 +6,10 @@ Ground      CUDA driver API, `CUresult`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ..errors import LaunchError
 from .config import LaunchShape
-from .places import describe
 
 _EARLIER = "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel"
 _HINTS = {
@@ -48,29 +46,3 @@ def launch_error(kernel: str, shape: LaunchShape, code: Any) -> LaunchError:
         f"the driver answered {getattr(code, 'name', code)}",
         _HINTS.get(int(code), ""),
     )
-
-
-def queued_error(kernel: str, code: Any) -> LaunchError:
-    """The error for work that had failed before the launch, which `debug_launches` found by waiting for it."""
-    return LaunchError(
-        f"cannot launch {kernel}",
-        f"work that was queued before it failed: the driver answered {_name(code)}",
-        "it was not launched by a cached kernel with debug_launches, which would have said so",
-    )
-
-
-def ran_error(
-    kernel: str, shape: LaunchShape, parameters: Sequence[object], arguments: Sequence[Any], code: Any
-) -> LaunchError:
-    """The error for a launch that was queued and then failed on the device; parameters are shown as their text."""
-    passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
-    return LaunchError(
-        f"{kernel}({passed}) failed with grid {shape.grid}, block {shape.block}, sharedmem {shape.shared_bytes}",
-        f"the driver answered {_name(code)}",
-        "run it under compute-sanitizer, with lineinfo=True, to see the line",
-    )
-
-
-def _name(code: Any) -> str:
-    """What the driver calls the error."""
-    return getattr(code, "name", None) or str(code)

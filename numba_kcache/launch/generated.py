@@ -1,14 +1,18 @@
-"""The straight-line function that a kernel's slots make, and its stand-in until it is made.
+"""The straight-line function that a kernel's slots make, once it was launched a few times.
 
-Promise     The generated function launches exactly as the interpreted path does, or hands over to it.
+Promise     The generated function launches exactly as the interpreted path does, or hands over to it. Its lines accept
+            only what `Slot.settle` accepts and give the same values, faster; they are put together from fixed text.
 Method      Fixed lines go through `compile`. What is fixed per kernel stands in the namespace; what changes
             with block and stream stands in cells, and so does the grid, in cells of its own: binding a new shape
             makes no code, binding a new grid three cells and a function. The stub closes over the same cells: a
             function made with it takes the generated code later. Each kernel has code objects of its own, since the
-            interpreter's inline caches live in them.
-Not here    What the lines of a parameter say (`slots`).
+            interpreter's inline caches live in them. A line template knows its parameter as {k}: the argument is
+            a{k}, the value v{k}, {slow} hands over; what else it needs stands under names in {k} in the namespace.
+Not here    The stub (`arguments.over_grids_stub`).
 Ground      CPython: `function.__code__` may be set where the numbers of free variables agree; they are in
-            alphabetical order, and names count that only code behind a return mentions.
+            alphabetical order, and names count that only code behind a return mentions. Numba's DeviceNDArray keeps
+            dtype and contiguity as plain attributes; its gpu_data knows the address as a ctypes value. torch.dtype and
+            NumPy's own dtypes are singletons, so `is` decides the common case and any other goes the general way.
 """
 
 from __future__ import annotations
@@ -16,85 +20,138 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from .devices import NUMBA_DEVICES
-from .memory import torch_stream
-from .slots import Inline
-
-MISSING = object()
-"""Stands in the place of an argument that was not given."""
-
-STUB = -1
-"""Why the stub hands over; the generated function says 0, or the driver's code."""
+from .memory import CARRIERS, NUMPY_NAMES, torch_stream
+from .pointers import TAKE_ANY, PointerSlot
+from .slots import Inline, Slot, ValueSlot
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
 _HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, given"
-_CELLS = "bx, by, bz, shared, stream, order, given"
+_CELLS = "bx, by, bz, shared, stream, stream_id, given"
 _GRID = "gx, gy, gz"
 
+_NUMBER_LINES = """\
+            v{k} = a{k} if {exact} else number{k}(a{k})
+"""
+_CONVERTED_LINES = """\
+            v{k} = number{k}(a{k})
+"""
+_POINTER_LINES = """\
+            t = type(a{k})
+            if (t is NumbaArray and {numba_dtype}a{k}._dummy.flags["C_CONTIGUOUS"]
+                    and (not (s := a{k}.stream) or s is given){numba_device}):
+                v{k} = a{k}.gpu_data.device_ctypes_pointer.value
+            elif t is CupyArray and {numba_dtype}a{k}._c_contiguous{cupy_device}:
+                v{k} = a{k}.data.ptr
+                cupy = True
+            elif (t is Tensor and {torch_dtype}a{k}.is_contiguous() and a{k}.get_device() == device
+                    and not a{k}.is_neg(){torch_conj}):
+                v{k} = a{k}.data_ptr()
+                torch = True
+            elif (v{k} := pointer{k}(a{k}, stream_id)) is None:
+                {slow}
+"""
+_ALIGNED_LINES = """\
+            if v{k} & {mask}:
+                {slow}
+"""
+_ADDRESS_LINES = """\
+            if (v{k} := pointer{k}(a{k}, stream_id)) is None:
+                {slow}
+"""
+_EXACT = {
+    "i": "(t := type(a{k})) is int or t in integers",
+    "u": "(t := type(a{k})) is int or t in integers",
+    "f": "(t := type(a{k})) is float or t is int or t in reals",
+    "b": "a{k} is True or a{k} is False",
+    "c": "type(a{k}) is complex",
+}
 
-def over_grids_stub(
-    bx: int, by: int, bz: int, shared: int, stream: Any, order: int, given: Any
-) -> Callable[[int, int, int], FunctionType]:
-    """What makes a function for each grid; the function hands every launch over, until it gets the generated code.
 
-    Args:
-        bx, by, bz: Threads of a block.
-        shared: Bytes of dynamic shared memory.
-        stream: What the driver takes: a stream, or the whole configuration.
-        order: Of the stream (`streams.same_order`).
-        given: The stream as the user gave it.
-    """
-
-    def bind(gx: int, gy: int, gz: int) -> Callable[..., None]:
-        def launch(*arguments: Any) -> None:
-            slow(arguments, -1, ((gx, gy, gz), (bx, by, bz), shared), stream, given)  # type: ignore[name-defined]  # noqa: F821
-            return
-            order  # noqa: B018
-
-        return launch
-
-    return bind  # type: ignore[return-value]
+def value_inline(slot: ValueSlot) -> Inline:
+    """The generated code for what is passed by value."""
+    code = slot.code
+    exact = None if code in CARRIERS else _EXACT.get(code[0])
+    if exact is None:
+        return _CONVERTED_LINES, {"number{k}": slot.convert}, "v{k}"
+    values = "v{k}.real, v{k}.imag" if code[0] == "c" else "v{k}"
+    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": lambda value: slot.convert(value)}, values
 
 
-def inner_code(outer: CodeType) -> CodeType:
-    """The code of the function that a function makes."""
-    return next(each for each in outer.co_consts if isinstance(each, CodeType))
+def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
+    """The generated code for eight bytes of unknown type; `address` returns None to hand over."""
+    return _ADDRESS_LINES, {"pointer{k}": address}, "v{k}"
 
 
-def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool, alone: bool = False) -> CodeType:
+def pointer_inline(slot: PointerSlot) -> Inline:
+    """The generated code for a pointer."""
+    pointee, alignment, has_other_devices = slot.pointee, slot.alignment, slot.device.device_of is not None
+    takes_any = pointee in TAKE_ANY
+    element = pointee[2:] if pointee[0] == "v" else pointee
+    parts = {
+        "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
+        "{torch_dtype}": "" if takes_any else "a{k}.dtype is torch_dtype{k} and ",
+        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or element[0] == "c" else "",
+        "{numba_device}": " and type(g := a{k}.gpu_data) is OwnedPointer and g._view.context is context"
+        if has_other_devices
+        else "",
+        "{cupy_device}": " and a{k}.data.device_id == device" if has_other_devices else "",
+        "{mask}": str(alignment - 1),
+    }
+    lines = _POINTER_LINES + (_ALIGNED_LINES if alignment > 1 else "")
+    for part, text in parts.items():
+        lines = lines.replace(part, text)
+    names: dict[str, Any] = {"pointer{k}": slot.address}
+    if not takes_any:
+        names |= {"dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)], "torch_dtype{k}": NUMPY_NAMES[element]}
+    return lines, names, "v{k}"
+
+
+def generate(
+    namespace: dict[str, Any], slots: Sequence[Slot], *, has_other_devices: bool, configured: bool
+) -> CodeType:
     """The code of an `over_grids` whose functions launch by themselves wherever they can.
 
     Args:
-        inlines: What it does for each parameter.
-        elsewhere: Whether another device may be the current one.
+        namespace: Of the function, with what is fixed per kernel; what the code needs beside that is added.
+        slots: Of the kernel.
+        has_other_devices: Whether another device may be the current one.
         configured: Whether the driver takes a configuration instead of extents and stream.
-        alone: Whether the program does not use Numba yet: as soon as it does, the module has to watch its context.
     """
+    inlines = [slot.inline() for slot in slots]
+    _fill(namespace, inlines)
     names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
     unusual = f"return slow({given}, 0, {_HERE})"
-    values = [each.values.replace("{k}", str(k)) for k, each in enumerate(inlines)]
+    packed = [values.replace("{k}", str(k)) for k, (_, _, values) in enumerate(inlines)]
+    handed_over = [
+        *(f"{name} is missing" for name in names[-1:]),
+        "rest",
+        "not live[0]",
+        *([f"awaits_numba[0] and {NUMBA_DEVICES!r} in modules"] if namespace["awaits_numba"][0] else []),
+        *(["(here := get_device()[1]) is None or int(here) != device"] if has_other_devices else []),
+    ]
     text = [
         f"def over_grids({_CELLS}):",
         f"  def bind({_GRID}):",
         f"    def launch({''.join(f'{name}=missing, ' for name in names)}{'/, ' if names else ''}*rest):",
-        f"        if {' or '.join(_refusals(names, elsewhere=elsewhere, alone=alone))}:",
+        f"        if {' or '.join(handed_over)}:",
         f"            return slow(({listed}*rest,), 0, {_HERE})",
         "        torch = cupy = False",
         "        try:",
-        *(each.lines.replace("{slow}", unusual).replace("{k}", str(k)) for k, each in enumerate(inlines)),
-        "            if torch and torch_stream(device) != order or cupy and cupy_stream().ptr != order:",
+        *(lines.replace("{slow}", unusual).replace("{k}", str(k)) for k, (lines, _, _) in enumerate(inlines)),
+        "            if torch and torch_stream(device) != stream_id or cupy and cupy_stream().ptr != stream_id:",
         f"                {unusual}",
         "            try:",
         "                memory, address = buffer = idle.pop()",
         "            except IndexError:",
         "                memory, address = buffer = new_buffer()",
-        f"            pack(memory, 0, {', '.join(values)})",
+        f"            pack(memory, 0, {', '.join(packed)})",
         "        except unusual:",
         f"            {unusual}",
         f"        code = launch_kernel({_CONFIGURED if configured else _PLAIN})[0]",
@@ -109,31 +166,17 @@ def generate(inlines: Sequence[Inline], *, elsewhere: bool, configured: bool, al
     return inner_code(compile("\n".join(text), "<launch>", "exec"))
 
 
-def _refusals(names: Sequence[str], *, elsewhere: bool, alone: bool) -> list[str]:
-    """What sends a launch to the slow path before any argument is looked at."""
-    return [
-        *(f"{name} is missing" for name in names[-1:]),
-        "rest",
-        "not live[0]",
-        *([f"alone[0] and {NUMBA_DEVICES!r} in modules"] if alone else []),
-        *(["(here := get_device()[1]) is None or int(here) != device"] if elsewhere else []),
-    ]
+def inner_code(outer: CodeType) -> CodeType:
+    """The code of the function that a function makes."""
+    return next(each for each in outer.co_consts if isinstance(each, CodeType))
 
 
-def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> None:
-    """Put the names that the generated code needs into its namespace.
-
-    Args:
-        namespace: Of one kernel.
-        inlines: What the code does for each parameter, with the names that it needs.
-        fixed: What else is fixed per kernel.
-    """
+def _fill(namespace: dict[str, Any], inlines: Sequence[Inline]) -> None:
     namespace.update(
         NumbaArray=None,  # until one is seen
         OwnedPointer=None,
         CupyArray=None,
         Tensor=None,
-        missing=MISSING,
         unusual=(struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
         integers=frozenset(),
         reals=frozenset(),
@@ -141,10 +184,10 @@ def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> 
         int=int,
         float=float,
         IndexError=IndexError,
-        **fixed,
+        modules=sys.modules,
     )
-    for k, inline in enumerate(inlines):
-        for name, value in inline.names.items():
+    for k, (_, names, _) in enumerate(inlines):
+        for name, value in names.items():
             known = _learning(value, namespace) if name == "pointer{k}" else value
             namespace[name.replace("{k}", str(k))] = known
     if "numpy" in sys.modules:
@@ -156,7 +199,7 @@ def fill(namespace: dict[str, Any], inlines: Sequence[Inline], **fixed: Any) -> 
 def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
     """Read an argument that the code did not recognise, and let it recognise the next one of its library."""
 
-    def address(value: Any, order: int) -> int | None:
+    def address(value: Any, stream_id: int) -> int | None:
         kind = type(value)
         torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
         numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
@@ -169,7 +212,7 @@ def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any])
         elif numba is not None and kind is numba.DeviceNDArray and namespace["NumbaArray"] is not kind:
             _learn_numpy(namespace)
             _learn_numba(namespace)
-        return read(value, order)
+        return read(value, stream_id)
 
     return address
 

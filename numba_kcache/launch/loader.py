@@ -19,15 +19,15 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
-from ..errors import KCacheError, LaunchError, ToolchainMissingError
+from ..errors import KCacheError, LaunchError
 from ..model.artifact import Artifact, Entry
 from ..model.event import Emit, Event, EventKind
 from .arguments import Launcher, Relaunch
@@ -42,8 +42,8 @@ from .devices import (
     device_of,
     done,
 )
-from .pointers import Surroundings
-from .streams import StreamOrder
+from .slots import LaunchDevice
+from .streams import StreamWaits
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -58,18 +58,18 @@ class LoadedKernel:
 
     Args:
         entry: The kernel.
-        device: Where it is.
+        device: That it is loaded on.
         function: Its CUfunction.
-        module: What it belongs to; kept, for it watches over `live`.
+        module: That it belongs to; kept, for it watches over `live`.
 
     Attributes:
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    __slots__ = ("_limits", "_module", "_shared_allowed", "device", "entry", "function", "live")
+    __slots__ = ("_limits", "_shared_allowed", "device", "entry", "function", "live", "module")
 
-    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: _Module | _NumbasModule) -> None:
-        self.entry, self.device, self.function, self._module, self.live = entry, device, function, module, module.live
+    def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
+        self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
@@ -80,7 +80,7 @@ class LoadedKernel:
         return int(done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
-        """What the kernel can take here; shared memory is asked of the device only where a launch wants any."""
+        """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
         if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
             self._limits = DeviceLimits(
                 grid=_GRID_LIMIT,
@@ -91,30 +91,26 @@ class LoadedKernel:
             )
         return self._limits
 
+    def set_attribute(self, name: str, value: int, action: str) -> None:
+        """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
+        driver = bindings()
+        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        done(driver.cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
+
     def allow_shared(self, dynamic_bytes: int) -> None:
-        """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel must be told so once.
+        """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.
 
         Source:
             CUDA C++ Programming Guide, "Shared Memory" of compute capability 7.x and later.
         """
         if dynamic_bytes > self._shared_allowed:  # never lowered: another configuration may need what it has
-            driver = bindings()
-            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            answer = driver.cuFuncSetAttribute(self.function, attribute, dynamic_bytes)
-            done(answer, f"give {dynamic_bytes} bytes of dynamic shared memory to {self.entry.name}")
+            action = f"give {dynamic_bytes} bytes of dynamic shared memory to"
+            self.set_attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES", dynamic_bytes, action)
             self._shared_allowed = dynamic_bytes
 
     def prefer_shared(self, percent: int) -> None:
         """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
-        driver = bindings()
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        done(driver.cuFuncSetAttribute(self.function, attribute, percent), f"set the carveout of {self.entry.name}")
-
-    def allow_large_clusters(self) -> None:
-        """Let clusters have more blocks than every device takes."""
-        driver = bindings()
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        done(driver.cuFuncSetAttribute(self.function, attribute, 1), f"allow large clusters of {self.entry.name}")
+        self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
     def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
         """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
@@ -124,47 +120,21 @@ class LoadedKernel:
         each = int(done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * self._of_device("MULTIPROCESSOR_COUNT")
 
-    def variable(self, symbol: str) -> Any:
-        """Where a variable of the kernel's module lies, as the driver's kind of address.
-
-        Raises:
-            LaunchError: The driver does not know it.
-        """
-        driver = bindings()
-        find = driver.cuModuleGetGlobal if self._module.numba is None else driver.cuLibraryGetGlobal
-        status, address, _size = find(self._module.handle, symbol.encode())
-        if status != 0:
-            where = f"cannot find the variable {symbol} on device {self.device.ordinal}"
-            raise LaunchError(where, f"the driver answered {status.name}")
-        return address
-
     def has_lost_its_context(self) -> bool:
-        """Whether it must be loaded anew because the context that it was loaded in is gone."""
-        return self._module.has_lost_its_context()
-
-    @property
-    def alone(self) -> Sequence[bool]:
-        """One element: whether the module was loaded without Numba, and does not watch Numba's context yet."""
-        return self._module.alone
-
-    def meet_numba(self) -> None:
-        """Watch Numba's context, which the program has imported since the module was loaded."""
-        self._module.meet_numba()
+        """True where it must be loaded anew because the context that it was loaded in is gone."""
+        return bool(self.module.has_lost_its_context())
 
     @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
-        return self._module.numba.get_function(self.entry.symbol)
+        return self.module.numba.get_function(self.entry.symbol)
 
     def potential_block_size(self, dynamic_bytes: int) -> int:
         """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
         self.allow_shared(dynamic_bytes)
-        answer = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
-        if answer[0] != 0:
-            raise LaunchError(
-                f"cannot ask for a block size of {self.entry.name}", f"the driver answered {answer[0].name}"
-            )
-        return int(answer[2])
+        status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
+        done((status,), f"ask for a block size of {self.entry.name}")
+        return int(block)
 
     def _of_device(self, attribute: str) -> int:
         return device_attribute(self.device.ordinal, attribute)
@@ -230,31 +200,24 @@ class _Module:
         self._kernels: dict[str, LoadedKernel] = {}
         self._context_id: int | None = None
         self.numba: Any = None
-        self.alone = [device.numba is None]
+        self.awaits_numba = [device.numba is None]  # and its context is not watched
         if device.numba is None:
-            self.handle = self._load(artifact)
+            status, self.handle = bindings().cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
+            if status != 0:
+                raise self._refused(f"the driver answered {status.name}")
             self._context_id = context_id()
-        else:
-            self.numba = self._numbas(artifact)
-            self.handle = self.numba.handle
-            self._watch(device.numba.modules[self.handle])
+            return
+        from cuda.core import ObjectCode
 
-    def _numbas(self, artifact: Artifact) -> Any:
-        """A weak proxy: Numba's context owns the module."""
-        code = _core().ObjectCode
-        image = code.from_cubin(artifact.cubin) if artifact.cubin else code.from_ptx(artifact.ptx)
+        image = ObjectCode.from_cubin(artifact.cubin) if artifact.cubin else ObjectCode.from_ptx(artifact.ptx)
         try:
-            return self.device.numba.create_module_image(image)
-        except Exception as error:
+            self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
+        except Exception as error:  # Numba's own, the driver's or cuda.core's: all say that it was refused
             raise self._refused(str(error)) from error
+        self.handle = self.numba.handle
+        self._watch(device.numba.modules[self.handle])
 
-    def _load(self, artifact: Artifact) -> Any:
-        status, module = bindings().cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
-        if status != 0:
-            raise self._refused(f"the driver answered {status.name}")
-        return module
-
-    def meet_numba(self) -> None:
+    def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
         try:
             device = current_device()
@@ -262,15 +225,15 @@ class _Module:
             return
         if device.ordinal == self.device.ordinal:  # on another one the launch is led elsewhere
             if not self.has_lost_its_context():
-                self._watch(_put_among_modules(device.numba))
-            self.alone[0] = False
+                self._watch(_add_sentinel(device.numba))
+            self.awaits_numba[0] = False
 
     def _watch(self, owner: Any) -> None:
         live = self.live
         self._watched = weakref.ref(owner, lambda _gone: live.__setitem__(0, False))
 
     def has_lost_its_context(self) -> bool:
-        """Whether the context that it was loaded in was destroyed; Numba tells of its own."""
+        """Check that the context that it was loaded in was not destroyed; Numba's is watched."""
         if self._context_id is not None and self.live[0] and context_id() != self._context_id:
             self.live[0] = False
         return not self.live[0]
@@ -298,14 +261,14 @@ class _Module:
         return LaunchError(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
 
 
-class _AmongModules:
-    """Stands among the modules of Numba's context, and is gone with them. The context itself is part of a cycle."""
+class _ContextSentinel:
+    """Kept among the modules of Numba's context, and dropped with them. The context itself is part of a cycle."""
 
 
-def _put_among_modules(context: Any) -> _AmongModules:
-    guest = _AmongModules()
-    context.modules[guest] = guest
-    return guest
+def _add_sentinel(context: Any) -> _ContextSentinel:
+    sentinel = _ContextSentinel()
+    context.modules[sentinel] = sentinel
+    return sentinel
 
 
 _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -314,9 +277,7 @@ _FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
 def _after_fork() -> None:
     for loader in _FORGET_AFTER_FORK:
         loader._lock = threading.Lock()
-        for module in loader._modules.values():
-            module.live[0] = False
-        loader._modules.clear()
+        loader.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -328,22 +289,7 @@ def loaded_by_numba(function: Any) -> LoadedKernel:
     driver = bindings()
     handle = done(driver.cuKernelGetFunction(function.handle), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
-    return LoadedKernel(entry, current_device(), handle, _NumbasModule(function.module, function.module.handle, [True]))
-
-
-class _NumbasModule(NamedTuple):
-    """What a `LoadedKernel` asks of its module, for one that Numba loaded and watches over."""
-
-    numba: Any
-    handle: Any
-    live: list[bool]
-    alone: tuple[bool] = (False,)
-
-    def has_lost_its_context(self) -> bool:
-        return False
-
-    def meet_numba(self) -> None:
-        """Numba loaded it."""
+    return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True]))
 
 
 def make_launcher(
@@ -355,7 +301,7 @@ def make_launcher(
     attributes: Sequence[Any] = (),
     debug: bool = False,
 ) -> Launcher:
-    """What packs and launches the kernel on its device, and asks `relaunch` where it cannot.
+    """Make the launcher of a kernel on its device.
 
     Args:
         kernel: On its device.
@@ -365,67 +311,29 @@ def make_launcher(
         attributes: Launch attributes of the driver's kind.
         debug: Whether each launch is waited for (`debugging`).
     """
-    make = Launcher
-    if debug:
-        from .debugging import DebugLauncher as make
-    return make(
+    return Launcher(
         name,
         kernel.entry.parameters,
         typed=kernel.entry.typed,
         function=kernel.function,
         driver=bindings(),
-        around=surroundings(kernel),
+        device=launch_device(kernel),
         live=kernel.live,
         strided=strided,
         attributes=attributes,
         relaunch=relaunch,
+        debug_labels=kernel.entry.parameters if debug else None,
     )
 
 
-def surroundings(kernel: LoadedKernel) -> Surroundings:
-    """The process as launches of the kernel see it."""
+def launch_device(kernel: LoadedKernel) -> LaunchDevice:
+    """The device of a kernel, as its launches see it."""
     numba = kernel.device.numba
-    return Surroundings(
-        device=kernel.device.ordinal,
-        order_after=StreamOrder(bindings()).order_after,
-        device_of=device_of if device_count() > 1 else None,
-        context=None if numba is None else weakref.proxy(numba),
-        alone=kernel.alone,
-        meet_numba=kernel.meet_numba,
-        numba_stream=_numba_stream,
+    return LaunchDevice(
+        kernel.device.ordinal,
+        StreamWaits(bindings()).enqueue_wait,
+        device_of if device_count() > 1 else None,
+        None if numba is None else weakref.proxy(numba),
+        kernel.module.awaits_numba,
+        kernel.module.watch_numba_context,
     )
-
-
-def _numba_stream(handle: int) -> Any:
-    return _core().Stream.from_handle(handle)
-
-
-@functools.cache
-def _core() -> Any:
-    import cuda.core as core
-
-    return core
-
-
-def disassemble(cubin: bytes) -> str:
-    """The SASS of a cubin, by the toolkit's nvdisasm.
-
-    Raises:
-        ToolchainMissingError: It is not installed.
-        LaunchError: It refuses the cubin.
-    """
-    import subprocess
-    import tempfile
-
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    tool = find_nvidia_binary_utility("nvdisasm")
-    if tool is None:
-        raise ToolchainMissingError("cannot disassemble", "nvdisasm is not installed", "pip install nvidia-cuda-nvcc")
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        printed = subprocess.run([tool, file.name], capture_output=True, text=True, check=False)
-    if printed.returncode != 0:
-        raise LaunchError("cannot disassemble", printed.stderr.strip())
-    return printed.stdout

@@ -1,8 +1,9 @@
-"""What an argument says of the device memory it stands for, in the words of its library.
+"""Device memory that an argument stands for, read from the objects of each library.
 
 Promise     `memory_of` returns a `Memory` for whatever is device memory, None for what is not, and raises
             `Unfit` for device memory that no kernel can use as it lies (masked, lazily conjugated). No
-            library is imported: whose object is passed is already there.
+            library is imported: whose object is passed is already there. The element types of all libraries become
+            the codes of the parameter vocabulary (model.parameter).
 Method      Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad`
             and has no bfloat16. All others are asked for `__cuda_array_interface__`.
 Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
@@ -16,8 +17,26 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..model.parameter import SCALAR_SIZES
-from .elements import TYPESTRS, element_of_dtype, element_of_torch
 from .streams import stream_handle
+
+NUMPY_NAMES = {
+    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
+    "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64", "c8": "complex128",
+    "bf": "bfloat16", "e4": "float8_e4m3fn", "e5": "float8_e5m2",
+}  # fmt: skip
+"""Each scalar code's name in NumPy; that of the last three in ml_dtypes and PyTorch."""
+
+TYPESTRS = {
+    "b1": "|b1", "i1": "|i1", "u1": "|u1", "i2": "<i2", "u2": "<u2", "i4": "<i4", "u4": "<u4", "i8": "<i8",
+    "u8": "<u8", "f2": "<f2", "f4": "<f4", "f8": "<f8", "c4": "<c8", "c8": "<c16",
+}  # fmt: skip
+"""The `typestr` of each code in an array interface."""
+
+CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
+"""NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
+
+_BY_NAME = {name: code for code, name in NUMPY_NAMES.items()}
 
 
 class Unfit(Exception):
@@ -62,21 +81,15 @@ def memory_of(value: Any) -> Memory | None:
     """
     if value is None:
         return Memory(0)
-    for read in (_address, _numba, _torch, _array_interface):
+    for read in (_numba, _torch, _array_interface, _address):
         memory = read(value)
         if memory is not None:
             return memory
     return None
 
 
-def host_array_of(value: Any) -> Memory | None:
-    """A host array as a `Memory` without an address, to check what a copy of it would be; None for others."""
-    interface = getattr(value, "__array_interface__", None)
-    return None if interface is None else _from_interface(value, interface, address=0)
-
-
 def _address(value: Any) -> Memory | None:
-    """Addresses that have a type of their own; what lies there is not said."""
+    """Addresses that have a type of their own; nothing is known of what lies there."""
     if isinstance(value, ctypes.c_void_p):
         return Memory(value.value or 0)
     kind = type(value)
@@ -101,11 +114,9 @@ def _numba(value: Any) -> Memory | None:
         element_of_dtype(dtype),
         dtype.itemsize,
         value.shape,
-        value.strides,
-        False,
-        None,
-        None if type(stream) is int and stream == 0 else stream_handle(stream),
-        value,
+        None if value.flags["C_CONTIGUOUS"] else value.strides,
+        stream=None if type(stream) is int and stream == 0 else stream_handle(stream),
+        owner=value,
     )
 
 
@@ -136,6 +147,19 @@ def _torch(value: Any) -> Memory | None:
     )
 
 
+@lru_cache(maxsize=256)
+def element_of_dtype(dtype: Any) -> str:
+    """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
+    if not dtype.isnative:
+        return ""
+    return _BY_NAME.get(dtype.name) or ("o" if dtype.kind == "V" else "")
+
+
+def element_of_torch(dtype: Any) -> str:
+    """The code of a `torch.dtype`, read from its text (`torch.float32`)."""
+    return _BY_NAME.get(str(dtype).removeprefix("torch."), "")
+
+
 def torch_stream(torch: Any) -> Any:
     """PyTorch's way from a device's ordinal to the handle of its current stream; the quick one if it can."""
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -155,10 +179,11 @@ def _array_interface(value: Any) -> Memory | None:
         return None
     if interface.get("mask") is not None:
         raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
-    return _from_interface(value, interface, address=interface["data"][0] or 0)
+    return from_interface(value, interface, address=interface["data"][0] or 0)
 
 
-def _from_interface(value: Any, interface: dict[str, Any], *, address: int) -> Memory:
+def from_interface(value: Any, interface: dict[str, Any], *, address: int) -> Memory:
+    """The memory that an array interface describes, on the device or on the host."""
     element, item_bytes = _element_of_typestr(interface["typestr"])
     if element == "o":  # bfloat16, fp8 and records say what they are only in their own dtype
         element = _element_of_own(getattr(value, "dtype", None))
@@ -169,10 +194,9 @@ def _from_interface(value: Any, interface: dict[str, Any], *, address: int) -> M
         item_bytes,
         interface["shape"],
         interface.get("strides"),
-        bool(data[1]) if data is not None else False,
-        None,
-        interface.get("stream"),
-        value,
+        data is not None and bool(data[1]),
+        stream=interface.get("stream"),
+        owner=value,
     )
 
 

@@ -7,240 +7,245 @@ Method      `memory` reads the argument, one function here checks it. What canno
             stream to wait for, a copy to make) is put on the `Call`, to be done once all arguments are
             checked; without a `Call` the answer is None, and the launcher comes again on its slow path.
 Not here    The inline checks of the generated launcher: they are a subset of these and fall back to them.
+Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte;
+            the vector types are structs of their component (CUDA C++ Programming Guide, "Built-in Vector
+            Types"), and cuFloatComplex is float2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from ..errors import ArgumentError
-from .dlpack import (
-    DLPACK_CUDA,
-    DLPACK_CUDA_HOST,
-    DLPACK_CUDA_MANAGED,
-    borrow,
-)
-from .elements import (
-    CARRIERS,
-    NUMPY_NAMES,
-    alignment_of,
-    fits,
-)
-from .memory import (
-    Memory,
-    Unfit,
-    host_array_of,
-    memory_of,
-)
-from .places import Place
-from .streams import same_order
+from ..model.parameter import CODE_SIZES, SCALAR_SIZES, Parameter
+from .memory import CARRIERS, NUMPY_NAMES, Memory, Unfit, memory_of
+from .slots import Call, Inline, LaunchDevice, ParameterSlot
+from .streams import stream_identity
+
+TAKE_ANY = ("?", "o", "i1", "u1")
+"""Pointees through which C++ may read memory of any type."""
 
 
-class Surroundings(NamedTuple):
-    """What checking an address needs to know of the process.
+class PointerSlot(ParameterSlot):
+    """The slot of a parameter that takes a pointer.
 
     Args:
-        device: Ordinal of the device that the kernel is loaded on.
-        order_after: Makes the second stream wait for what is queued in the first, on the device.
-        device_of: The device that alone can reach an address, or None for memory that others reach too
-            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
-            where the process sees one device only.
-        numba_stream: From a handle to the stream that Numba's copying wrappers take.
-        context: What Numba's arrays of this device have as the context of their memory, to know them by.
-        alone: One element, true while the kernel has not met Numba, in a program that did not use it.
-        meet_numba: What to call when such a program has imported Numba.
-    """
-
-    device: int
-    order_after: Callable[[int, int], None]
-    device_of: Callable[[int], int | None] | None = None
-    context: Any = None
-    numba_stream: Callable[[int], Any] = int
-    alone: Sequence[bool] = (False,)
-    meet_numba: Callable[[], None] = lambda: None
-
-
-class Call:
-    """One launch on its slow path.
-
-    Args:
-        stream: The launch stream as the user gave it.
-        handle: Its handle.
-
-    Attributes:
-        before: To be done before the launch, in order.
-        after: To be done after it: copies back to the host.
-    """
-
-    __slots__ = ("after", "before", "handle", "stream")
-
-    def __init__(self, stream: Any, handle: int) -> None:
-        self.stream, self.handle = stream, handle
-        self.before: list[Callable[[], object]] = []
-        self.after: list[Callable[[], object]] = []
-
-
-class PointerReader:
-    """Turns an argument into the address for one parameter.
-
-    Args:
-        place: The parameter.
-        around: The process as the launch sees it.
+        kernel, position, declared, typed: As for `ParameterSlot`.
+        device: That launches go to.
         strided: Whether arrays that do not lie in one piece are taken.
     """
 
-    def __init__(self, place: Place, around: Surroundings, *, strided: bool) -> None:
-        self._place, self._around, self._strided = place, around, strided
-        code = place.parameter.code
-        self._may_write = place.parameter.is_pointer and not code.startswith("*k")
-        self.pointee = code.lstrip("*").removeprefix("k") if place.parameter.is_pointer else "?"
+    def __init__(
+        self, kernel: str, position: int, declared: Parameter, typed: bool, device: LaunchDevice, strided: bool
+    ) -> None:
+        super().__init__(kernel, position, declared, typed)
+        self.device, self._strided = device, strided
+        self.pointee, self._may_write, self.alignment = _pointee_of(self.code)
 
-    def __call__(self, value: Any, order: int) -> int | None:
+    def address(self, value: Any, stream_id: int) -> int | None:
         """The address, or None where something has to be done before the launch.
 
         Args:
             value: The argument.
-            order: Of the launch stream (`streams.same_order`).
+            stream_id: Of the launch stream (`streams.stream_identity`).
 
         Raises:
             ArgumentError: The argument does not fit.
         """
-        memory = self._memory(value)
-        if memory is None:
-            if _is_dlpack(value) or _is_wrapped(value):
-                return None
-            raise self._refusal(value)
-        self._check(value, memory)
-        return memory.address if self._producer(memory, order) is None else None
+        memory = self._read(value)
+        if memory is None or (memory.stream is not None and stream_identity(memory.stream) != stream_id):
+            return None
+        return memory.address
 
-    def resolve(self, value: Any, call: Call) -> Callable[[], int]:
-        """What gives the address once `call.before` is done, and keeps what it points to; all checks are made now.
+    def settle(self, value: Any, call: Call) -> tuple[int | Callable[[], int]]:
+        """The address, or what gives it once `call.before` is done; all checks are made now.
 
         Raises:
             ArgumentError: The argument does not fit.
         """
-        memory = self._memory(value)
+        memory = self._read(value)
         if memory is None:
-            if _is_wrapped(value):
-                return self._unwrap(value, call)
             if not _is_dlpack(value):
-                raise self._refusal(value)
+                return (self._copied(value, call),)
             memory = self._borrow(value, call)
-        self._check(value, memory)
-        producer = self._producer(memory, same_order(call.handle))
-        if producer is not None:
-            call.before.append(lambda: self._around.order_after(producer, call.handle))
-        return lambda: memory.address
+        producer = memory.stream
+        if producer is not None and stream_identity(producer) != stream_identity(call.handle):
+            call.before.append(functools.partial(self.device.enqueue_wait, producer, call.handle))
+        return (memory.address,)
+
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import pointer_inline
+
+        return pointer_inline(self)
+
+    def _read(self, value: Any) -> Memory | None:
+        """The memory, checked; None where something has to be done before it can be."""
+        memory = self._memory(value)
+        if memory is not None:
+            self._check(value, memory)
+        elif not _is_dlpack(value):
+            from .host_arrays import is_wrapper
+
+            if not is_wrapper(value):
+                raise self._misfit(value)
+        return memory
 
     def _memory(self, value: Any) -> Memory | None:
         try:
             return memory_of(value)
         except Unfit as unfit:
-            raise self._place.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
-
-    @staticmethod
-    def _producer(memory: Memory, order: int) -> int | None:
-        if memory.stream is None or same_order(memory.stream) == order:
-            return None
-        return memory.stream
+            raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
 
     def _borrow(self, value: Any, call: Call) -> Memory:
-        kind, device = value.__dlpack_device__()
-        if int(kind) not in (DLPACK_CUDA, DLPACK_CUDA_HOST, DLPACK_CUDA_MANAGED):
-            raise self._refusal(value)
+        from .dlpack import borrow
+
         try:
-            tensor = borrow(value, call.handle)
+            memory = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
-            raise self._place.refuse(value, f"its __dlpack__ says: {str(error).partition(chr(10))[0]}") from error
-        return Memory(
-            tensor.address,
-            tensor.element,
-            tensor.item_bytes,
-            tensor.shape,
-            tensor.strides,
-            tensor.readonly,
-            int(device) if int(kind) == DLPACK_CUDA else None,
-            owner=tensor,
-        )
-
-    def _unwrap(self, value: Any, call: Call) -> Callable[[], int]:
-        """`cuda.In`, `Out`, `InOut`: checked where they are, copied once all arguments are checked."""
-        held = value.value
-        memory = self._memory(held) or host_array_of(held)
+            why = f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
+            raise self.refuse(value, why) from error
         if memory is None:
-            raise self._refusal(value)
-        self._check(held, memory)
+            raise self._misfit(value)
+        call.borrowed.append(memory)
+        self._check(value, memory)
+        return memory
 
-        def copy() -> None:
-            array = value.to_device(call.after, self._around.numba_stream(call.handle))
-            copied.append(array)
+    def _copied(self, wrapper: Any, call: Call) -> int | Callable[[], int]:
+        from .host_arrays import copy_around, host_array_of
 
-        def address() -> int:
-            pointer = getattr(copied[0], "device_ctypes_pointer", None)
-            return int(pointer.value or 0 if pointer is not None else copied[0].ptr)
-
-        copied: list[Any] = []
-        call.before.append(copy)
-        return address
+        memory = self._memory(wrapper.value) or host_array_of(wrapper.value)
+        if memory is None:
+            raise self._misfit(wrapper)
+        self._check(wrapper.value, memory)
+        return copy_around(wrapper, call)
 
     def _check(self, value: Any, memory: Memory) -> None:
-        self._check_device(value, memory)
+        """Raise unless the kernel may do with this memory what it does with the parameter."""
+        if self.device.device_of is not None:
+            self._check_device(value, memory, self.device.device_of)
         if memory.element is None:
             return
-        pointee, refuse = self.pointee, self._place.refuse
-        if not fits(pointee, memory.element, memory.item_bytes):
+        pointee, refuse = self.pointee, self.refuse
+        if memory.element != pointee and not fits(pointee, memory.element, memory.item_bytes):
             raise refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
         if memory.readonly and self._may_write:
             raise refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
-        if not self._strided and not lies_flat(memory):
+        if memory.strides is not None and not self._strided and not lies_flat(memory, memory.strides):
             raise refuse(
                 value,
                 f"it does not lie in one piece, its strides are {memory.strides} bytes",
                 "pass a contiguous copy, or decorate with strided=True and pass the strides too",
             )
-        alignment = alignment_of(pointee)
-        if memory.address % alignment:
-            raise refuse(value, f"its address is no multiple of the {alignment} bytes that {_elements(pointee)} need")
+        if memory.address % self.alignment:
+            why = f"its address is no multiple of the {self.alignment} bytes that {_elements(pointee)} need"
+            raise refuse(value, why)
 
-    def _check_device(self, value: Any, memory: Memory) -> None:
-        around = self._around
-        if memory.device == around.device or not memory.address or around.device_of is None:
+    def _check_device(self, value: Any, memory: Memory, device_of: Callable[[int], int | None]) -> None:
+        here = self.device.ordinal
+        if memory.device == here or not memory.address:
             return
-        device = around.device_of(memory.address)
-        if device is not None and device != around.device:
-            raise self._place.refuse(
+        device = device_of(memory.address)
+        if device is not None and device != here:
+            raise self.refuse(
                 value,
-                f"it is on device {device}, the launch on device {around.device}",
+                f"it is on device {device}, the launch on device {here}",
                 "copy it there, or make its device the current one",
             )
 
-    def _refusal(self, value: Any) -> ArgumentError:
-        refuse = self._place.refuse
+    def _misfit(self, value: Any) -> ArgumentError:
+        """The error for what is no device memory at all."""
+        from .host_arrays import host_array_of
+
+        why, hint = "a pointer takes a device array, None or ctypes.c_void_p", "check the order of the arguments"
         if host_array_of(value) is not None or _is_dlpack(value):
-            return refuse(
-                value,
-                "its memory is on the host",
-                "copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()",
-            )
-        if isinstance(value, int):
-            return refuse(
-                value,
-                "a pointer takes a device array or None, not a bare integer",
-                "check the order of the arguments; an address goes as ctypes.c_void_p(address)",
-            )
-        return refuse(
-            value,
-            "a pointer takes a device array, None or ctypes.c_void_p",
-            "check the order of the arguments",
-        )
+            why = "its memory is on the host"
+            hint = "copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()"
+        elif isinstance(value, int):
+            why = "a pointer takes a device array or None, not a bare integer"
+            hint += "; an address goes as ctypes.c_void_p(address)"
+        return self.refuse(value, why, hint)
 
 
-def lies_flat(memory: Memory) -> bool:
-    """Whether the elements fill one piece of memory, in C or in Fortran order; empty arrays do."""
-    if memory.strides is None or 0 in memory.shape:
+class WordSlot(PointerSlot):
+    """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
+
+    def address(self, value: Any, stream_id: int) -> int | None:
+        """See `PointerSlot`."""
+        word = self._word(value)
+        return super().address(value, stream_id) if word is None else word
+
+    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
+        """See `Slot`."""
+        word = self._word(value)
+        return super().settle(value, call) if word is None else (word,)
+
+    def inline(self) -> Inline:
+        """See `Slot`."""
+        from .generated import address_inline
+
+        return address_inline(self.address)
+
+    def _word(self, value: Any) -> int | None:
+        try:
+            return int.from_bytes(self.convert(value), "little")
+        except ArgumentError:
+            if isinstance(value, (int, float, complex)):
+                raise
+            return None
+
+
+@functools.cache
+def _pointee_of(code: str) -> tuple[str, bool, int]:
+    """The code behind the pointer, whether the kernel may write there, and the alignment of addresses."""
+    pointee = code.lstrip("*").removeprefix("k")
+    return pointee, code[0] == "*" and code[1] != "k", alignment_of(pointee)
+
+
+def fits(pointee: str, element: str, item_bytes: int) -> bool:
+    """Decide if an array whose elements have this code and size may stand behind a pointer to `pointee`.
+
+    Args:
+        pointee: The code of the pointer without `*` and `k`.
+        element: The code of the array's elements.
+        item_bytes: The size of one, which distinguishes two records.
+    """
+    if pointee in TAKE_ANY or pointee == element:
         return True
-    axes = [axis for axis in zip(memory.shape, memory.strides, strict=True) if axis[0] != 1]
+    if pointee[0] == "v":
+        component = pointee[2:]
+        if CARRIERS.get(component) == element:
+            return True
+        if element == "o":
+            return item_bytes == CODE_SIZES[pointee]
+        return element in (component, _complex_of(pointee))
+    if pointee in ("c4", "c8"):
+        return element == "o" and item_bytes == SCALAR_SIZES[pointee]
+    return CARRIERS.get(pointee) == element
+
+
+def alignment_of(pointee: str) -> int:
+    """Bytes to which an address must be aligned for elements of this code to be loaded whole; a power of two.
+
+    What holds elements of the pointee's own type is aligned for them; vectors of them ask for more.
+    """
+    if pointee[0] != "v":
+        return 1
+    count, component_bytes = int(pointee[1]), SCALAR_SIZES[pointee[2:]]
+    return component_bytes if count in (1, 3) else min(count * component_bytes, 16)
+
+
+def _complex_of(vector: str) -> str:
+    return {"v2f4": "c4", "v2f8": "c8"}.get(vector, "")
+
+
+def lies_flat(memory: Memory, strides: tuple[int, ...]) -> bool:
+    """True where the elements fill one piece of memory, in C or in Fortran order; empty arrays do."""
+    if 0 in memory.shape:
+        return True
+    axes = [axis for axis in zip(memory.shape, strides, strict=True) if axis[0] != 1]
     return _is_packed(axes, memory.item_bytes) or _is_packed(axes[::-1], memory.item_bytes)
 
 
@@ -255,11 +260,6 @@ def _is_packed(axes: list[tuple[int, int]], item_bytes: int) -> bool:
 
 def _is_dlpack(value: Any) -> bool:
     return hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__")
-
-
-def _is_wrapped(value: Any) -> bool:
-    """Whether it is one of Numba's `In`, `Out`, `InOut`, told by its module so that Numba is not imported."""
-    return any(base.__module__ == "numba.cuda.args" for base in type(value).__mro__)
 
 
 def _elements(pointee: str) -> str:

@@ -1,10 +1,10 @@
-"""Values passed by value: numbers, vectors, structs, as what `struct` packs for them.
+"""Converters of values passed by value: numbers, vectors, structs, to what `struct` packs for them.
 
 Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is no integer and a complex number no real one.
-            Values whose bytes cannot be told (a bare int where only a size is known) are refused.
+            Values whose bytes are not certain (a bare int where only a size is known) are refused.
 Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size. The
-            compiler's word does not tell an enum from a struct, so what a struct takes includes NumPy scalars.
+            compiler's types do not distinguish an enum from a struct, so a struct takes NumPy scalars too.
 Not here    The common exact types, which the generated launcher passes to `struct` itself.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
@@ -19,31 +19,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from ..model.parameter import SCALAR_SIZES
-from .elements import NUMPY_NAMES
-from .places import Place
+from .memory import NUMPY_NAMES
+from .slots import STRUCT_LETTERS, ParameterSlot, bounds_of
 
 Convert = Callable[[Any], Any]
 """From an argument to what `struct` packs: a number, or the bytes."""
 
-STRUCT_LETTERS = {
-    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
-    "f2": "e", "bf": "H", "f4": "f", "f8": "d", "c4": "ff", "c8": "dd", "e4": "B", "e5": "B",
-}  # fmt: skip
-"""How `struct` packs each scalar code; bfloat16 and fp8 as the integer that has their bits."""
-
 _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
 """Bits of exponent and mantissa of the formats that `struct` does not know."""
-
-_TOO_LARGE = {
-    "f2": 2.0**15 * (2 - 2.0**-11),
-    "bf": 2.0**127 * (2 - 2.0**-8),
-    "f4": 2.0**127 * (2 - 2.0**-24),
-    "f8": math.inf,
-    "e4": math.nextafter(464.0, math.inf),  # 464 lies between 448, which is even, and what would be NaN
-    "e5": 2.0**15 * (2 - 2.0**-3),
-}
-"""The smallest magnitude that would round beyond the largest finite value of each format."""
 
 _CTYPES_NUMBERS = "?bBhHiIlLqQfdg"
 """The codes of ctypes' numbers; its characters and pointers are none."""
@@ -52,39 +35,41 @@ _TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
 
-def scalar_converter(code: str, place: Place) -> Convert:
-    """The converter for one scalar code.
+def converter_for(parameter: ParameterSlot) -> Convert:
+    """The converter for one parameter that is no pointer."""
+    if parameter.code in STRUCT_LETTERS:
+        return _scalar_converter(parameter.code, parameter)
+    return _bytes_converter(parameter)
 
-    Args:
-        code: One of `SCALAR_SIZES`.
-        place: For the refusals; may belong to a vector with such components.
-    """
+
+def _scalar_converter(code: str, parameter: ParameterSlot) -> Convert:
+    """The converter for one scalar code, that of the parameter or of the components of its vector."""
     if code[0] in "iu":
-        return _integer_converter(code, place)
+        return _integer_converter(code, parameter)
     if code == "b1":
-        return _bool_converter(place)
+        return _bool_converter(parameter)
     if code[0] == "c":
-        return _complex_converter(code, place)
-    if code in _SMALL_FLOATS:
-        exponent_bits, mantissa_bits = _SMALL_FLOATS[code]
-        convert = _float_converter(code, place)
-        return lambda value: small_float_bits(convert(value), exponent_bits, mantissa_bits)
-    return _float_converter(code, place)
+        return _complex_converter(code, parameter)
+    convert = _float_converter(code, parameter)
+    if code not in _SMALL_FLOATS:
+        return convert
+    exponent_bits, mantissa_bits = _SMALL_FLOATS[code]
+    return lambda value: small_float_bits(convert(value), exponent_bits, mantissa_bits)
 
 
-def bytes_converter(place: Place) -> Convert:
+def _bytes_converter(parameter: ParameterSlot) -> Convert:
     """The converter for vectors, structs and parameters of which only the size is known."""
-    size, code = place.parameter.size, place.parameter.code
-    components = _vector_converter(code, place) if code[0] == "v" else None
+    size, code = parameter.declared.size, parameter.code
+    components = _vector_converter(code, parameter) if code[0] == "v" else None
 
     def convert(value: Any) -> bytes:
         if components is not None and _is_sequence(value):
             return components(value)
         raw = _raw_bytes(value, size, scalars=code[0] != "v")
         if raw is None:
-            raise place.refuse(value, *_why_no_bytes(value, place))
+            raise parameter.refuse(value, *_why_no_bytes(value, parameter))
         if len(raw) != size:
-            raise place.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
+            raise parameter.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
         return raw
 
     return convert
@@ -112,55 +97,54 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
 
 
-def _integer_converter(code: str, place: Place) -> Convert:
-    bits = SCALAR_SIZES[code] * 8
-    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if code[0] == "i" else (0, (1 << bits) - 1)
+def _integer_converter(code: str, parameter: ParameterSlot) -> Convert:
+    below, above = bounds_of(code)
 
     def convert(value: Any) -> int:
         number = _number(value)
         if isinstance(number, (float, complex)):
-            raise place.refuse(value, "the parameter is an integer", "convert it with int()")
+            raise parameter.refuse(value, "the parameter is an integer", "convert it with int()")
         if number is _NO_NUMBER:
-            raise place.refuse(value, *_why_no_number(value, "an integer"))
-        if not low <= number <= high:
-            raise place.refuse(value, f"the parameter holds {low} to {high}")
+            raise parameter.refuse(value, *_why_no_number(value, "an integer"))
+        if not below < number < above:
+            raise parameter.refuse(value, f"the parameter holds {below + 1} to {above - 1}")
         return int(number)
 
     return convert
 
 
-def _bool_converter(place: Place) -> Convert:
+def _bool_converter(parameter: ParameterSlot) -> Convert:
     def convert(value: Any) -> bool:
         number = _number(value)
         if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
-            raise place.refuse(value, "the parameter is a bool", "pass True or False")
+            raise parameter.refuse(value, "the parameter is a bool", "pass True or False")
         return bool(number)
 
     return convert
 
 
-def _float_converter(code: str, place: Place) -> Convert:
-    too_large = _TOO_LARGE[code]
+def _float_converter(code: str, parameter: ParameterSlot) -> Convert:
+    _, too_large = bounds_of(code)
 
     def convert(value: Any) -> float:
         number = _number(value)
         if isinstance(number, complex):
-            raise place.refuse(value, "the parameter is real", "pass .real or abs() of it")
+            raise parameter.refuse(value, "the parameter is real", "pass .real or abs() of it")
         if number is _NO_NUMBER:
-            raise place.refuse(value, *_why_no_number(value, "a number"))
+            raise parameter.refuse(value, *_why_no_number(value, "a number"))
         try:
             real = float(number)
         except OverflowError:
-            raise place.refuse(value, "it is too large for the parameter") from None
+            raise parameter.refuse(value, "it is too large for the parameter") from None
         if abs(real) >= too_large and (math.isfinite(real) or code == "e4"):
-            raise place.refuse(value, "it is too large for the parameter")
+            raise parameter.refuse(value, "it is too large for the parameter")
         return real
 
     return convert
 
 
-def _complex_converter(code: str, place: Place) -> Convert:
-    part = _float_converter("f4" if code == "c4" else "f8", place)
+def _complex_converter(code: str, parameter: ParameterSlot) -> Convert:
+    part = _float_converter("f4" if code == "c4" else "f8", parameter)
 
     def convert(value: Any) -> complex:
         number = _number(value)
@@ -171,14 +155,14 @@ def _complex_converter(code: str, place: Place) -> Convert:
     return convert
 
 
-def _vector_converter(code: str, place: Place) -> Callable[[Any], bytes]:
+def _vector_converter(code: str, parameter: ParameterSlot) -> Callable[[Any], bytes]:
     count, component = int(code[1]), code[2:]
-    convert = scalar_converter(component, place)
+    convert = _scalar_converter(component, parameter)
     pack = struct.Struct("=" + STRUCT_LETTERS[component] * count).pack
 
     def components(value: Any) -> bytes:
         if len(value) != count:
-            raise place.refuse(value, f"the vector has {count} components, not {len(value)}")
+            raise parameter.refuse(value, f"the vector has {count} components, not {len(value)}")
         numbers_ = [convert(each) for each in value]
         if component[0] == "c":
             numbers_ = [part for each in numbers_ for part in (each.real, each.imag)]
@@ -239,12 +223,13 @@ def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
     return f"the parameter is {wanted}", "convert it first"
 
 
-def _why_no_bytes(value: Any, place: Place) -> tuple[str, str]:
-    code, size = place.parameter.code, place.parameter.size
+def _why_no_bytes(value: Any, parameter: ParameterSlot) -> tuple[str, str]:
+    code, size = parameter.code, parameter.declared.size
     if code == "?" and isinstance(value, (int, float, complex)):
+        more = "" if parameter.typed else ", or give the kernel a signature"
         return (
             f"of this parameter only the size is known, {size} bytes, not whether it is an integer",
-            "pass a NumPy or ctypes scalar of that size" + ("" if place.typed else ", or give the kernel a signature"),
+            "pass a NumPy or ctypes scalar of that size" + more,
         )
     if code[0] == "v":
         count, component = code[1], NUMPY_NAMES[code[2:]]

@@ -1,210 +1,184 @@
-"""What one parameter contributes to a launch: how its argument becomes values that `struct` packs.
+"""One slot for each argument of a kernel: from the argument to the values that `struct` packs.
 
-Promise     `Slot.settle` is the whole check of one argument; the lines of `Slot.inline` accept only what
-            `settle` accepts and give the same values, faster. They are put together from fixed text alone.
-Method      A line template knows its parameter as {k}: the argument is a{k}, the value v{k}, {slow} hands over; what
-            else it needs stands under names in {k} in the namespace of the generated function (`names`).
-Not here    How slots become a function (`generated`).
-Ground      Numba's DeviceNDArray keeps dtype and contiguity as plain attributes; its gpu_data knows the
-            address as a ctypes value. torch.dtype and NumPy's own dtypes are singletons, so `is` decides the
-            common case and any other goes the general way.
+Promise     `Slot.settle` is the whole check of one argument. Importing this takes what arguments of the commonest exact
+            types need; the converters of all others (`scalars`) are imported with the first such argument.
+Not here    Pointers (`pointers`); the lines of generated code for a slot (`generated`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from ..errors import ArgumentError
-from ..model.parameter import Parameter
-from .elements import (
-    CARRIERS,
-    NUMPY_NAMES,
-    TAKE_ANY,
-    alignment_of,
-)
-from .places import Place
-from .pointers import Call, PointerReader, Surroundings
-from .scalars import STRUCT_LETTERS, bytes_converter, scalar_converter
+from ..model.parameter import SCALAR_SIZES, Parameter
+from .config import LaunchShape
+from .devices import check_interpreter
+from .memory import CARRIERS
 
-_NUMBER_LINES = """\
-            v{k} = a{k} if {usual} else number{k}(a{k})
-"""
-_CONVERTED_LINES = """\
-            v{k} = number{k}(a{k})
-"""
-_POINTER_LINES = """\
-            t = type(a{k})
-            if (t is NumbaArray and {numba_dtype}a{k}._dummy.flags["C_CONTIGUOUS"]
-                    and (not (s := a{k}.stream) or s is given){numba_device}):
-                v{k} = a{k}.gpu_data.device_ctypes_pointer.value
-            elif t is CupyArray and {numba_dtype}a{k}._c_contiguous{cupy_device}:
-                v{k} = a{k}.data.ptr
-                cupy = True
-            elif (t is Tensor and {torch_dtype}a{k}.is_contiguous() and a{k}.get_device() == device
-                    and not a{k}.is_neg(){torch_conj}):
-                v{k} = a{k}.data_ptr()
-                torch = True
-            elif (v{k} := pointer{k}(a{k}, order)) is None:
-                {slow}
-"""
-_ALIGNED_LINES = """\
-            if v{k} & {mask}:
-                {slow}
-"""
-_ADDRESS_LINES = """\
-            if (v{k} := pointer{k}(a{k}, order)) is None:
-                {slow}
-"""
-_USUAL = {
-    "i": "(t := type(a{k})) is int or t in integers",
-    "u": "(t := type(a{k})) is int or t in integers",
-    "f": "(t := type(a{k})) is float or t is int or t in reals",
-    "b": "a{k} is True or a{k} is False",
-    "c": "type(a{k}) is complex",
+STRUCT_LETTERS = {
+    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+    "f2": "e", "bf": "H", "f4": "f", "f8": "d", "c4": "ff", "c8": "dd", "e4": "B", "e5": "B",
+}  # fmt: skip
+"""The `struct` letter of each scalar code; bfloat16 and fp8 as the integer that has their bits."""
+
+_TOO_LARGE = {
+    "f2": 2.0**15 * (2 - 2.0**-11),
+    "bf": 2.0**127 * (2 - 2.0**-8),
+    "f4": 2.0**127 * (2 - 2.0**-24),
+    "f8": 2**1024 - 2**970,  # an integer: Python compares it with floats exactly
+    "e4": 464.00000000000006,  # 464 lies between 448, which is even, and what would be NaN
+    "e5": 2.0**15 * (2 - 2.0**-3),
 }
+"""The smallest magnitude that would round beyond the largest finite value of each format."""
+
+_EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
+"""The Python types that `struct` packs just as the converters of each kind of code do, within its bounds."""
+
+Inline: TypeAlias = tuple[str, dict[str, Any], str]
+"""A slot's part of the generated code: its lines, the names that they need, the expressions of the values to pack."""
 
 
-class Inline(NamedTuple):
-    """What the generated function does for one parameter.
-
-    Args:
-        lines: Source that leaves v{k}, indented for the body of the function.
-        names: What the lines need, by name with {k}.
-        values: The expressions that `struct` packs, in v{k}.
-    """
-
-    lines: str
-    names: dict[str, Any]
-    values: str = "v{k}"
-
-
-class Slot(NamedTuple):
-    """One parameter's part in a launch.
+class LaunchDevice:
+    """The device that a kernel is loaded on, as its launches see it.
 
     Args:
-        settle: Checks one argument. What it returns is a value, or for pointers a function that gives the
-            address once the things to do on the `Call` are done.
-        spread: From the settled value to what `struct` packs (`struct_format`).
-        inline: Makes what the generated function does; most kernels of a process are never asked.
+        ordinal: Its number.
+        enqueue_wait: Makes the second stream wait for what is queued in the first, on the device.
+        device_of: The device that alone can reach an address, or None for memory that others reach too
+            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
+            where the process sees one device only.
+        numba_context: The context that Numba's arrays of this device have their memory in, to know them by.
+        awaits_numba: One element, true while the module was loaded without Numba, and Numba's context is not watched.
+        watch_numba_context: Called when such a program has imported Numba.
     """
 
-    settle: Callable[[Any, Call], Any]
-    spread: Callable[[Any], tuple[Any, ...]]
+    def __init__(
+        self,
+        ordinal: int,
+        enqueue_wait: Callable[[int, int], None],
+        device_of: Callable[[int], int | None] | None = None,
+        numba_context: Any = None,
+        awaits_numba: Sequence[bool] = (False,),
+        watch_numba_context: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ordinal, self.enqueue_wait, self.device_of = ordinal, enqueue_wait, device_of
+        self.numba_context, self.awaits_numba = numba_context, awaits_numba
+        self.watch_numba_context = watch_numba_context
+
+
+class Call:
+    """One launch on its slow path.
+
+    Args:
+        shape: Its extents.
+        config: Taken by the driver: a stream, or the whole configuration.
+        stream: The launch stream as the user gave it.
+        handle: Its handle.
+        arguments: Of the launch.
+
+    Attributes:
+        before: To be done before the launch, in order.
+        after: To be done after it: copies back to the host.
+        borrowed: To be kept until the launch is queued.
+    """
+
+    def __init__(self, shape: LaunchShape, config: Any, stream: Any, handle: int, arguments: tuple[Any, ...]) -> None:
+        self.shape, self.config, self.stream, self.handle, self.arguments = shape, config, stream, handle, arguments
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        self.borrowed: list[object] = []
+
+
+class Slot:
+    """One argument's part in a launch.
+
+    Args:
+        settle: Checks one argument, and returns the values that `struct` packs for it (`struct_format`); instead of
+            an address a function that gives it once `Call.before` is done.
+        inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
+    """
+
+    settle: Callable[[Any, Call], tuple[Any, ...]]
     inline: Callable[[], Inline]
 
+    def __init__(self, settle: Callable[[Any, Call], tuple[Any, ...]], inline: Callable[[], Inline]) -> None:
+        self.settle, self.inline = settle, inline
 
-def slot_of(place: Place, around: Surroundings, *, strided: bool) -> Slot:
-    """The slot for one parameter.
+
+class ParameterSlot(Slot):
+    """The slot of one parameter of a kernel.
 
     Args:
-        place: The parameter.
-        around: The process as the launch sees it.
-        strided: Whether arrays that do not lie in one piece are taken.
+        kernel: The kernel's name.
+        position: From 1.
+        declared: By the compiler.
+        typed: Whether its type is known, or only its size.
     """
-    parameter = place.parameter
-    if parameter.is_pointer:
-        return _pointer_slot(place, around, strided=strided)
-    if parameter.code == "?" and parameter.size == 8:
-        return _word_slot(place, around, strided=strided)
-    if parameter.code in STRUCT_LETTERS:
-        return _number_slot(place, parameter.code)
-    return _converted_slot(bytes_converter(place), _CONVERTED_LINES)
+
+    def __init__(self, kernel: str, position: int, declared: Parameter, typed: bool) -> None:
+        self.kernel, self.position, self.declared, self.typed = kernel, position, declared, typed
+        self.code = declared.code
+
+    @functools.cached_property
+    def convert(self) -> Callable[[Any], Any]:
+        """The full check of a value, which returns a number or bytes."""
+        check_interpreter()
+        from .scalars import converter_for
+
+        return converter_for(self)
+
+    def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
+        """The error to raise for `value`."""
+        check_interpreter()
+        from .argument_errors import argument_error
+
+        return argument_error(self, value, why, hint)
 
 
-def _number_slot(place: Place, code: str) -> Slot:
-    convert = scalar_converter(code, place)
-    if code in CARRIERS:
-        return _converted_slot(convert, _CONVERTED_LINES)
-    lines = _NUMBER_LINES.replace("{usual}", _USUAL[code[0]])
-    if code[0] != "c":
-        return _converted_slot(convert, lines)
-    return Slot(
-        lambda value, call: convert(value),
-        lambda value: (value.real, value.imag),
-        lambda: Inline(lines, {"number{k}": convert}, "v{k}.real, v{k}.imag"),
-    )
+class ValueSlot(ParameterSlot):
+    """The slot of a parameter passed by value."""
+
+    def __init__(self, kernel: str, position: int, declared: Parameter, typed: bool) -> None:
+        super().__init__(kernel, position, declared, typed)
+        self._exact, self._below, self._above = _exact_of(self.code)
+
+    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
+        """Check one argument; see `Slot`."""
+        if type(value) in self._exact and self._below < value < self._above:
+            return (value,)
+        number = self.convert(value)
+        return (number.real, number.imag) if self.code[0] == "c" else (number,)
+
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import value_inline
+
+        return value_inline(self)
 
 
-def _converted_slot(convert: Callable[[Any], Any], lines: str) -> Slot:
-    return Slot(
-        lambda value, call: convert(value),
-        lambda value: (value,),
-        lambda: Inline(lines, {"number{k}": convert}),
-    )
+@functools.cache
+def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
+    """The Python types that `struct` packs for this code as they are, and the bounds within which it does."""
+    types = () if code in CARRIERS else _EXACT.get(code[0], ())
+    return types, *(bounds_of(code) if types else (0, 0))
 
 
-def _pointer_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
-    reader = PointerReader(place, around, strided=strided)
-    return Slot(reader.resolve, _address, lambda: _inline_pointer(reader, around))
+def bounds_of(code: str) -> tuple[float, float]:
+    """The numbers that a scalar of this code holds lie between these two, which it does not hold."""
+    if code[0] not in "iu":
+        above = 2 if code == "b1" else _TOO_LARGE[code]
+        return -above, above
+    above = 1 << 8 * SCALAR_SIZES[code] - (code[0] == "i")
+    return (-above if code[0] == "i" else 0) - 1, above
 
 
-def _inline_pointer(reader: PointerReader, around: Surroundings) -> Inline:
-    lines, names = _array_lines(reader.pointee, around)
-    alignment = alignment_of(reader.pointee)
-    if alignment > 1:
-        lines += _ALIGNED_LINES.replace("{mask}", str(alignment - 1))
-    return Inline(lines, {**names, "pointer{k}": reader})
-
-
-def _array_lines(pointee: str, around: Surroundings) -> tuple[str, dict[str, Any]]:
-    takes_any = pointee in TAKE_ANY
-    element = pointee[2:] if pointee[0] == "v" else pointee
-    many = around.device_of is not None
-    parts = {
-        "{numba_dtype}": "" if takes_any else "a{k}.dtype is dtype{k} and ",
-        "{torch_dtype}": "" if takes_any else "a{k}.dtype is torch_dtype{k} and ",
-        "{torch_conj}": " and not a{k}.is_conj()" if takes_any or element[0] == "c" else "",
-        "{numba_device}": " and type(g := a{k}.gpu_data) is OwnedPointer and g._view.context is context"
-        if many
-        else "",
-        "{cupy_device}": " and a{k}.data.device_id == device" if many else "",
-    }
-    lines = _POINTER_LINES
-    for part, text in parts.items():
-        lines = lines.replace(part, text)
-    if takes_any:
-        return lines, {}
-    return lines, {
-        "dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)],
-        "torch_dtype{k}": NUMPY_NAMES[element],
-    }
-
-
-def _word_slot(place: Place, around: Surroundings, *, strided: bool) -> Slot:
-    """Eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
-    reader, convert = PointerReader(place, around, strided=strided), bytes_converter(place)
-
-    def number(value: Any) -> int | None:
-        try:
-            return int.from_bytes(convert(value), "little")
-        except ArgumentError:
-            if isinstance(value, (int, float, complex)):
-                raise
-            return None
-
-    def address(value: Any, order: int) -> int | None:
-        word = number(value)
-        return reader(value, order) if word is None else word
-
-    def settle(value: Any, call: Call) -> Callable[[], int]:
-        word = number(value)
-        return reader.resolve(value, call) if word is None else lambda: word
-
-    return Slot(settle, _address, lambda: Inline(_ADDRESS_LINES, {"pointer{k}": address}))
-
-
-def _address(settled: Callable[[], int]) -> tuple[int]:
-    return (settled(),)
-
-
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def struct_format(parameters: tuple[Parameter, ...]) -> str:
     """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
     text, end = "=", 0
-    for parameter in parameters:
-        offset, size, code, _c_type, _name = parameter
+    for offset, size, code, _c_type, _name in parameters:
         letters = "Q" if code[0] == "*" or (code == "?" and size == 8) else STRUCT_LETTERS.get(code) or f"{size}s"
         text += "x" * (offset - end) + letters
         end = offset + size

@@ -2,7 +2,7 @@
 
 Promise     `stream_handle` takes the streams of Numba, cuda.core, CuPy and PyTorch, whatever has
             `__cuda_stream__`, handles, 0 and None; it imports nothing and touches no device.
-            `order_after` never blocks the host.
+            `enqueue_wait` never blocks the host.
 Method      A stream is known by what it offers, tried from the protocol down to the libraries' own names.
 Ground      CUDA driver API: handles 0 and 1 are the legacy default stream, 2 the per-thread one. An event
             keeps what it recorded for the waits that were queued before it is recorded again. What is being
@@ -70,12 +70,12 @@ def numba_stream(stream: Any) -> Any:
     return external_stream(stream_handle(stream))
 
 
-def same_order(handle: int) -> int:
-    """A number that two handles share exactly where they name one stream."""
+def stream_identity(handle: int) -> int:
+    """A number that two handles share exactly where they name the same stream."""
     return 0 if handle == LEGACY_DEFAULT else handle
 
 
-class StreamOrder:
+class StreamWaits:
     """Makes one stream of a context wait for another; to be dropped together with the context.
 
     Args:
@@ -86,7 +86,7 @@ class StreamOrder:
         self._driver = driver
         self._idle: list[Any] = []  # events; a list, because pop and append are atomic
 
-    def order_after(self, producer: int, consumer: int) -> None:
+    def enqueue_wait(self, producer: int, consumer: int) -> None:
         """Let all later work in `consumer` wait for all that is in `producer` now; the host does not wait.
 
         Raises:
@@ -106,7 +106,7 @@ class StreamOrder:
             self._idle.append(event)
 
     def _is_outside_capture(self, producer: int, consumer: int) -> bool:
-        """Whether the consumer is being captured and the producer is not: the graph is then to wait for an event."""
+        """True where the consumer is being captured and the producer is not: the graph then waits for an event."""
         code, capturing = self._driver.cuStreamIsCapturing(consumer)
         if code or not capturing:
             return False

@@ -15,7 +15,7 @@ import numpy as np
 
 from numba_kcache.launch.arguments import Launch, Launcher
 from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launch.pointers import Surroundings
+from numba_kcache.launch.slots import LaunchDevice
 from numba_kcache.model.parameter import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
@@ -107,7 +107,7 @@ class Kernel:
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
         self.driver, self.live = Driver(parameters), [True]
         self.waits: list[tuple[int, int]] = []
-        around = Surroundings(
+        device = LaunchDevice(
             0,
             lambda producer, consumer: self.waits.append((producer, consumer)),
             options.pop("device_of", None),
@@ -116,7 +116,7 @@ class Kernel:
         self._stream = options.pop("stream", 0)
         self.launcher = Launcher(
             "saxpy", parameters, typed=options.pop("typed", True), function=77, driver=self.driver,
-            around=around, live=self.live, **options,
+            device=device, live=self.live, **options,
         )  # fmt: skip
 
     def bind(self, *, generated: bool = False) -> Launch:

@@ -9,22 +9,18 @@ import pytest
 
 from numba_kcache.errors import LaunchError
 from numba_kcache.launch.arguments import GENERATE_AFTER
-from numba_kcache.launch.debugging import DebugLauncher
-from tests.support.launching import SAXPY, SHAPE, Driver, Kernel, Numba
+from tests.support.launching import SAXPY, Driver, Kernel, Numba
 
 FAILED: Any = SimpleNamespace(name="CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
 def debugged(stream: int = 0) -> tuple[Driver, Any, tuple[Any, ...]]:
     """The driver, a bound launch, and arguments for it."""
-    plain = Kernel()
-    launcher = DebugLauncher(
-        "saxpy", SAXPY, typed=True, function=77, driver=plain.driver, around=plain.launcher.around, live=[True]
-    )
+    kernel = Kernel(stream=stream, debug_labels=SAXPY)
     numba = Numba()
     arguments = 2.0, numba.array(), numba.array(), 1024
-    plain.driver.kept = numba  # type: ignore[attr-defined]
-    return plain.driver, launcher.bind(SHAPE, stream), arguments
+    kernel.driver.kept = numba  # type: ignore[attr-defined]
+    return kernel.driver, kernel.bind(), arguments
 
 
 def test_each_launch_is_waited_for() -> None:

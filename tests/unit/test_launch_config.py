@@ -11,7 +11,7 @@ import pytest
 
 from numba_kcache.errors import LaunchConfigError, LaunchError
 from numba_kcache.launch.config import DeviceLimits, LaunchShape, check_launch, launch_shape
-from numba_kcache.launch.streams import StreamOrder, same_order, stream_handle
+from numba_kcache.launch.streams import StreamWaits, stream_handle, stream_identity
 from tests.support.launching import Driver
 
 LIMITS = DeviceLimits((2**31 - 1, 65535, 65535), (1024, 1024, 64), 512, 101376, 1024)
@@ -119,16 +119,16 @@ def test_what_is_no_stream_is_refused(stream: Any) -> None:
 
 def test_default_stream_has_one_order() -> None:
     """0 and 1 name one stream, every other handle its own."""
-    assert [same_order(handle) for handle in (0, 1, 2, 77)] == [0, 0, 2, 77]
+    assert [stream_identity(handle) for handle in (0, 1, 2, 77)] == [0, 0, 2, 77]
 
 
 def test_order_is_made_with_events_on_the_device() -> None:
     """The producer's event is recorded, then the consumer waits for it; one event serves them all."""
     driver = Driver()
-    order = StreamOrder(driver)
+    waits = StreamWaits(driver)
 
-    order.order_after(7, 9)
-    order.order_after(8, 9)
+    waits.enqueue_wait(7, 9)
+    waits.enqueue_wait(8, 9)
 
     assert driver.events == [("record", 7), ("wait", 9), ("record", 8), ("wait", 9)]
 
@@ -140,24 +140,24 @@ def test_stream_that_takes_no_event_is_named() -> None:
     driver.cuStreamWaitEvent = lambda *_: (refusal,)  # type: ignore[method-assign,return-value]
 
     with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
-        StreamOrder(driver).order_after(7, 9)
+        StreamWaits(driver).enqueue_wait(7, 9)
 
 
 def test_capture_waits_for_a_stream_outside_it_through_the_graph() -> None:
     """The graph gets an event of its own to wait for; between streams of one capture, and outside, it is as ever."""
     driver = Driver()
-    order = StreamOrder(driver)
+    waits = StreamWaits(driver)
     driver.capturing = {9}
-    order.order_after(7, 9)
+    waits.enqueue_wait(7, 9)
     kept = driver.events.copy()
     driver.capturing = {7, 9}
-    order.order_after(7, 9)
+    waits.enqueue_wait(7, 9)
     driver.capturing = set()
-    order.order_after(7, 9)
+    waits.enqueue_wait(7, 9)
 
     assert kept == [("record", 7), ("external", 9)]
     assert driver.events[2:] == [("record", 7), ("wait", 9)] * 2
-    assert len(order._idle) == 1, "the graph's event is not recorded again"
+    assert len(waits._idle) == 1, "the graph's event is not recorded again"
 
 
 def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:
@@ -166,5 +166,5 @@ def test_default_stream_cannot_be_waited_for_in_a_capture() -> None:
     driver.capturing = {9}
 
     with pytest.raises(LaunchError, match=r"(?s)wait for stream 0x1 on stream 0x9: .*hint: make the stream that is"):
-        StreamOrder(driver).order_after(1, 9)
+        StreamWaits(driver).enqueue_wait(1, 9)
     assert not driver.events

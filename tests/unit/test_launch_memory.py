@@ -252,7 +252,7 @@ class Wrapper(ArgHint):  # type: ignore[misc]
         self.log = log
 
     def to_device(self, retr: list[Any], stream: Any = 0) -> Any:
-        self.log.append(f"copy in on {stream}")
+        self.log.append(f"copy in on {int(stream.handle)}")
         retr.append(lambda: self.log.append("copy back"))
         return SimpleNamespace(ptr=ADDRESS)
 

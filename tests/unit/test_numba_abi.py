@@ -19,7 +19,7 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.abi import flatten, lay_out
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.launch.arguments import Layout
+from numba_kcache.launch.slots import struct_format
 from numba_kcache.model.parameter import Parameter
 from numba_kcache.model.target import Target
 
@@ -105,7 +105,7 @@ def test_layout_is_that_of_the_cubin() -> None:
     arguments = flatten(kinds)
     parameters = lay_out("kernel", arguments, entry.parameters)
 
-    assert Layout(parameters).size == entry.parameters[-1].offset + entry.parameters[-1].size
+    assert struct.calcsize(struct_format(parameters)) == entry.parameters[-1].offset + entry.parameters[-1].size
     assert [each.offset for each in parameters] == [each.offset for each in entry.parameters]
 
 

@@ -12,17 +12,14 @@ Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import Launcher, Relaunch
+from ...launch.arguments import MISSING, Launcher, Relaunch
 from ...launch.config import Dim3
 from ...launch.devices import bindings
-from ...launch.generated import MISSING
-from ...launch.loader import LoadedKernel, surroundings
-from ...launch.pointers import Call
-from ...launch.slots import Inline, Slot
+from ...launch.loader import LoadedKernel, launch_device
+from ...launch.slots import Call, Slot
 from .abi import Argument, flatten, lay_out
 
 _ARRAY_LINES = """\
@@ -77,11 +74,7 @@ class NumbaLauncher(Launcher):
         grid, block, shared = extents
         self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
 
-    def _usual(self, arguments: tuple[Any, ...], stream: Any) -> list[Any] | None:
-        """What is usual for Numba is for the slots to say."""
-        return None
-
-    def _misfit(self, arguments: tuple[Any, ...]) -> Exception:
+    def _wrong_count(self, call: Call) -> Exception:
         """Numba says itself how many arguments it takes."""
         return OtherTypes()
 
@@ -114,23 +107,19 @@ def make_numba_launcher(
         return None
     arguments = flatten(types)
     layout, slots = lay_out(name, arguments, kernel.entry.parameters), slots_of(types, arguments)
-    make: Callable[..., NumbaLauncher] = NumbaLauncher
-    if labels is not None:
-        from ...launch.debugging import DebugNumbaLauncher
-
-        make = functools.partial(DebugNumbaLauncher, labels=labels)
-    return make(
+    return NumbaLauncher(
         name,
         layout,
         typed=True,
         function=kernel.function,
         driver=bindings(),
-        around=surroundings(kernel),
+        device=launch_device(kernel),
         live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
         slots=slots,
         otherwise=otherwise,
+        debug_labels=labels,
     )
 
 
@@ -151,16 +140,13 @@ def slots_of(types: Sequence[Any], arguments: Sequence[Argument]) -> list[Slot]:
 def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-    def settle(value: Any, _call: Call) -> Any:
-        if type(value) is DeviceNDArray and (value._numba_type_ is kind or value._numba_type_ == kind):
-            return value
-        raise OtherTypes
-
-    def spread(value: Any) -> tuple[Any, ...]:
+    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
+        if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
+            raise OtherTypes
         address = value.gpu_data.device_ctypes_pointer.value or 0
         return 0, 0, value.size, value.dtype.itemsize, address, *value.shape, *value.strides
 
-    return Slot(settle, spread, lambda: Inline(_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
+    return Slot(settle, lambda: (_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
 
 
 def _number_slot(kind: Any, argument: Argument) -> Slot:
@@ -170,7 +156,7 @@ def _number_slot(kind: Any, argument: Argument) -> Slot:
     python, own = _PYTHON.get(name), numpy.dtype(name).type
     classes = frozenset((own, python or own))
 
-    def settle(value: Any, _call: Call) -> Any:
+    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
         if type(value) not in classes or (type(value) is int and not -(2**63) <= value < 2**63):
             raise OtherTypes  # Numba types a larger int as uint64, or refuses it
         return argument.spread(value)
@@ -181,4 +167,4 @@ def _number_slot(kind: Any, argument: Argument) -> Slot:
     elif name == "float16":
         lines, values = _HALF_LINES, "v{k}"
     names = {"first{k}": python or own, "second{k}": own, "spread{k}": argument.spread}
-    return Slot(settle, lambda values: values, lambda: Inline(lines, names, values))
+    return Slot(settle, lambda: (lines, names, values))

@@ -1,42 +1,29 @@
-"""Where an argument goes, and how its refusal reads.
+"""Errors for arguments that do not fit their parameter.
 
-Promise     A refusal names position, C type and name of the parameter, the type and value given, why it does
-            not fit and what to do. Making one never runs code of the value that could wait for the device.
+Promise     An error names position, C type and name of the parameter, the type and value given, the reason and a
+            step. Making one never runs code of the value that could wait for the device.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from ..model.parameter import Parameter
+
+if TYPE_CHECKING:
+    from .slots import ParameterSlot
 
 _SHOWN_LENGTH = 60
 
 
-class Place(NamedTuple):
-    """One parameter of one kernel.
-
-    Args:
-        kernel: The kernel's name.
-        position: From 1.
-        parameter: What the compiler says of it.
-        typed: Whether its type is known, or only its size.
-    """
-
-    kernel: str
-    position: int
-    parameter: Parameter
-    typed: bool = True
-
-    def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
-        """The error to raise for `value`."""
-        return ArgumentError(
-            f"cannot pass {describe(value)} as argument {self.position} of {self.kernel} ({self.parameter})",
-            why,
-            hint,
-        )
+def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:
+    """The error to raise for `value` as the argument of `parameter`."""
+    return ArgumentError(
+        f"cannot pass {describe(value)} as argument {parameter.position} of {parameter.kernel} ({parameter.declared})",
+        why,
+        hint,
+    )
 
 
 def describe(value: Any) -> str:
