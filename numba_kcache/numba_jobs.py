@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import UncacheableError
+from .inputs import numba_dialect
 from .inputs.code_environment import code_environment, extra_search_paths
-from .inputs.linked_files import numbas_runtime
 from .inputs.numba_signature import signature_component
 from .inputs.python_function import Fingerprint, Uncapturable, fingerprint
 from .jobs import HeaderQuestion, Job
@@ -63,7 +63,7 @@ def read_function(plan: NumbaPlan) -> Fingerprint | Uncapturable:
     """What the kernel is made of now."""
     options = plan.dispatcher.targetoptions
     with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(plan.dispatcher, with_lines=with_lines, depends=plan.depends)
+    return fingerprint(plan.dispatcher, numba_dialect, with_lines=with_lines, depends=plan.depends)
 
 
 def numba_job(
@@ -120,7 +120,7 @@ def read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuestion, ...
     """Why these link inputs cannot be keyed, "" where they can; and what CUDA C++ among them, and the runtime that
     Numba may add, can include."""
     texts = [each for each in links if each.kind == "cu"]
-    runtime = numbas_runtime()
+    runtime = numba_dialect.runtime()
     if not texts and runtime is None:
         return "", ()
     from .inputs.include_scanner import scan_includes

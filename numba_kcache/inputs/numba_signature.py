@@ -13,6 +13,7 @@ from typing import Any
 
 from ..keys.components import Component, component
 from ..keys.encoding import Plain
+from .numba_dialect import packages, type_form
 from .numba_objects import is_numba_type, loaded
 from .python_function import Uncapturable
 from .python_value import Refused, value_form
@@ -57,4 +58,4 @@ def _is(kind: Any, name: str) -> bool:
 
 
 def _class_form(kind: type) -> Plain:
-    return value_form(kind, lambda value: None)
+    return value_form(kind, packages, type_form)
