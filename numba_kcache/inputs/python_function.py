@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 _REMEDY = " (depends= takes values and files that stand for it)"
 
-_DATA = (bool, int, float, complex, str, bytes, tuple)
+_DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
+
+_ABSENT = object()
+"""Instead of the value of a name that has none."""
 
 
 class Uncapturable(NamedTuple):
@@ -119,15 +122,15 @@ def fingerprint(
         depends: Further values, functions, and files (`pathlib.Path`, or `str` where it names a file relative to
             the function's own) whose content counts; any at all vouch for what cannot be read.
     """
-    depends, python_function = tuple(depends), dialect.python_function(function) or function
+    depends, plain = tuple(depends), _undecorated(function, dialect)
     try:
         reader = _Reader(dialect, with_lines, is_vouched=bool(depends))
         reader.add_function(function)
-        reader.add_depends(python_function, depends)
+        reader.add_depends(plain, depends)
     except _Cannot as refusal:
         return Uncapturable(refusal.reason, refusal.name)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
-        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(python_function))
+        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(plain))
     graph = reader.graph
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
@@ -150,15 +153,14 @@ class _Reader:
         """The node of a function or dispatcher; made, with all it reaches, at the first meeting."""
         if id(value) in self._functions:
             return self._functions[id(value)]
-        wrapped = self._dialect.python_function(value)
-        function = value if wrapped is None else wrapped
+        function = _undecorated(value, self._dialect)
         name = _name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        word = "kernel" if not self._functions else "function" if wrapped is None else "device function"
+        word = "kernel" if not self._functions else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if wrapped is None else self._dialect.jitted(value, is_kernel=not self._functions)
+            jitted = None if function is value else self._dialect.jitted(value, is_kernel=not self._functions)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
@@ -217,7 +219,7 @@ class _Reader:
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from .linked_files import read_link
+            from .linked_files import read_link  # few kernels need it
 
             try:
                 each = read_link(item)
@@ -236,7 +238,7 @@ class _Reader:
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
         """Follow the names that a function reads to the values they have now; each once in a namespace."""
-        namespace = id(function.__globals__)
+        namespace, edges = id(function.__globals__), self.graph.edges[index]
         for read in reads:
             if read.scope == "import":
                 self._add_import(index, read, name)
@@ -245,7 +247,7 @@ class _Reader:
             edge = self._reads.get(place)
             if edge is None:
                 edge = self._reads[place] = ".".join((read.name, *read.attributes)), self._follow(function, read, name)
-            self.graph.edges[index].append(edge)
+            edges.append(edge)
 
     def _add_import(self, index: int, read: Read, name: str) -> None:
         if not is_trusted(read.name, self._packages):
@@ -255,34 +257,28 @@ class _Reader:
 
     def _follow(self, function: FunctionType, read: Read, name: str) -> int | str:
         """Where one name of a function leads."""
-        if read.scope == "closure":
-            at, label = id(function.__closure__), f"closure {read.name} of {name}"
-            cell = (function.__closure__ or ())[function.__code__.co_freevars.index(read.name)]
-            found, value = _content(cell)
+        scope, where = read.scope, read.name
+        if scope == "closure":
+            at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
-            at, label = id(function.__globals__), f"global {read.name} of {function.__globals__.get('__name__', '?')}"
-            found, value = self._global(function, read.name)
-        where = read.name
+            namespace = function.__globals__
+            at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, _ABSENT)
+            if value is _ABSENT:
+                value = getattr(function, "__builtins__", {}).get(where, _ABSENT)
         for attribute in read.attributes:
-            if not found or not isinstance(value, ModuleType):
+            if not isinstance(value, ModuleType):
                 break
-            at, where = id(value.__dict__), attribute
-            label = f"global {attribute} of {value.__name__}"
-            inside, found, value = value, hasattr(value, attribute), getattr(value, attribute, None)
-            if is_trusted(inside.__name__, self._packages) and not self._is_users(value):
-                return f"{inside.__name__}.{attribute}"
-        if not found:
+            at, scope, where, owner = id(value.__dict__), "global", attribute, value.__name__
+            value = getattr(value, attribute, _ABSENT)
+            if is_trusted(owner, self._packages) and not self._is_users(value):
+                return f"{owner}.{attribute}"
+        if value is _ABSENT:
             return "undefined"
-        if (at, where) not in self._values:
-            self._values[at, where] = self._add_value(value, label)
-        return self._values[at, where]
-
-    def _global(self, function: FunctionType, name: str) -> tuple[bool, Any]:
-        namespace = function.__globals__
-        if name in namespace:
-            return True, namespace[name]
-        builtins: dict[str, Any] = getattr(function, "__builtins__", {})
-        return name in builtins, builtins.get(name)
+        goal = self._values.get((at, where))
+        if goal is None:
+            label = f"global {where} of {owner}" if scope == "global" else f"closure {where} of {owner}"
+            goal = self._values[at, where] = self._add_value(value, label)
+        return goal
 
     def _is_users(self, value: Any) -> bool:
         """Whether an attribute of a trusted package is still to be looked at: data, or what a program put there."""
@@ -310,8 +306,10 @@ class _Reader:
         """The node of a value; for a function its own node, for what a version pins its name."""
         pinned = trusted_name(value, self._packages)
         if id(value) in self._registrations.of_value:
-            registered = [("overload", self._add_registered(each)) for each in self._registrations.of_value[id(value)]]
-            return self._add(f"overload of {label}", pinned, None, [*registered])
+            registered = self._registrations.of_value[id(value)]
+            return self._add(
+                f"overload of {label}", pinned, None, [("overload", self._add_registered(each)) for each in registered]
+            )
         if pinned is not None:
             return pinned
         if self._is_function(value):
@@ -333,7 +331,8 @@ class _Reader:
         return self._add(label, form, clear, edges)
 
     def _is_function(self, value: Any) -> bool:
-        return type(value) is FunctionType or self._dialect.python_function(value) is not None
+        kind = type(value)
+        return kind is FunctionType or (kind not in _DATA and self._dialect.python_function(value) is not None)
 
     def _other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of what has code of its own or is the compiler's, inside a value; the code is among its edges."""
@@ -354,12 +353,20 @@ class _Reader:
         return "declared", len(edges) - 1
 
 
+def _undecorated(value: Any, dialect: Dialect) -> Any:
+    """The Python function under a decorator of the front end; anything else as it is."""
+    function = dialect.python_function(value)
+    return value if function is None else function
+
+
 def _name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
-def _content(cell: Any) -> tuple[bool, Any]:
+def _content(function: FunctionType, name: str) -> Any:
+    """The value of a closure variable."""
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
     try:
-        return True, cell.cell_contents
+        return cell.cell_contents
     except ValueError:
-        return False, None
+        return _ABSENT
