@@ -73,7 +73,8 @@ def starts_of_labels() -> Iterator[str]:
     labels: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            labels += {"_add": node.args[:1], "_add_value": node.args[1:2]}.get(node.func.attr, [])
+            place = {"add": 0, "_add": 0, "_add_value": 1}.get(node.func.attr)
+            labels += node.args[place : place + 1] if place is not None else []
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}

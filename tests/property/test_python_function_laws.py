@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.frontends.python.value import value_form
 from numba_kcache.keys.encoding import encode
@@ -30,7 +31,7 @@ VALUES = st.recursive(
 
 
 def form(value: Any) -> bytes:
-    return encode(value_form(value, lambda inner: None))
+    return encode(value_form(value, frozenset(), lambda inner: None))
 
 
 def identity(value: Any) -> Any:
@@ -85,7 +86,7 @@ EXPRESSIONS = st.recursive(
 def taken(body: str, space: dict[str, Any], *, decoration: str = "") -> str:
     scope = dict(space)
     exec(compile(f"{decoration}def kernel(x):\n    x[0] = {body}\n", f"file{len(decoration)}.py", "exec"), scope)
-    found = fingerprint(scope["kernel"], with_lines=False)
+    found = fingerprint(scope["kernel"], numba_dialect, with_lines=False)
     assert isinstance(found, Fingerprint)
     return found.digest
 

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
+from numba_kcache.toolchain.numba_internals import compiling_for
+from numba_kcache.toolchain.numba_outcome import why_uncacheable
 
 from numba_kcache.errors import CompileError, LinkError
+from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba
-from numba_kcache.frontends.numba.internals import compiling_for
-from numba_kcache.frontends.numba.outcome import why_uncacheable
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin
@@ -33,7 +34,7 @@ EXTERNAL = 'extern "C" __device__ int external(int *out, int x) { *out = x * 77 
 
 def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, **options: Any) -> NumbaBuild:
     """Compiled as the cache does: with the digests of the device functions it calls."""
-    found = fingerprint(dispatcher, with_lines=False)
+    found = fingerprint(dispatcher, numba_dialect, with_lines=False)
     callees = found.device_functions() if isinstance(found, Fingerprint) else ()
     return compile_numba(dispatcher, signature, target, options=options, device_functions=callees)
 
@@ -425,6 +426,7 @@ def test_compiling_keeps_digests() -> None:
     script = """
 import math, operator
 from numba import cuda, float32
+from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
 from numba_kcache.frontends.numba.environment import code_environment
 from numba_kcache.model.target import Target
@@ -438,9 +440,9 @@ def kernel(x, out):
         out[i] = device(x[i]) + cuda.atomic.add(out, 0, 1.0) + min(i, 3) + x.size + x.sum
 @cuda.jit
 def plain(x): x[0] = device(x[0])
-before = fingerprint(kernel, with_lines=False), code_environment()
+before = fingerprint(kernel, numba_dialect, with_lines=False), code_environment()
 compile_numba(plain, (float32[::1],), Target(8, 0))
-after = fingerprint(kernel, with_lines=False), code_environment()
+after = fingerprint(kernel, numba_dialect, with_lines=False), code_environment()
 assert before[0].components == after[0].components, (before, after)
 assert before[0].digest == after[0].digest and before[1] == after[1]
 """

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
 from numba_kcache.frontends.python.code import code_form
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
@@ -74,7 +75,7 @@ PROGRAM = {"deeper": DEEPER, "helpers": HELPERS, "kernels": KERNELS}
 def taken(folder: Path, sources: dict[str, str], *, with_lines: bool = False) -> Fingerprint:
     """The fingerprint of the program's kernel."""
     with imported(folder, sources) as module:
-        found = fingerprint(module.kernel, with_lines=with_lines)
+        found = fingerprint(module.kernel, numba_dialect, with_lines=with_lines)
     assert isinstance(found, Fingerprint), found
     return found
 
@@ -153,7 +154,7 @@ def test_checkout_path_and_touch_keep_digest(tmp_path: Path) -> None:
 def test_module_name_keeps_digest(tmp_path: Path) -> None:
     """A kernel warmed by import is found by the script that runs as `__main__`."""
     with imported(tmp_path, {**PROGRAM, "script": KERNELS}, "script") as module:
-        found = fingerprint(module.kernel, with_lines=False)
+        found = fingerprint(module.kernel, numba_dialect, with_lines=False)
 
     assert isinstance(found, Fingerprint)
     assert found.digest == taken(tmp_path, PROGRAM).digest
@@ -201,9 +202,9 @@ def test_hash_seed_process_and_import_order_keep_digest(tmp_path: Path, seed: st
 def test_global_set_later_is_seen_at_the_next_reading(tmp_path: Path) -> None:
     """Values are those at the time of asking, not of decorating: two signatures may be compiled with two values."""
     with imported(tmp_path, PROGRAM) as module:
-        first = fingerprint(module.kernel, with_lines=False)
+        first = fingerprint(module.kernel, numba_dialect, with_lines=False)
         module.N = 8
-        second = fingerprint(module.kernel, with_lines=False)
+        second = fingerprint(module.kernel, numba_dialect, with_lines=False)
 
     assert isinstance(first, Fingerprint)
     assert isinstance(second, Fingerprint)
@@ -240,7 +241,7 @@ def test_generated_functions_differ_by_their_constants() -> None:
     for constant in (5, 6, 5):
         space: dict[str, object] = {"cuda": cuda}
         exec(f"@cuda.jit\ndef kernel(out):\n    out[0] = {constant}\n", space)
-        found = fingerprint(space["kernel"], with_lines=False)
+        found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
 
@@ -253,7 +254,7 @@ def test_functions_from_stdin_and_notebooks_are_captured() -> None:
     for file in ("<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/2.py"):
         space: dict[str, object] = {"cuda": cuda}
         exec(compile("@cuda.jit\ndef kernel(out):\n    out[0] = 5\n", file, "exec"), space)
-        found = fingerprint(space["kernel"], with_lines=False)
+        found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
 
@@ -271,7 +272,7 @@ def test_link_file_counts_by_content(tmp_path: Path) -> None:
         path = tmp_path / folder / "device.cu"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        found = fingerprint(cuda.jit(body, link=[str(path)]), with_lines=False)
+        found = fingerprint(cuda.jit(body, link=[str(path)]), numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         assert [(each.kind, each.name, each.data) for each in found.links] == [("cu", "device.cu", text.encode())]
         digests.append(found.digest)
@@ -296,7 +297,7 @@ def test_declared_device_function_counts_with_what_it_links(tmp_path: Path) -> N
         def kernel(x, external=declared):  # type: ignore[no-untyped-def]
             x[0] = declared(x[0])  # noqa: B023
 
-        found = fingerprint(kernel, with_lines=False)
+        found = fingerprint(kernel, numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         assert found.links[0].data == text.encode()
         digests.add(found.digest)
@@ -312,9 +313,9 @@ def test_files_numba_appends_while_compiling_do_not_count() -> None:
 
     links: list[str] = []
     dispatcher = cuda.jit(body, link=links)
-    before = fingerprint(dispatcher, with_lines=False)
+    before = fingerprint(dispatcher, numba_dialect, with_lines=False)
     links.append(os.path.join(next(iter(cuda.__path__)), "reshape_funcs.cu"))
-    after = fingerprint(dispatcher, with_lines=False)
+    after = fingerprint(dispatcher, numba_dialect, with_lines=False)
 
     assert isinstance(before, Fingerprint)
     assert isinstance(after, Fingerprint)
@@ -411,7 +412,7 @@ def test_what_cannot_be_captured_is_refused_by_name(what: str) -> None:
     space = {"cuda": cuda, "CULPRIT": value, "__name__": "app"}
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT\n", space)
 
-    found = fingerprint(space["kernel"], with_lines=False)
+    found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
 
     assert isinstance(found, Uncapturable)
     assert found.name == "global CULPRIT of app"
@@ -429,7 +430,7 @@ def test_depends_stands_for_what_cannot_be_read(what: str) -> None:
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = CULPRIT + OTHER\n", space)
 
     def taken(depends: object) -> Fingerprint | Uncapturable:
-        return fingerprint(space["kernel"], with_lines=False, depends=[depends])
+        return fingerprint(space["kernel"], numba_dialect, with_lines=False, depends=[depends])
 
     one, again, two = taken("version 1"), taken("version 1"), taken("version 2")
     if what in HELD:
@@ -457,20 +458,20 @@ def test_depends_stands_for_extensions_and_inner_imports() -> None:
         x[0] = hypothesis.VALUE
 
     for kernel in (cuda.jit(_plain, extensions=[SimpleNamespace()]), cuda.jit(importing)):
-        refused = fingerprint(kernel, with_lines=False)
+        refused = fingerprint(kernel, numba_dialect, with_lines=False)
         assert isinstance(refused, Uncapturable)
         assert "depends=" in refused.reason
-        assert isinstance(fingerprint(kernel, with_lines=False, depends=["1"]), Fingerprint)
+        assert isinstance(fingerprint(kernel, numba_dialect, with_lines=False, depends=["1"]), Fingerprint)
 
 
 def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> None:
     """Objects of this process among the options, bound methods as kernels, files that are not there."""
     refused = [
-        fingerprint(cuda.jit(_plain, extensions=[object()]), with_lines=False),
-        fingerprint(cuda.jit(_plain, link=[str(tmp_path / "absent.cu")]), with_lines=False),
-        fingerprint(cuda.jit(_plain, link=[cuda.CUSource("", setup_callback=print)]), with_lines=False),
-        fingerprint(functools.partial(_plain), with_lines=False),
-        fingerprint(SimpleNamespace.__repr__, with_lines=False),
+        fingerprint(cuda.jit(_plain, extensions=[object()]), numba_dialect, with_lines=False),
+        fingerprint(cuda.jit(_plain, link=[str(tmp_path / "absent.cu")]), numba_dialect, with_lines=False),
+        fingerprint(cuda.jit(_plain, link=[cuda.CUSource("", setup_callback=print)]), numba_dialect, with_lines=False),
+        fingerprint(functools.partial(_plain), numba_dialect, with_lines=False),
+        fingerprint(SimpleNamespace.__repr__, numba_dialect, with_lines=False),
     ]
 
     assert all(isinstance(each, Uncapturable) for each in refused)
@@ -483,14 +484,14 @@ def test_depends_counts_values_functions_and_files(tmp_path: Path) -> None:
     with imported(tmp_path, PROGRAM) as module:
         digests = set()
         for depends in ((), (1,), (1.0,), (_plain,), ("table.bin",), (Path("table.bin"),), ({"a": 1},)):
-            found = fingerprint(module.kernel, with_lines=False, depends=depends)
+            found = fingerprint(module.kernel, numba_dialect, with_lines=False, depends=depends)
             assert isinstance(found, Fingerprint)
             digests.add(found.digest)
         (tmp_path / "table.bin").write_bytes(b"2")
-        found = fingerprint(module.kernel, with_lines=False, depends=("table.bin",))
+        found = fingerprint(module.kernel, numba_dialect, with_lines=False, depends=("table.bin",))
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
-        missing = fingerprint(module.kernel, with_lines=False, depends=(Path("absent.bin"),))
+        missing = fingerprint(module.kernel, numba_dialect, with_lines=False, depends=(Path("absent.bin"),))
 
     assert len(digests) == 7
     assert isinstance(missing, Uncapturable)
@@ -509,7 +510,7 @@ def test_explicit_signature_of_a_device_function_counts(monkeypatch: pytest.Monk
         def kernel(x):  # type: ignore[no-untyped-def]
             x[0] = device(x[0])  # noqa: B023
 
-        found = fingerprint(kernel, with_lines=False)
+        found = fingerprint(kernel, numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
 
@@ -520,16 +521,17 @@ def test_reading_loads_no_compiler() -> None:
     """A warm start must not pay for Numba's registries (300 ms), nor a plain function for Numba itself."""
     script = """
 import sys
+from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
 def plain(x): return x
-fingerprint(plain, with_lines=False)
+fingerprint(plain, numba_dialect, with_lines=False)
 assert not [name for name in sys.modules if name.split('.')[0] in ('numba', 'numpy', 'llvmlite', 'cuda')]
 from numba import cuda
 @cuda.jit(device=True)
 def device(x): return x
 @cuda.jit
 def kernel(x): x[0] = device(cuda.grid(1))
-assert fingerprint(kernel, with_lines=False).digest
+assert fingerprint(kernel, numba_dialect, with_lines=False).digest
 assert 'numba.cuda.cudaimpl' not in sys.modules
 assert sys.modules['numba.cuda.descriptor'].cuda_target._targetctx is not None  # CUDADispatcher builds it, empty
 """
@@ -544,7 +546,7 @@ def test_numba_types_count_by_what_they_are() -> None:
     for kind in (float32, float32[:], float32[::1]):
         space = {"cuda": cuda, "KIND": kind}
         exec("@cuda.jit\ndef kernel(x):\n    x[0] = KIND(1)\n", space)
-        found = fingerprint(space["kernel"], with_lines=False)
+        found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
         assert isinstance(found, Fingerprint)
         digests.add(found.digest)
 
@@ -633,7 +635,7 @@ def kernel(x):
 
 
 def digest_of(function: object) -> str:
-    found = fingerprint(function, with_lines=False)
+    found = fingerprint(function, numba_dialect, with_lines=False)
     assert isinstance(found, Fingerprint), found
     return found.digest
 
@@ -710,7 +712,7 @@ def test_objects_that_raise_when_looked_at_do_not_reach_the_caller() -> None:
     space = {"CULPRIT": _Hostile(), "__name__": "app"}
     exec("def kernel(x):\n    x[0] = CULPRIT\n", space)
 
-    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+    assert isinstance(fingerprint(space["kernel"], numba_dialect, with_lines=False), Uncapturable)
 
 
 def test_kernel_that_calls_one_thousand_functions_deep_is_no_error() -> None:
@@ -720,7 +722,7 @@ def test_kernel_that_calls_one_thousand_functions_deep_is_no_error() -> None:
         exec(f"def f{number}(x):\n    return f{number - 1}\n", space)
     exec("def kernel(x):\n    return f2999\n", space)
 
-    assert isinstance(fingerprint(space["kernel"], with_lines=False), Uncapturable)
+    assert isinstance(fingerprint(space["kernel"], numba_dialect, with_lines=False), Uncapturable)
 
 
 def test_user_source_named_like_numbas_own_counts() -> None:
@@ -749,12 +751,12 @@ def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(python_code, "code_form", counting)
     with imported(tmp_path, {**program, "kernels": kernel}) as module:
-        digests = [fingerprint(module.kernel, with_lines=False).digest for _ in range(3)]  # type: ignore[union-attr]
+        digests = [fingerprint(module.kernel, numba_dialect, with_lines=False).digest for _ in range(3)]  # type: ignore[union-attr]
         assert (len(seen), len(set(digests))) == (13, 1)
         sys.modules["two"].K = 2.5  # type: ignore[attr-defined]
-        assert fingerprint(module.kernel, with_lines=False).digest != digests[0]  # type: ignore[union-attr]
+        assert fingerprint(module.kernel, numba_dialect, with_lines=False).digest != digests[0]  # type: ignore[union-attr]
         assert len(seen) == 13
-        fingerprint(module.kernel, with_lines=True)
+        fingerprint(module.kernel, numba_dialect, with_lines=True)
         assert len(seen) == 26
 
 
@@ -764,7 +766,7 @@ def test_memory_of_a_function_goes_with_it() -> None:
     for n in range(50):
         space: dict[str, Any] = {}
         exec(f"def kernel(x):\n    x[0] = {n}\n", space)
-        fingerprint(space["kernel"], with_lines=False)
+        fingerprint(space["kernel"], numba_dialect, with_lines=False)
     del space
     gc.collect()
 

@@ -22,8 +22,8 @@ from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain.libraries import Toolchain
 from ..python.function import KINDS as PYTHON_KINDS
 from ..python.function import Fingerprint, Uncapturable, fingerprint
+from . import dialect
 from .environment import code_environment, extra_search_paths
-from .links import numbas_runtime
 from .signature import signature_component
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read_function(definition: NumbaDefinition) -> Fingerprint | Uncapturable:
     """Read what the kernel is made of now."""
     options = definition.declared.targetoptions
     with_lines = bool(options.get("debug") or options.get("lineinfo"))
-    return fingerprint(definition.declared, with_lines=with_lines, depends=definition.depends)
+    return fingerprint(definition.declared, dialect, with_lines=with_lines, depends=definition.depends)
 
 
 def numba_request(
@@ -116,7 +116,7 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
     """Reason for which these link inputs cannot be keyed, "" where they can; and what CUDA C++ among them, and the
     runtime that Numba may add, can include."""
     texts = [each for each in links if each.kind == "cu"]
-    runtime = numbas_runtime()
+    runtime = dialect.runtime()
     if not texts and runtime is None:
         return "", ()
     from ...headers.scanner import scan_includes

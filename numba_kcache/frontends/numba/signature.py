@@ -15,6 +15,7 @@ from ...keys.components import Component, component
 from ...keys.encoding import Plain
 from ..python.function import Uncapturable
 from ..python.value import Refused, value_form
+from .dialect import packages, type_form
 from .objects import is_numba_type, loaded
 
 
@@ -57,4 +58,4 @@ def _is(kind: Any, name: str) -> bool:
 
 
 def _class_form(kind: type) -> Plain:
-    return value_form(kind, lambda value: None)
+    return value_form(kind, packages, type_form)

@@ -1,9 +1,9 @@
 """Write a Python value that a kernel reads as plain values, or say why that cannot be done.
 
-Promise     Two values have one form only if Numba makes the same code of them: types count (1, True and 1.0
+Promise     Two values have one form only if a compiler makes the same code of them: types count (1, True and 1.0
             differ), so do signed zeros, NaN payloads, the order of a dict, strides and dtype of an array.
             Nothing is captured in part: what is not known is `Refused`.
-Not here    Functions: the caller gives `function_form` for them, since they are walked, not written down.
+Not here    Functions and the compiler's own objects: the caller gives `other_form` for them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from typing import Any
 
 from ...keys.digests import sha256
 from ...keys.encoding import Plain
-from ..numba.objects import is_numba_type
 from .code import scalar_form
 
-FunctionForm = Callable[[Any], "Plain | None"]
-"""Gives the form of anything that has code of its own; None for anything else."""
+OtherForm = Callable[[Any], "Plain | None"]
+"""Gives the form of what has code of its own or is the compiler's; None for anything else."""
 
-_NAMED_BY_VERSION = frozenset({"numba", "numba_cuda", "numpy", "llvmlite"})
 _STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
 _standard_known: dict[str, tuple[Any, bool]] = {}
 """Modules of the standard library's names, and whether they are really its."""
@@ -39,17 +37,17 @@ class Refused(Exception):
     """This value cannot be captured; the text says why."""
 
 
-class HoldsAddress(Refused):
+class Unvouchable(Refused):
     """Nor can `depends=` stand for it: the code would hold an address of this process, or it is known by one alone."""
 
 
-def is_trusted(module: object) -> bool:
-    """Whether a module is of a package that is pinned by its version: the standard library, Numba, NumPy.
+def is_trusted(module: object, packages: frozenset[str]) -> bool:
+    """Whether a module is of a package that is pinned by its version: the standard library, and `packages`.
 
     A user's own `random.py` or `types.py` that hides the standard library's is not.
     """
     top = module.partition(".")[0] if isinstance(module, str) else ""
-    if top in _NAMED_BY_VERSION:
+    if top in packages:
         return True
     if top not in _standard_known and top in sys.stdlib_module_names and top in sys.modules:
         _standard_known[top] = sys.modules[top], _is_standard(top)
@@ -64,13 +62,13 @@ def _is_standard(name: str) -> bool:
     return path.startswith(_STANDARD) and not path.startswith(tuple(each + "site-packages" for each in _STANDARD))
 
 
-def trusted_name(value: Any) -> str | None:
+def trusted_name(value: Any, packages: frozenset[str]) -> str | None:
     """`module.qualname` where that names this very object in a trusted package; None otherwise."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if isinstance(value, ModuleType):
-        return value.__name__ if is_trusted(value.__name__) else None
+        return value.__name__ if is_trusted(value.__name__, packages) else None
     name = name if isinstance(name, str) else getattr(value, "__name__", None)
-    if not (is_trusted(module) and isinstance(name, str)):
+    if not (is_trusted(module, packages) and isinstance(name, str)):
         return None
     found: Any = sys.modules.get(str(module))
     for part in name.split("."):
@@ -78,16 +76,18 @@ def trusted_name(value: Any) -> str | None:
     return f"{module}.{name}" if found is value else None
 
 
-def value_form(value: Any, function_form: FunctionForm) -> Plain:
+def value_form(value: Any, packages: frozenset[str], other_form: OtherForm, inside: tuple[int, ...] = ()) -> Plain:
     """The value as plain values.
+
+    Args:
+        value: Of a program.
+        packages: Pinned by their versions, like the standard library: what they define counts by its name.
+        other_form: For what only the caller knows.
+        inside: Ids of the containers around the value.
 
     Raises:
         Refused: It, or something in it, cannot be captured.
     """
-    return _form(value, function_form, ())
-
-
-def _form(value: Any, function_form: FunctionForm, inside: tuple[int, ...]) -> Plain:
     try:
         return scalar_form(value)
     except TypeError:
@@ -97,7 +97,7 @@ def _form(value: Any, function_form: FunctionForm, inside: tuple[int, ...]) -> P
     within = (*inside, id(value))
 
     def forms(values: Any) -> list[Plain]:
-        return [_form(each, function_form, within) for each in values]
+        return [value_form(each, packages, other_form, within) for each in values]
 
     kind = type(value)
     if kind is dict and REPR_SAYS_ALL.issuperset(map(type, (*value, *value.values()))):
@@ -111,15 +111,14 @@ def _form(value: Any, function_form: FunctionForm, inside: tuple[int, ...]) -> P
     if kind in (range, slice):
         return kind.__name__, forms((value.start, value.stop, value.step))
     if isinstance(value, enum.Enum):
-        return "enum member", _form(kind, function_form, within), value.name, _form(value.value, function_form, within)
+        enumeration, content = forms((kind, value.value))
+        return "enum member", enumeration, value.name, content
     if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
-        return "namedtuple", _form(kind, function_form, within), forms(value)
-    known = _numpy_form(value) or _class_form(value, forms) or function_form(value)
-    if known is not None:
-        return known
-    if is_numba_type(value):
-        return _numba_type_form(value)
-    raise _refusal(value)
+        return "namedtuple", *forms((kind,)), forms(value)
+    known = _numpy_form(value) or _class_form(value, packages, forms) or other_form(value)
+    if known is None:
+        raise _refusal(value)
+    return known
 
 
 def _numpy_form(value: Any) -> Plain | None:
@@ -141,32 +140,21 @@ def _numpy_form(value: Any) -> Plain | None:
     return "numpy array", form, value.shape, value.strides, flags, content
 
 
-def _class_form(value: Any, forms: Callable[[Any], list[Plain]]) -> Plain | None:
+def _class_form(value: Any, packages: frozenset[str], forms: Callable[[Any], list[Plain]]) -> Plain | None:
     if not isinstance(value, type):
         return None
-    if trusted_name(value):
-        return "class", trusted_name(value)
+    name = trusted_name(value, packages)
+    if name:
+        return "class", name
     if issubclass(value, enum.Enum):
-        bases = [f"{base.__module__}.{base.__qualname__}" for base in value.__mro__ if is_trusted(base.__module__)]
-        names = list(value.__members__)
-        return (
-            "enum",
-            value.__name__,
-            tuple(bases),
-            tuple(names),
-            forms(each.value for each in value.__members__.values()),
-        )
+        pinned = [base for base in value.__mro__ if is_trusted(base.__module__, packages)]
+        bases = tuple(f"{base.__module__}.{base.__qualname__}" for base in pinned)
+        members = value.__members__
+        return "enum", value.__name__, bases, tuple(members), forms(each.value for each in members.values())
     fields = getattr(value, "_fields", None)
     if issubclass(value, tuple) and isinstance(fields, tuple):
         return "namedtuple class", value.__name__, fields
     raise Refused("it is a class")
-
-
-def _numba_type_form(value: Any) -> Plain:
-    text = repr(value)
-    if " at 0x" in text or "<" in text:
-        raise HoldsAddress(f"the Numba type {text} stands for an object of this process")
-    return "numba type", f"{type(value).__module__}.{type(value).__qualname__}", text, str(value)
 
 
 def vouched_form(value: Any) -> Plain:
@@ -178,10 +166,10 @@ def _refusal(value: Any) -> Refused:
     kind = type(value)
     if getattr(value, "__cuda_array_interface__", None) is not None:
         why = "whose address would be in the code: pass it as an argument (depends= cannot stand for it)"
-        return HoldsAddress(f"it is a device array, {why}")
+        return Unvouchable(f"it is a device array, {why}")
     if any(base.__module__ in ("_ctypes", "ctypes") for base in kind.__mro__):
         why = "whose address would be in the code (depends= cannot stand for it)"
-        return HoldsAddress(f"it is a {kind.__qualname__} of ctypes, {why}")
+        return Unvouchable(f"it is a {kind.__qualname__} of ctypes, {why}")
     if isinstance(value, ModuleType):
         return Refused("it is a module that is used as a value, not by its attributes alone")
     if isinstance(value, BuiltinFunctionType):

@@ -1,4 +1,4 @@
-"""Read the files that a Numba kernel links or depends on; their bytes count, not their places.
+"""Read the files that a Python kernel links or depends on; their bytes count, not their places.
 
 Promise     What cannot be read, or would do more than be linked, is `Refused`.
 """
@@ -12,29 +12,11 @@ from ...keys.digests import sha256
 from ...keys.encoding import Plain
 from ...model.linkable import callbacks_of, kind_of_path, linkable_input
 from ...model.request import LinkInput
-from ..python.value import Refused
-from .objects import loaded
-
-
-def is_numbas_own(link: Any) -> bool:
-    """Whether Numba appended it to the user's list while it compiled; its version pins it."""
-    if not isinstance(link, str):
-        return link is not None and link is loaded("numba.cuda.memory_management.nrt", "NRT_LIBRARY")
-    folder = next(iter(loaded("numba.cuda", "__path__") or ()), None)
-    return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
-
-
-def numbas_runtime() -> LinkInput | None:
-    """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
-    if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
-        return None
-    module = "numba.cuda.memory_management.nrt"
-    found, file = linkable_input(loaded(module, "NRT_LIBRARY")), loaded(module, "__file__")
-    return found and found._replace(folder=os.path.dirname(str(file)))
+from .value import Refused
 
 
 def read_link(item: Any) -> LinkInput:
-    """The bytes of a path, which is relative to the working directory as Numba has it, or of a `LinkableCode`.
+    """The bytes of a path, which is relative to the working directory, or of a `LinkableCode` object.
 
     Raises:
         Refused: It is neither, it is not there, or it has callbacks.
@@ -42,7 +24,7 @@ def read_link(item: Any) -> LinkInput:
     if not isinstance(item, (str, os.PathLike)):
         found = linkable_input(item)
         if found is None:
-            raise Refused(f"a {type(item).__name__} is neither a path nor numba.cuda LinkableCode")
+            raise Refused(f"a {type(item).__name__} is neither a path nor LinkableCode")
         if callbacks_of(item):
             raise Refused("it has callbacks to run when it is loaded")
         return found

@@ -1,0 +1,165 @@
+"""Numba's `Dialect`: dispatchers, intrinsics, declarations, types, and registered implementations.
+
+Promise     `@overload`, `@overload_method` and `@overload_attribute` of anybody but Numba itself are found by
+            what they implement. The registries are read as they are; nothing is refreshed or imported.
+Not here    Lowering written by hand (`lower_builtin` and the like) for types of Numba's own: `depends=` is for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import FunctionType
+from typing import Any
+
+from ...keys.encoding import Plain
+from ...model.linkable import linkable_input
+from ...model.request import LinkInput
+from ..python.dialect import External, Jitted, Registrations
+from ..python.value import Unvouchable, is_trusted
+from .objects import is_a, is_dispatcher, is_numba_type, loaded
+
+packages = frozenset({"numba", "numba_cuda", "numpy", "llvmlite"})
+
+_NRT = "numba.cuda.memory_management.nrt"
+
+
+def python_function(value: Any) -> Any:
+    """The function under `cuda.jit` or `njit`; None for anything else."""
+    return value.py_func if is_dispatcher(value) else None
+
+
+def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
+    """The options of a dispatcher, with the signatures given to a device function, to which arguments are cast."""
+    options = dict(dispatcher.targetoptions)
+    if not is_kernel:  # its compiler never sees it; its default depends on the presence of nvJitLink
+        options.pop("lto", None)
+    links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
+    options["signatures"] = None if is_kernel else _fixed_signatures(dispatcher)
+    options["locals"] = getattr(dispatcher, "locals", None) or None
+    links = (links,) if isinstance(links, (str, os.PathLike)) else links
+    opaque = {"extensions": extensions} if extensions else {}
+    has_lines = bool(options.get("debug") or options.get("lineinfo"))
+    return Jitted(options, opaque, _users_links(links), has_lines)
+
+
+def _fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
+    """The signatures given to the decorator; None where there are none."""
+    if getattr(dispatcher, "_can_compile", True):
+        return None
+    results = dispatcher.overloads.values()
+    return tuple(str(getattr(each, "signature", each)) for each in results)
+
+
+def _users_links(links: Iterable[Any]) -> list[Any]:
+    """Without those that Numba appends to the user's list while it compiles; its version pins them."""
+    return [each for each in links if not _is_own_link(each)]
+
+
+def _is_own_link(link: Any) -> bool:
+    if not isinstance(link, str):
+        return link is not None and link is loaded(_NRT, "NRT_LIBRARY")
+    folder = next(iter(loaded("numba.cuda", "__path__") or ()), None)
+    return folder is not None and link == os.path.join(folder, "reshape_funcs.cu")
+
+
+def runtime() -> LinkInput | None:
+    """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
+    if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
+        return None
+    found, file = linkable_input(loaded(_NRT, "NRT_LIBRARY")), loaded(_NRT, "__file__")
+    return found and found._replace(folder=os.path.dirname(str(file)))
+
+
+def intrinsic(value: Any) -> Any:
+    """The function that defines an `@intrinsic`; None for anything else."""
+    if not is_a(value, ("numba.cuda.extending", "_Intrinsic"), ("numba.core.extending", "_Intrinsic")):
+        return None
+    function = getattr(value, "_defn", None)
+    return function if isinstance(function, FunctionType) else None
+
+
+def external(value: Any) -> External | None:
+    """The declaration behind a descriptor of `declare_device`; None for anything else.
+
+    Raises:
+        Unvouchable: It is a descriptor, but its declaration cannot be read.
+    """
+    if not is_a(value, ("numba.cuda.compiler", "ExternFunction")):
+        return None
+    context: Any = getattr(loaded("numba.cuda.descriptor", "cuda_target"), "_targetctx", None)
+    try:
+        ((_signature, implementation),) = context._defns.get(value).versions
+        (library,) = implementation.libs
+        (description,) = implementation.__defaults__
+        links, cooperative = _users_links(library._linking_files), bool(library.use_cooperative)
+        abi = type(description.call_conv).__name__
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Unvouchable("its declaration cannot be read") from None
+    return External(value.name, str(value.sig), abi, cooperative, links)
+
+
+def type_form(value: Any) -> Plain | None:
+    """A type of Numba by its text; None for anything else.
+
+    Raises:
+        Unvouchable: It stands for an object of this process.
+    """
+    if not is_numba_type(value):
+        return None
+    text = repr(value)
+    if " at 0x" in text or "<" in text:
+        raise Unvouchable(f"the Numba type {text} stands for an object of this process")
+    return "numba type", f"{type(value).__module__}.{type(value).__qualname__}", text, str(value)
+
+
+_HOLDERS = ("numba.cuda.typing.templates", "numba.core.typing.templates")
+_read: tuple[list[Any], Registrations] = ([], Registrations({}, {}, []))
+
+
+def registrations() -> Registrations:
+    """Implementations registered up to now. Registries only grow: their lengths say whether a reading still holds."""
+    global _read
+    state: list[Any] = []  # flat, and made by a plain loop: each launch of a new signature asks
+    for holder in _HOLDERS:
+        registry = loaded(holder, "builtin_registry")
+        if registry:
+            state += registry, len(registry.globals), len(registry.attributes)
+    if _read[0] != state:
+        _read = state, _gathered(state[::3])
+    return _read[1]
+
+
+def _gathered(registries: list[Any]) -> Registrations:
+    found = Registrations({}, {}, [])
+    for registry in registries:
+        for value, kind in registry.globals:
+            for template in getattr(kind, "templates", ()):
+                function = _definition(template)
+                if function is None:
+                    continue
+                found.of_value.setdefault(id(value), []).append(function)
+                if getattr(value, "__module__", None) in ("_operator", "operator"):
+                    found.of_operators.append(function)
+        for template in registry.attributes:
+            function, name = _definition(template), getattr(template, "_attr", None)
+            if function is not None and isinstance(name, str):
+                found.of_attribute.setdefault(name, []).append(function)
+    return found
+
+
+def _definition(template: Any) -> Any:
+    """The function under `@overload...`, if it is not one of a package that its version pins."""
+    function = getattr(template, "__dict__", {}).get("_overload_func")  # as a static method: cheaper than getattr
+    function = getattr(function, "__func__", function)
+    return None if function is None or _is_numbas(function) else function
+
+
+def _is_numbas(function: Any) -> bool:
+    """By its module, or by its file: functions that Numba generates have no module, and come with its first
+    compilation, which must change no key."""
+    if is_trusted(getattr(function, "__module__", None), packages):
+        return True
+    folders = (*(loaded("numba", "__path__") or ()), *(loaded("numba.cuda", "__path__") or ()))
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    return file.startswith(tuple(f"{folder}{os.sep}" for folder in folders))

@@ -1,0 +1,76 @@
+"""The seam between the fingerprint of a Python function and a compiler of such functions.
+
+Promise     The fingerprint asks a `Dialect` about every object that is neither plain Python nor NumPy. An answer
+            depends on the object and on what the program registered; asking imports no compiler.
+Not here    Which values can be captured, and how they are followed and written down: one rule for all dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from ...keys.encoding import Plain
+
+
+class Jitted(NamedTuple):
+    """All that decides the code of a decorated function beside the function itself.
+
+    Args:
+        options: Of the decorator, and whatever else belongs to it; without those that decide no code.
+        opaque: Options that list objects of this process, for whose content only `depends=` can stand.
+        links: Paths and `LinkableCode` objects of the user.
+        has_lines: Whether file and lines are compiled in.
+    """
+
+    options: dict[str, Any]
+    opaque: Mapping[str, Iterable[Any]]
+    links: Iterable[Any]
+    has_lines: bool
+
+
+class External(NamedTuple):
+    """A function that was declared, not defined: name, signature, ABI, and what is linked for it."""
+
+    name: str
+    signature: str
+    abi: str
+    is_cooperative: bool
+    links: Iterable[Any]
+
+
+class Registrations(NamedTuple):
+    """Registered Python functions: by id of the value they implement, by attribute name, and for operators."""
+
+    of_value: dict[int, list[Any]]
+    of_attribute: dict[str, list[Any]]
+    of_operators: list[Any]
+
+
+class Dialect(Protocol):
+    """A front end's knowledge of its own objects; a module of functions will do.
+
+    Any method may raise `Refused`: the object cannot be captured, and the kernel runs uncached.
+    """
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """Top-level packages whose versions are in the key: what they define counts by its name alone."""
+
+    def python_function(self, value: Any) -> Any:
+        """The function under the front end's decorator; None for what is no dispatcher."""
+
+    def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
+        """Read a dispatcher; a kernel's signatures are in the key anyway, a device function's belong to it."""
+
+    def intrinsic(self, value: Any) -> Any:
+        """The function that defines an intrinsic, which writes code when it is called; None for anything else."""
+
+    def external(self, value: Any) -> External | None:
+        """The declaration of an external function; None for anything else."""
+
+    def type_form(self, value: Any) -> Plain | None:
+        """One of the compiler's types as plain values; None for anything else."""
+
+    def registrations(self) -> Registrations:
+        """Implementations that the program has registered up to now, without the compiler's own."""

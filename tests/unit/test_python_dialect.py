@@ -1,0 +1,203 @@
+"""A front end that is not Numba: its objects reach the fingerprint of a Python function by a dialect alone."""
+
+from __future__ import annotations
+
+import operator
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+??linked_files
+?? python_code
+?? python_dialect
+from numba_kcache.frontends.python import function as python_function
+?? python_graph
+from numba_kcache.frontends.python import value as python_value
+from numba_kcache.frontends.python.dialect import External, Jitted, Registrations
+from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.python.value import Unvouchable
+
+
+@dataclass(eq=False)
+class Decorated:
+    """A function under the toy's decorator."""
+
+    body: Any
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Writer:
+    """The toy's intrinsic."""
+
+    defined_by: Any
+
+
+@dataclass(eq=False)
+class Declared:
+    """A function that the toy finds among what is linked."""
+
+    declaration: External
+
+
+@dataclass(eq=False)
+class Scalar:
+    """A type of the toy."""
+
+    bits: int
+
+
+class Toy:
+    """A dialect of twenty lines."""
+
+    packages = frozenset({"toolkit"})
+
+    def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
+        by_id = {id(value): functions for value, functions in of_value}
+        self._registered = Registrations(by_id, dict(of_attribute), list(of_operators))
+
+    def python_function(self, value: Any) -> Any:
+        return value.body if type(value) is Decorated else None
+
+    def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
+        options = {name: value for name, value in dispatcher.options.items() if name not in ("hooks", "links", "echo")}
+        hooks = dispatcher.options.get("hooks")
+        options["casts"] = None if is_kernel else dispatcher.options.get("casts")
+        return Jitted(options, {"hooks": hooks} if hooks else {}, dispatcher.options.get("links", ()), "map" in options)
+
+    def intrinsic(self, value: Any) -> Any:
+        return value.defined_by if type(value) is Writer else None
+
+    def external(self, value: Any) -> External | None:
+        return value.declaration if type(value) is Declared else None
+
+    def type_form(self, value: Any) -> Any:
+        if type(value) is Scalar and value.bits < 0:
+            raise Unvouchable("it lives in this process alone")
+        return ("toy type", value.bits) if type(value) is Scalar else None
+
+    def registrations(self) -> Registrations:
+        return self._registered
+
+
+def function(text: str, **names: Any) -> Any:
+    """The function that `text` defines, with these globals."""
+    exec(text, names)
+    return names["f"]
+
+
+def taken(kernel: Any, dialect: Toy | None = None, **options: Any) -> Fingerprint:
+    found = fingerprint(kernel, dialect or Toy(), with_lines=False, **options)
+    assert isinstance(found, Fingerprint), found
+    return found
+
+
+CALL = "def f(x):\n    return g(x) + x.size"
+ONE, TWO = (function(f"def f(x):\n    return x * {number}") for number in (1, 2))
+
+
+def calling(callee: Any, dialect: Toy | None = None, **options: Any) -> str:
+    """The digest of a kernel that calls, or reads, `callee`."""
+    return taken(Decorated(function(CALL, g=callee), options), dialect).digest
+
+
+def test_function_behind_a_dispatcher_counts_with_its_options() -> None:
+    """Its code and its own options do; what the dialect leaves out does not."""
+    plain = calling(Decorated(ONE))
+
+    assert calling(Decorated(ONE, {"echo": True})) == plain
+    assert calling(Decorated(ONE), casts=("f8",)) == plain
+    others = [
+        calling(ONE),
+        calling(Decorated(TWO)),
+        calling(Decorated(ONE, {"fast": True})),
+        calling(Decorated(ONE, {"casts": ("f8",)})),
+        calling(Decorated(ONE), fast=True),
+    ]
+    assert len({plain, *others}) == 6
+
+
+def test_functions_that_the_compiler_keeps_are_those_of_the_dialect() -> None:
+    """Dispatchers and definitions of intrinsics, with a digest each; a plain function is part of its caller."""
+    callee, writer = Decorated(ONE), Writer(TWO)
+    found = taken(Decorated(function(CALL, g=(callee, writer, TWO))))
+
+    assert [kept for kept, _digest in found.device_functions()] == [callee, TWO]
+    assert found.components[0].name.startswith("kernel ")
+
+
+def test_lines_count_where_the_dialect_says_so() -> None:
+    """By the options of the one function that has them."""
+    moved = function("\n\ndef f(x):\n    return x * 1")
+
+    assert calling(Decorated(moved)) == calling(Decorated(ONE))
+    assert calling(Decorated(moved, {"map": 1})) != calling(Decorated(ONE, {"map": 1}))
+
+
+def test_registration_counts_where_its_value_attribute_or_operator_is_used() -> None:
+    """The implementing function is read, although no name leads to it."""
+    target = operator.neg
+    for where, used in (("of_value", (target, [ONE])), ("of_attribute", ("size", [ONE])), ("of_operators", ONE)):
+        changed = TWO if used is ONE else (used[0], [TWO])
+        digests = [calling(target, Toy(**{where: [each]})) for each in (used, changed)]
+        assert len({calling(target), *digests}) == 3, where
+    assert calling(target, Toy(of_attribute=[("shape", [ONE])])) == calling(target)
+
+
+def test_types_and_external_functions_count_by_their_declarations(tmp_path: Path) -> None:
+    """And by the bytes that are linked for them."""
+    (tmp_path / "a.cu").write_text("// one")
+    declaration = External("g", "f4(f4)", "c", False, (str(tmp_path / "a.cu"),))
+    declared, other = Declared(declaration), Declared(declaration._replace(abi="d"))
+    digests = [calling(each) for each in (Scalar(32), Scalar(64), declared, other)]
+    (tmp_path / "a.cu").write_text("// two")
+
+    assert len({*digests, calling(declared)}) == 5
+    assert [each.data for each in taken(function(CALL, g=declared)).links] == [b"// two"]
+
+
+def test_packages_of_the_dialect_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of theirs counts by its name, the same function of anybody else by its code."""
+    digests = {}
+    for package in ("toolkit", "stranger"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        for body in (1, 2):
+            made = function(f"def f(x):\n    return {body}", __name__=package)
+            sys.modules[package].f = made  # type: ignore[attr-defined]
+            digests[package, body] = calling(made)
+
+    assert digests["toolkit", 1] == digests["toolkit", 2]
+    assert digests["stranger", 1] != digests["stranger", 2]
+
+
+def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:
+    """A type that lives in one process cannot be vouched for; options that hold objects can."""
+    hooked = Decorated(ONE, {"hooks": [object()]})
+    refused = fingerprint(hooked, Toy(), with_lines=False)
+    held = fingerprint(function(CALL, g=Scalar(-1)), Toy(), with_lines=False, depends=["1"])
+
+    assert isinstance(refused, Uncapturable)
+    assert refused.name.startswith("option hooks of ")
+    assert taken(hooked, depends=["1"]).digest
+    assert isinstance(held, Uncapturable)
+    assert held.reason == "it lives in this process alone"
+
+
+def test_fingerprint_knows_nothing_of_numba() -> None:
+    """It runs without, and finds the same; its modules do not even name it."""
+    script = (
+        "import sys; from tests.unit.test_python_dialect import *\n"
+        "print(calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)); assert 'numba' not in sys.modules"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)
+    for module in (linked_files, python_code, python_dialect, python_function, python_graph, python_value):
+        assert "numba" not in Path(str(module.__file__)).read_text(encoding="utf-8").lower(), module.__name__
