@@ -2,7 +2,7 @@
 
 Promise     What is published is for the target that it says and has the kernels that it names. A compile that fails is
             told as it ends, and raises what the compiler or the user's code raised.
-Not here    Whose turn it is (resolver, store.layers), and how the compilers are run (toolchain).
+Not here    Whose turn it is (resolver, store.locks), and how the compilers are run (toolchain).
 """
 
 from __future__ import annotations

@@ -23,8 +23,17 @@ from .model.artifact import artifact_from_header
 from .model.target import Target, read_arch
 from .resolver import Resolver
 from .settings import read_settings
-from .store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
-from .store.manifest import Variant, variants_of
+from .store.entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    StoredEntry,
+    Variant,
+    check_payloads,
+    decode_entry,
+    encode_entry,
+    variants_of,
+)
 from .tiers.bundle import Bundle, BundledFile, BundleReport, write_bundle
 from .tiers.chain import Chain, CheckedTier
 from .tiers.opening import open_any, open_tiers

@@ -21,13 +21,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import KCacheError
 from ..keys.digests import sha256
 from ..model.event import Emit, Event, EventKind
-from ..store.directory import format_directory
-from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
-from ..store.manifest import Variant, merge, variants_of
-from .behind import WriteBehind
+from ..store.entry import (
+    ENTRY,
+    MANIFEST,
+    DamagedEntry,
+    StoredEntry,
+    Variant,
+    check_payloads,
+    decode_entry,
+    encode_entry,
+    merge,
+    variants_of,
+)
+from ..store.tree import format_directory
 from .breaker import Breaker
 from .signing import Unsigned
 from .trust import Trust
+from .upload_queue import UploadQueue
 
 if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of them before
     from ..store.disk import DiskStore
@@ -66,8 +76,8 @@ class CheckedTier:
         local: DiskStore | MemoryStore,
         emit: Emit,
         *,
-        behind: WriteBehind,
-        keeping: WriteBehind,
+        behind: UploadQueue,
+        keeping: UploadQueue,
         trust: Trust | None = None,
     ) -> None:
         self.tier, self._local, self._emit, self._behind, self._keeping = tier, local, emit, behind, keeping
@@ -334,7 +344,7 @@ class Chain:
         self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit, trust: Trust | None = None
     ) -> None:
         self.local, self._emit, self._trust = local, emit, trust
-        self._behind, self._keeping = WriteBehind(), WriteBehind()
+        self._behind, self._keeping = UploadQueue(), UploadQueue()
         self.tiers = tuple(self.checked(tier) for tier in tiers)
 
     def checked(self, tier: Tier) -> CheckedTier:
