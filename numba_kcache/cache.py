@@ -366,10 +366,11 @@ class KernelCache:
         Raises:
             BundleError: It is damaged, or not signed as it must be.
         """
+        from .tiers.bundle import BundleTier
         from .tiers.opening import open_any
 
         bundle = open_any(path_or_package_resource, self.resolver.settings)
-        self.resolver.mount(bundle)
+        self.resolver.mount(BundleTier(bundle.name, lambda: bundle))
         return bundle.report
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:

@@ -21,7 +21,7 @@ from .rolls import LOOKED_AT, Past, peek, records_of, report_of, roll, stored_of
 
 if TYPE_CHECKING:
     from .store.entry import StoredEntry
-    from .tiers.chain import CheckedTier
+    from .tiers.checked_tier import CheckedTier
 
 Wanted = tuple[Job, Sequence[Component]]
 """A job, and all its components without headers."""

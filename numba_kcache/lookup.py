@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from .rolls import Past
     from .store.entry import Variant
     from .store.memory import MemoryStore
-    from .tiers.chain import Chain, CheckedTier
+    from .tiers.chain import Chain
+    from .tiers.checked_tier import CheckedTier
     from .tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 64 * 2**20

@@ -4,7 +4,7 @@ Promise     `add` never waits. Works are done one after the other, in order. Wha
             bytes; what does not fit is refused. At the end of the process what waits is given `FLUSH_S` seconds.
 Method      A daemon thread that is there while there is work. A forked child begins with an empty queue: the parent
             does its own.
-Not here    What a work's failure means: a work does not raise (tiers.chain).
+Not here    What a work's failure means: a work does not raise (tiers.checked_tier).
 """
 
 from __future__ import annotations
