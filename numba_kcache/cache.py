@@ -375,10 +375,11 @@ class KernelCache:
         Raises:
             BundleError: It is damaged, or not signed as it must be.
         """
+        from .tiers.bundle import BundleTier
         from .tiers.opening import open_any
 
         bundle = open_any(path_or_package_resource, self.session.settings)
-        self.session.mount(bundle)
+        self.session.mount(BundleTier(bundle.name, lambda: bundle))
         return bundle.report
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from .engine.session import Session
 from .errors import KCacheError
 from .observe.info import CacheInfo, bytes_text
-from .store.directory import is_network, refusal
+from .store.tree import is_network, refusal
 from .toolchain.libraries import installed_include_dirs, loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets
 

@@ -10,7 +10,7 @@ import pytest
 
 from numba_kcache.engine import process as process_cache
 from numba_kcache.engine.session import save_collected
-from numba_kcache.store import directory
+from numba_kcache.store import fallback
 
 _number = count()
 
@@ -23,7 +23,7 @@ def _own_process_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("NUMBA_KCACHE_DURABILITY", "none")
     local = tmp_path_factory.getbasetemp() / f"local-{next(_number)}"
     local.mkdir()
-    monkeypatch.setattr(directory, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(local))  # where a refused directory falls back to
     monkeypatch.setattr(process_cache, "_process", None)
     monkeypatch.setattr(process_cache, "_overrides", {})
     monkeypatch.setattr(process_cache, "_registered", {})

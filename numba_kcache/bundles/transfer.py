@@ -28,20 +28,18 @@ from ..store.entry import (
     MANIFEST,
     DamagedEntry,
     StoredEntry,
+    Variant,
     check_payloads,
     decode_entry,
     encode_entry,
+    variants_of,
 )
-from ..store.manifest import Variant, variants_of
-from ..tiers.bundle import (
-    Bundle,
-    BundledFile,
-    BundleReport,
-    write_bundle,
-)
-from ..tiers.chain import Chain, CheckedTier
+from ..tiers.bundle import Bundle, BundledFile, BundleReport
+from ..tiers.chain import Chain
+from ..tiers.checked_tier import CheckedTier
 from ..tiers.opening import open_any, open_tiers
 from ..tiers.trust import trust_of
+from .writing import write_bundle
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
@@ -142,7 +140,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
     try:
         variants = [(each.key, _variants(bundle, each)) for each in bundle.manifests]
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
-        files = ((each.key, bundle.get_entry(each.key) or b"") for each in new)
+        files = ((each.key, bundle.get(ENTRY, each.key) or b"") for each in new)
         session.local.put_all(files, sum(each.size_bytes for each in new))
     except (ValueError, OSError) as error:
         raise BundleError(cannot, getattr(error, "strerror", None) or str(error), "nothing of it was added") from None
@@ -157,7 +155,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     Raises:
         ValueError: It is not the entry that the index says.
     """
-    entry = decode_entry(bundle.get_entry(file.key) or b"", file.key)
+    entry = decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
     check_payloads(entry)
     artifact = artifact_from_header(entry.header, entry.payloads)
     if artifact.target.name != file.target:
@@ -166,7 +164,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
 
 
 def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
-    variants = variants_of(decode_entry(bundle.get_manifest(file.key) or b"", file.key, MANIFEST).header)
+    variants = variants_of(decode_entry(bundle.get(MANIFEST, file.key) or b"", file.key, MANIFEST).header)
     held = {each.key for each in bundle.entries}
     if any(variant["key"] not in held for variant in variants):
         raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")

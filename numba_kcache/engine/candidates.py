@@ -16,7 +16,7 @@ from ..keys.components import Component
 from .request import Request, Wanted
 
 if TYPE_CHECKING:
-    from ..tiers.chain import CheckedTier
+    from ..tiers.checked_tier import CheckedTier
     from .lookup import Lookup
 
 _SAME_DEVICE = "code for the same device without its architecture-specific instructions"

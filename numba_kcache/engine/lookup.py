@@ -24,17 +24,17 @@ from ..model.event import Emit, Event, EventKind
 from ..observe.events import Events
 from ..observe.statistics import Statistics
 from ..settings import Settings
-from ..store.disk import DiskStore
+from ..store.disk import DiskStore, open_store
 from ..store.entry import StoredEntry
-from ..store.opening import open_store
 from ..toolchain.libraries import Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, Wanted
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from ..store.manifest import Variant
+    from ..store.entry import Variant
     from ..store.memory import MemoryStore
-    from ..tiers.chain import Chain, CheckedTier
+    from ..tiers.chain import Chain
+    from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier
 
 MEMORY_LIMIT_BYTES = 64 * 2**20

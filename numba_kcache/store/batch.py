@@ -21,10 +21,8 @@ from .tree import Tree, remove
 FAULT_POINTS = ("batch.written", "batch.named")
 
 
-def publish_all(
-    tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: Durability, time_ns: int
-) -> tuple[int, int]:
-    """Publish entries; by how many bytes and entries there are more then.
+def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: Durability, time_ns: int) -> None:
+    """Publish entries.
 
     Args:
         tree: Where to.
@@ -36,26 +34,22 @@ def publish_all(
         OSError: None was published.
     """
     mode = 0o666 if tree.shared else 0o600
-    written: list[tuple[str, str, int]] = []
+    written: list[tuple[str, str]] = []
     named: list[str] = []
-    added_bytes = added = 0
     try:
         for key, data in files:
             target = tree.path(ENTRY, key)
             private = f"{tree.private}/{os.getpid()}.{os.urandom(8).hex()}.batch"
             publish(data, private, private=tree.private, durability=durability, time_ns=time_ns, mode=mode)
-            written.append((private, target, len(data)))
+            written.append((private, target))
         reached("batch.written")
-        for folder in {os.path.dirname(target) for _, target, _ in written}:
+        for folder in {os.path.dirname(target) for _, target in written}:
             tree.make(folder, durability)
-        for private, target, size in written:
-            before = tree.size_of(target)  # of a damaged one, which this heals
-            added_bytes, added = added_bytes + size - (before or 0), added + (before is None)
+        for private, target in written:
             os.rename(private, target)
             named.append(target)
             reached("batch.named")
     except BaseException:  # an interrupt too must leave nothing behind
-        for path in (*named, *(private for private, _, _ in written)):
+        for path in (*named, *(private for private, _ in written)):
             remove(path)
         raise
-    return added_bytes, added

@@ -22,13 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..model.event import Emit, trouble
 from .faults import reached
-from .publish import publish
-from .system import (
-    CLOEXEC,
-    NOFOLLOW,
-    NONBLOCK,
-    try_flock,
-)
+from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 
@@ -125,6 +119,8 @@ class CounterFile:
             self._trouble(error)
 
     def _fold(self, limit_s: float) -> None:
+        from .publish import publish  # what only adds goes without
+
         total, folded = self._read_total()
         there = self._shards()
         stale = {name for name in there - folded if self._written_s(name) < limit_s}

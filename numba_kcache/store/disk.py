@@ -4,64 +4,57 @@ Promise     `get` returns what was put under this very key, or None. Nothing tha
             read-only disk, damage, a directory that vanishes) raises out of a method: it is a miss, or False,
             and one event. What is damaged is moved aside, so that the next put heals it.
             Making a DiskStore touches nothing; the first hit costs one stat more than the others.
-Method      store.tree reads and publishes; here is what happens when that fails. Each verb also speaks for the
-            stores in front and in place of the tree, which store.layers finds.
-Not here    Kernels, keys. What goes when there is too much is store.limits' and store.eviction's.
+            A directory that is not ours, or that cannot be made or written to, is replaced by a private store; one on
+            a network filesystem gets a private store in front, and no lock and no walk of a put goes over the network.
+            Each of these is found once, and reported once.
+Method      store.tree reads and publishes; here is what happens when that fails. This module reads; store.writing and
+            whatever else a verb needs is imported by that verb, for a hit goes without.
+Not here    Kernels, keys. The private store is no tier (tiers.chain): list, prune, clear and the counters work on the
+            directory that the user named, and what is in it is ours already, and needs no signature.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..model.event import (
-    Emit,
-    Event,
-    EventKind,
-    trouble,
-)
-from . import directory as directories
+from ..model.event import Emit, Event, EventKind, trouble
+from . import tree as trees
+from .base import Store
 from .entry import (
     ENTRY,
     MANIFEST,
     DamagedEntry,
-    Header,
     StoredEntry,
+    Variant,
     decode_entry,
-    encode_entry,
+    is_key,
+    merge,
     require_key,
+    variants_of,
 )
-from .layers import ABSENT, Layers
-from .manifest import Variant, merge, variants_of
-from .publish import Durability
-from .report import (
-    EntryInfo,
-    Problem,
-    Removed,
-    Usage,
-)
-from .tree import Found, Tree, remove
+from .system import missing, renew_in_children
+from .tree import RECENCY_NS, Found, Tree, remove
 
-if TYPE_CHECKING:  # these are for writing, or for when something is wrong: a hit goes without them
+if TYPE_CHECKING:
+    from ..settings import Settings
     from .counters import CounterFile
-    from .limits import Limits
-    from .listing import Order
-    from .locks import Turn
+    from .locks import KeyLocks, Turn
     from .memory import MemoryCounters, MemoryStore
+    from .publish import Durability
+    from .report import Problem, Removed
+    from .writing import Writer
 
-_PAUSE_S = 60.0
-"""How long nothing is written after the disk was found full, or nearly so."""
-
-_MANIFEST_WAIT_S = 1.0
-_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
-class DiskStore:
+class DiskStore(Store):
     """The store below one directory.
 
     Args:
@@ -74,6 +67,12 @@ class DiskStore:
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
         max_wait_s: Longest wait for another's build.
+
+    Attributes:
+        private: In front of a directory on the network, or in place of one that cannot be used; None for most.
+        is_network: Whether the directory is on a filesystem shared with other machines.
+        is_replaced: Whether what is new goes to `private` alone.
+        opening: Held by the thread that finds out any of this, or makes what is made once.
     """
 
     def __init__(
@@ -89,49 +88,97 @@ class DiskStore:
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
     ) -> None:
-        self.directory = directory
-        self.readonly = readonly
+        self.directory, self.readonly = directory, readonly
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
-        self._durability: Durability = durability
-        self._shared, self._emit, self._clock, self._max_wait_s = shared, emit, clock, max_wait_s
-        self._tree = Tree(directory, shared=shared)
-        self.layers = Layers(
-            self._tree,
-            readonly=readonly,
-            limits=lambda: self._limits,
-            private_store=self._private_store,
-            emit=emit,
-        )
-        self._own_limits: Limits | None = None
-        self._own_counters: CounterFile | None = None
-        self._paused_until_s = 0.0
+        self.durability: Durability = durability
+        self.emit, self.clock, self.max_wait_s = emit, clock, max_wait_s
+        self.tree = Tree(directory, shared=shared)
+        self.private: DiskStore | MemoryStore | None = None
+        self.is_network = self.is_replaced = self._is_refused = self._is_checked = False
+        self._made_writer: Writer | None = None
+        self._made_counters: CounterFile | None = None
+        self.after_fork()
+        renew_in_children(self)
+
+    def after_fork(self) -> None:
+        """Renew the lock that another thread of the parent may have held."""
+        self.opening = threading.RLock()
 
     @property
     def counters(self) -> CounterFile | MemoryCounters:
         """Statistics over processes, kept where the entries are."""
-        if self.layers.spare is not None:
-            return self.layers.spare.counters
-        with self.layers.opening:
-            if self._own_counters is None:
+        if self._spare is not None:
+            return self._spare.counters
+        with self.opening:
+            if self._made_counters is None:
                 from .counters import CounterFile
 
-                self._own_counters = CounterFile(self._tree.statistics, emit=self._emit, readonly=self.readonly)
-            return self._own_counters
+                self._made_counters = CounterFile(self.tree.statistics, emit=self.emit, readonly=self.readonly)
+            return self._made_counters
 
     @property
-    def _limits(self) -> Limits:
-        with self.layers.opening:
-            if self._own_limits is None:
-                from .limits import Limits
+    def _writer(self) -> Writer:
+        with self.opening:
+            if self._made_writer is None:
+                from .writing import Writer
 
-                self._own_limits = Limits(
-                    self._tree,
-                    max_size_bytes=self.max_size_bytes,
-                    max_entries=self.max_entries,
-                    emit=self._emit,
-                    clock=self._clock,
-                )
-            return self._own_limits
+                self._made_writer = Writer(self)
+            return self._made_writer
+
+    @property
+    def locks(self) -> KeyLocks:
+        """The turns to build, for this node."""
+        return self._writer.locks
+
+    # The directory, and the private store
+
+    @property
+    def _spare(self) -> DiskStore | MemoryStore | None:
+        return self.private if self.is_replaced else None
+
+    def is_usable(self) -> bool:
+        """Whether the directory may be read, as far as is known; it is looked at once, as soon as it is there."""
+        if self._is_checked:
+            return not self._is_refused
+        reason: object = None
+        try:
+            status = os.stat(self.directory)
+        except OSError as error:
+            if error.errno in ABSENT:
+                return True
+            reason = error
+        with self.opening:
+            if not self._is_checked:
+                reason = reason or trees.refusal(self.directory, status, shared=self.tree.shared)
+                if reason is not None:
+                    self._is_refused = True
+                    self.replace(reason)
+                elif trees.is_network(self.directory, status):
+                    self.is_network, self.private = True, self._private_store()
+                self._is_checked = True
+        return not self._is_refused
+
+    def replace(self, reason: object) -> None:
+        """Put what is new into the private store from now on."""
+        with self.opening:
+            if not self.is_replaced:
+                self.trouble("directory", reason)
+                self.private = self.private or self._private_store()
+                self.is_replaced = True
+
+    def _private_store(self) -> DiskStore | MemoryStore:
+        from .fallback import private_store
+
+        return private_store(
+            self.directory,
+            readonly=self.readonly,
+            durability=self.durability,
+            emit=self.emit,
+            max_size_bytes=self.max_size_bytes,
+            max_entries=self.max_entries,
+            clock=self.clock,
+            max_wait_s=self.max_wait_s,
+        )
 
     # Reading
 
@@ -141,46 +188,41 @@ class DiskStore:
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
         """
-        layers = self.layers
-        if not layers.is_checked:
-            layers.check()
-        if layers.front is not None:
-            entry = layers.front.get(key)
-            if entry is not None:
-                return entry
-        entry = None if layers.is_refused else self._read(ENTRY, key)
-        if entry is None:
-            return None if layers.spare is None else layers.spare.get(key)
-        if layers.front is not None:
-            layers.front.put(entry)
+        is_usable = self.is_usable()
+        entry = None if self.private is None else self.private.get(key)
+        if entry is None and is_usable:
+            entry = self._read(ENTRY, key)
+            if entry is not None and self.is_network and self.private is not None:
+                self.private.put(entry)
         return entry
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = self._read_variants(family) if self.layers.is_usable() else []
-        spare = self.layers.spare
-        return variants or (spare.get_manifest(family) if spare is not None else [])
+        variants = self.read_variants(family) if self.is_usable() else []
+        return variants if self._spare is None else reduce(merge, reversed(self._spare.get_manifest(family)), variants)
 
-    def _read_variants(self, family: str) -> list[Variant]:
+    def read_variants(self, family: str) -> list[Variant]:
+        """The variants of `family` in the directory itself."""
         manifest = self._read(MANIFEST, family)
         if manifest is None:
             return []
         try:
             return variants_of(manifest.header)
         except ValueError as error:
-            self._damaged(family, self._tree.path(MANIFEST, family), str(error))
+            self._damaged(family, self.tree.path(MANIFEST, family), str(error))
             return []
 
     def _read(self, kind: int, key: str) -> StoredEntry | None:
-        path = self._tree.path(kind, require_key(key))
-        now_ns = None if self.readonly else int(self._clock() * 1e9)
+        path = self.tree.path(kind, require_key(key))
+        now_ns = None if self.readonly else int(self.clock() * 1e9)
+        refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
         try:
             try:
-                data = self._tree.read(path, now_ns, self.layers.refresh_ns)
+                data = self.tree.read(path, now_ns, refresh_ns)
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                data = self._tree.read(path, now_ns, self.layers.refresh_ns)  # replaced on the file server
+                data = self.tree.read(path, now_ns, refresh_ns)  # replaced on the file server
             return decode_entry(data, key, kind)
         except DamagedEntry as error:
             self._damaged(key, path, str(error))
@@ -188,33 +230,54 @@ class DiskStore:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 self._damaged(key, path, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
-                self._trouble("get", error)
+                self.trouble("get", error)
         return None
+
+    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
+        """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
+        path, is_usable = self.tree.path(kind, require_key(key)), self.is_usable()
+        data = None if self._spare is None else self._spare.get_encoded(key, kind)
+        if data is None and is_usable:
+            try:
+                data = self.tree.read(path, None)
+            except (OSError, DamagedEntry):
+                pass
+        return data
+
+    def files(self, *kinds: int) -> Iterator[Found]:
+        """Every file of these kinds whose name is a key, in no order."""
+        if self.is_usable():
+            yield from (file for file in self.tree.walk(*kinds) if is_key(file.key))
+        if self._spare is not None:
+            yield from self._spare.files(*kinds)
+
+    def damage(self, key: str) -> str:
+        """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
+        try:
+            if self.is_usable():
+                decode_entry(self.tree.read(self.tree.path(ENTRY, require_key(key)), None), key)
+        except DamagedEntry as error:
+            return str(error)
+        except OSError:
+            pass
+        return ""
+
+    def verify(self) -> list[Problem]:
+        """Read every file in full; what is damaged is moved aside, and reported with the reason."""
+        from .listing import damaged
+        from .report import Problem
+
+        problems = []
+        for file, reason in damaged(self.tree) if self.is_usable() else ():
+            problems.append(Problem(file.key, reason))
+            self._damaged(file.key, file.path, reason)
+        return problems
 
     # Writing
 
-    def put(self, entry: StoredEntry) -> bool:
-        """Store `entry` in place of whatever its key led to; whether it was stored.
-
-        Raises:
-            ValueError, TypeError: The entry is not one that can be stored.
-        """
-        return self.put_encoded(entry.key, encode_entry(entry))
-
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
-        if self.readonly:
-            return False
-        if len(data) > self.max_size_bytes:
-            self._trouble("put", f"an entry of {len(data)} bytes is above the limit of {self.max_size_bytes}")
-            return False
-        layers = self.layers
-        layers.settle()
-        if layers.front is not None:
-            layers.front.put_encoded(key, data)
-        if layers.spare is None and self._write(ENTRY, key, data):
-            return True
-        return layers.spare is not None and layers.spare.put_encoded(key, data)
+        return not self.readonly and self._writer.put(key, data)
 
     def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
         """Store many encoded entries that the caller has verified, all of them or none.
@@ -226,35 +289,13 @@ class DiskStore:
         Raises:
             OSError: None was stored.
         """
-        from .batch import publish_all
-
         if self.readonly:
             raise OSError(errno.EROFS, "the cache is read-only in this mode")
-        self.layers.settle()
-        if self.layers.spare is not None:
-            self.layers.spare.put_all(files, size_bytes)
-            return
-        shortage = self._limits.shortage(size_bytes)
-        if shortage or size_bytes > self.max_size_bytes:
-            raise OSError(errno.ENOSPC, shortage or f"{size_bytes} bytes are above the limit of {self.max_size_bytes}")
-        now_ns = int(self._clock() * 1e9)
-        self._limits.account(*publish_all(self._tree, files, durability=self._durability, time_ns=now_ns))
+        self._writer.put_all(files, size_bytes)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
-        require_key(family)
-        if self.readonly:
-            return False
-        self.layers.settle()
-        if self.layers.spare is not None:
-            return self.layers.spare.add_variant(family, *variants)
-        with self.layers.locks().turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
-            before = self._read_variants(family)
-            after = reduce(merge, variants, before)
-            if after == before:
-                return True
-            header: Header = {"variants": after}
-            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
+        return not self.readonly and self._writer.add_variant(require_key(family), *variants)
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key`, or wait until another has built it.
@@ -262,47 +303,7 @@ class DiskStore:
         The context is a `Turn`: `found` is the entry that appeared meanwhile, or None, and then the caller
         builds and puts. It never raises and never waits beyond `max_wait_s`.
         """
-        require_key(key)
-        return self.layers.locks().turn(key, lambda: self.get(key), self._max_wait_s)
-
-    def _write(self, kind: int, key: str, data: bytes) -> bool:
-        if self._clock() < self._paused_until_s:
-            return False
-        shortage = self._limits.shortage(len(data))
-        if shortage:
-            self._trouble("put", shortage)
-            return self._pause()
-        path = self._tree.path(kind, key)
-        before = self._tree.size_of(path)
-        now_ns = int(self._clock() * 1e9)
-        try:
-            self._tree.write(kind, key, data, durability=self._durability, time_ns=now_ns)
-        except OSError as error:
-            return self._write_failed(kind, key, path, data, error)
-        if kind == ENTRY:
-            self._emit(Event(EventKind.STORED, {"key": key, "size_bytes": len(data)}))
-        self._limits.account(len(data) - (before or 0), int(kind == ENTRY and before is None))
-        return True
-
-    def _write_failed(self, kind: int, key: str, path: str, data: bytes, error: OSError) -> bool:
-        if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST) and self._tree.set_aside(path):
-            return self._write(kind, key, data)  # something that is no file was in its place
-        self._trouble("put", error)
-        if error.errno in _NOT_WRITABLE:
-            self.layers.go_elsewhere()
-        return self._pause() if error.errno in _FULL else False
-
-    def _pause(self) -> bool:
-        """Store nothing for a while; a pass may make room meanwhile."""
-        self._paused_until_s = self._clock() + _PAUSE_S
-        self._limits.start()
-        return False
-
-    # Limits
-
-    def wait_for_eviction(self) -> None:
-        """Return when the pass that a put has started is over."""
-        self._limits.wait()
+        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit.
@@ -311,182 +312,61 @@ class DiskStore:
             max_size_bytes: Limit of this pass; None for the store's.
             older_than: Seconds; None for any age.
         """
-        if self.readonly:
-            return Removed(0, 0)
-        removed = [layer.prune(max_size_bytes, older_than) for layer in self.layers.others()]
-        if self.layers.is_usable():
-            self._limits.wait()
-            removed.append(self._limits.run(older_than, max_size_bytes))
-        return _together(removed)
+        return self._writer.removed(lambda each: each.prune(max_size_bytes, older_than))
 
     def clear(self) -> Removed:
         """Remove every entry, manifest and damaged file; statistics stay."""
-        if self.readonly:
-            return Removed(0, 0)
-        removed = [layer.clear() for layer in self.layers.others()]
-        if self.layers.is_usable():
-            self._limits.wait()
-            gone = [file for kind in (MANIFEST, ENTRY) for file in self._tree.walk(kind) if remove(file.path)]
-            for path, _ in self._tree.quarantined():
-                remove(path)
-            if gone:
-                self._limits.run()  # counts what is left, which is little
-            removed.append(Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone)))
-        return _together(removed)
+        return self._writer.removed(lambda each: each.clear())
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
-        path = self._tree.path(ENTRY, require_key(key))
-        gone = False
-        if not self.readonly and self.layers.is_usable():
-            size = self._tree.size_of(path)
-            if size is not None and remove(path):
-                self._limits.account(-size, -1)
-                gone = True
-        for layer in self.layers.others():
-            gone = layer.remove(key) or gone
-        return gone
+        path = self.tree.path(ENTRY, require_key(key))
+        is_gone = not self.readonly and self.is_usable() and remove(path)
+        return (self.private is not None and self.private.remove(key)) or is_gone
 
-    # Looking
+    def wait_for_eviction(self) -> None:
+        """Return when the pass that a put has started is over."""
+        self._writer.limits.wait()
 
-    def entries(self) -> Iterator[EntryInfo]:
-        """Every entry that can be trusted, in no order; recency is left as it is."""
-        from .audit import listed
-
-        if self.layers.is_usable():
-            yield from listed(self._tree)
-        if self.layers.spare is not None:
-            yield from self.layers.spare.entries()
-
-    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
-        from .listing import listed, ordered
-
-        found = listed(self._files(), by=by, limit=limit, hits=hits)
-        spare = self.layers.spare
-        return found if spare is None else ordered([*found, *spare.listing(by, limit, hits)], by, limit)
-
-    def find(self, prefix: str) -> list[Found]:
-        """The files of the entries whose key begins with `prefix`."""
-        found = [file for file in self._files() if file.key.startswith(prefix)]
-        return found if self.layers.spare is None else [*found, *self.layers.spare.find(prefix)]
-
-    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
-        """Every family and its variants, in no order; what is damaged is passed over."""
-        for file in self._tree.walk(MANIFEST) if self.layers.is_usable() else ():
-            try:
-                manifest = decode_entry(self._tree.read(file.path, None), file.key, MANIFEST)
-                yield file.key, variants_of(manifest.header)
-            except (ValueError, OSError):
-                continue
-        if self.layers.spare is not None:
-            yield from self.layers.spare.manifests()
-
-    def get_encoded(self, key: str) -> bytes | None:
-        """The file of an entry, as it is; it was not verified, and looking does not count as use."""
-        try:
-            data = self._tree.read(self._tree.path(ENTRY, require_key(key)), None) if self.layers.is_usable() else None
-        except (OSError, DamagedEntry):
-            data = None
-        if data is None and self.layers.spare is not None:
-            return self.layers.spare.get_encoded(key)
-        return data
-
-    def peek(self, key: str) -> StoredEntry | None:
-        """As `get`, but looking does not count as use, and damage is left where it is."""
-        path = self._tree.path(ENTRY, require_key(key))
-        try:
-            if self.layers.is_usable():
-                return decode_entry(self._tree.read(path, None), key)
-        except (DamagedEntry, OSError):
-            pass
-        return None if self.layers.spare is None else self.layers.spare.peek(key)
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
-        path = self._tree.path(MANIFEST, require_key(family))
-        try:
-            if self.layers.is_usable():
-                return variants_of(decode_entry(self._tree.read(path, None), family, MANIFEST).header)
-        except (ValueError, OSError):
-            pass
-        return [] if self.layers.spare is None else self.layers.spare.peek_manifest(family)
-
-    def damage(self, key: str) -> str:
-        """Why the file of the entry of `key` cannot be trusted; "" where it can be, or is not there."""
-        try:
-            if self.layers.is_usable():
-                decode_entry(self._tree.read(self._tree.path(ENTRY, require_key(key)), None), key)
-        except DamagedEntry as error:
-            return str(error)
-        except OSError:
-            pass
-        return ""
-
-    def _files(self) -> Iterator[Found]:
-        return self._tree.walk(ENTRY) if self.layers.is_usable() else iter(())
-
-    def verify(self) -> list[Problem]:
-        """Read every file in full; what is damaged is moved aside, and said with the reason."""
-        from .audit import damaged
-
-        problems = []
-        for file, reason in damaged(self._tree) if self.layers.is_usable() else ():
-            problems.append(Problem(file.key, reason))
-            self._damaged(file.key, file.path, reason)
-        return problems
-
-    def size(self, *, exact: bool = False) -> Usage:
-        """How much there is: from the sum that puts keep, or counted file by file."""
-        usage = Usage(0, 0, 0, 0)
-        if self.layers.is_usable():
-            sum_of_puts = None if exact else self._limits.sum()
-            if sum_of_puts is None:
-                from .audit import counted
-
-                usage = counted(self._tree, self._clock())
-            else:
-                usage = sum_of_puts
-        if self.layers.spare is not None:
-            more = self.layers.spare.size(exact=exact)
-            usage = usage._replace(size_bytes=usage.size_bytes + more.size_bytes, entries=usage.entries + more.entries)
-        return usage
-
-    def _private_store(self) -> DiskStore | MemoryStore:
-        """A store like this one, of this user alone on a local disk, or else in memory."""
-        path = None if self.readonly else directories.private_directory()
-        if path is None or path == self.directory:
-            from .memory import MemoryStore
-
-            return MemoryStore(
-                max_size_bytes=self.max_size_bytes,
-                max_entries=self.max_entries,
-                clock=self._clock,
-                max_wait_s=self._max_wait_s,
-            )
-        return DiskStore(
-            path,
-            max_size_bytes=self.max_size_bytes,
-            max_entries=self.max_entries,
-            durability=self._durability,
-            emit=self._emit,
-            clock=self._clock,
-            max_wait_s=self._max_wait_s,
-        )
-
-    # Saying
-
-    def _trouble(self, where: str, error: object) -> None:
-        self._emit(trouble(where, error))
+    def trouble(self, where: str, error: object) -> None:
+        """Report what the store goes on without."""
+        self.emit(trouble(where, error))
 
     def _damaged(self, key: str, path: str, reason: str) -> None:
-        """Report a damaged file and move it out of the way."""
-        self._emit(Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
+        self.emit(Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
         if not self.readonly:
-            size = self._tree.size_of(path)
-            if size is not None and self._tree.set_aside(path):
-                self._limits.account(-size, -int(path.startswith(self._tree.entries)))
+            self.tree.set_aside(path)
 
 
-def _together(removed: list[Removed]) -> Removed:
-    return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))
+def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
+    """The local store that settings ask for; in memory where there is no place for one, which is reported once.
+
+    Args:
+        settings: The settings in force.
+        directory: Its directory; None where no home directory is known.
+        emit: Takes the events of the store.
+    """
+    readonly, limits = settings.mode in ("readonly", "frozen"), (settings.max_size_bytes, settings.max_entries)
+    lacks = missing()
+    if settings.mode != "off" and directory is not None and lacks:
+        error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
+        emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+    elif settings.mode != "off" and directory is None:
+        from .fallback import private_directory
+
+        directory = None if readonly else private_directory()
+        place = f"kernels are kept in {directory or 'memory only'}; set NUMBA_KCACHE_DIR to a better place"
+        emit(trouble("directory", f"no home directory is known: {place}"))
+    if settings.mode == "off" or directory is None or lacks:
+        from .memory import MemoryStore
+
+        return MemoryStore(max_size_bytes=limits[0], max_entries=limits[1])
+    return DiskStore(
+        directory,
+        max_size_bytes=limits[0],
+        max_entries=limits[1],
+        readonly=readonly,
+        durability=settings.durability,
+        shared=settings.shared,
+        emit=emit,
+    )

@@ -7,7 +7,7 @@ Method      prefix | payload table | JSON header | payloads | digest; docs/forma
             digest is taken over the bytes as stored, before anything in them is believed. The first payload
             (the one that a hit needs) is unpacked at once, the others when they are asked for.
 Not here    Trust. xxh3_128 finds damage, not malice: whoever can write the file can write its digest. Whom to
-            believe is decided by ownership and mode (store.directory) and by signatures, for which the table
+            believe is decided by ownership and mode (store.tree) and by signatures, for which the table
             holds a sha256 of each payload, taken when it was stored.
 Ground      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with SHA-NI; 120 without it) and
             blake2b 73: of the digests that find every damage in tests/crash it is the one that costs nothing.
@@ -33,6 +33,8 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_PAYLOAD_BYTES = 512 << 20
 MAX_FILE_BYTES = 1 << 30
 MAX_PAYLOADS = 16
+MAX_VARIANTS = 64
+"""Variants that are kept of a family."""
 
 ENTRY, MANIFEST = 1, 2
 """What a file is: a compiled artifact, or the variants that a family of requests has led to."""
@@ -51,6 +53,10 @@ _NAME = r"[a-z][a-z0-9_]{0,15}\Z"
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
+
+
+Variant = dict[str, Any]
+"""One of the entries that a manifest lists, by its `"key"`; what else it holds is the caller's."""
 
 
 class DamagedEntry(ValueError):
@@ -137,13 +143,18 @@ class StoredEntry:
         return f"StoredEntry({self.key!r}, {self.header!r}, {list(self.payloads)!r})"
 
 
+def is_key(key: str) -> bool:
+    """Whether `key` can name a file."""
+    return len(key) == 64 and not key.strip("0123456789abcdef")
+
+
 def require_key(key: str) -> str:
     """`key` itself, if it can name a file.
 
     Raises:
         ValueError: It is not 64 lower-case hexadecimal digits.
     """
-    if len(key) != 64 or key.strip("0123456789abcdef"):
+    if not is_key(key):
         raise ValueError(f"cannot use {key!r} as a key: it is not 64 lower-case hexadecimal digits")
     return key
 
@@ -247,6 +258,25 @@ def decode_head(data: bytes, key: str) -> tuple[Header, dict[str, int]]:
     table_end = _PREFIX.size + count * _RECORD.size
     records = _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end])
     return parse_object(data[table_end:end]), {_name(record[0]): record[2] for record in records}
+
+
+def variants_of(header: Header) -> list[Variant]:
+    """The variants in a manifest's header.
+
+    Raises:
+        ValueError: It does not hold variants.
+    """
+    variants = header.get("variants")
+    if type(variants) is not list or len(variants) > MAX_VARIANTS:
+        raise ValueError("holds no list of variants")
+    if not all(type(each) is dict and type(each.get("key")) is str for each in variants):
+        raise ValueError("holds a variant without a key")
+    return variants
+
+
+def merge(variants: list[Variant], variant: Variant) -> list[Variant]:
+    """`variants`, newest first, with `variant` in front, each key once; the one used longest ago goes beyond 64."""
+    return [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:

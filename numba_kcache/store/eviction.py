@@ -1,4 +1,4 @@
-"""Keep a tree within its limits by removing what was used longest ago; reap what the dead have left.
+"""Keep a tree within its limits by removing what was used longest ago, and what killed processes have left.
 
 Promise     After a pass the tree holds at most the limits, but for what others added meanwhile; what was used
             last is removed last; nothing that changed since it was looked at is removed. A reader that has
@@ -6,8 +6,8 @@ Promise     After a pass the tree holds at most the limits, but for what others 
 Method      Walk, sort by recency, remove until 85 % of the limit is reached, so that passes are rare. Each
             file is looked at once more before it is removed. One pass per node at a time, by a lock that is
             only tried: who does not get it leaves the work to who did.
-Not here    When to run (store.disk starts a thread when the sum of store.usage is above a limit).
-Faults      eviction.walked, .removing, .removed, .counted (tests/crash kills here).
+Not here    When to run (store.limits).
+Faults      eviction.walked, .removing, .removed (tests/crash kills here).
 Ground      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk cache guards by stat as well.
 """
 
@@ -17,48 +17,42 @@ import math
 import os
 import re
 import shutil
+from collections.abc import Iterable
 
 from .entry import ENTRY, FORMAT, MANIFEST
 from .faults import reached
 from .report import Removed
-from .system import CLOEXEC, NOFOLLOW, try_flock
+from .system import CLOEXEC, NOFOLLOW, try_flock, unlock
 from .tree import Found, Tree, remove
-from .usage import UsageFile
 
-FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed", "eviction.counted")
+FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
 LOW_WATER = 0.85
 """Share of a limit down to which a pass removes."""
 
-WALK_EVERY_S = 24 * 3600
-"""How often everything is counted one by one."""
-
-WALK_AGAIN_S = 60
-"""How soon it is counted again where others added or removed during the walk."""
+PASS_EVERY_S = 24 * 3600
+"""Longest time without a pass where something is stored: it also removes what killed processes left."""
 
 STALE_S = 3600
-"""Age from which a private file or a lock file that nobody holds is one of the dead."""
-
+"""Age from which a private file or a lock file that nobody holds is removed."""
 
 OLD_FORMAT_S = 30 * 24 * 3600
-"""Age from which the tree of an older format, in which nothing was stored or used since, is one of the dead."""
+"""Age from which the tree of an older format, in which nothing was stored or used since, is removed."""
 
 
 def evict(
     tree: Tree,
-    usage: UsageFile,
     *,
     max_size_bytes: int | None,
     max_entries: int | None,
     now_s: float,
     older_than_s: float | None = None,
     low_water: float = 1.0,
-) -> Removed | None:
+) -> Removed:
     """Run one pass.
 
     Args:
         tree: What to keep within the limits.
-        usage: Its sum, set right at the end.
         max_size_bytes: Limit of entries and manifests together; None for no limit.
         max_entries: Limit of the number of entries, and of that of manifests; None for no limit.
         now_s: Time, in seconds since the epoch.
@@ -66,17 +60,16 @@ def evict(
         low_water: Share of a limit to go down to where it is exceeded.
 
     Returns:
-        What was removed; None if another pass is running.
+        What was removed; nothing if another pass is running.
 
     Raises:
         OSError: The tree cannot be used.
     """
-    lock = _try_lock(f"{tree.base}/evict.lock")
+    lock = _begin(tree, now_s)
     if lock is None:
-        return None
+        return Removed(0, 0)
     try:
-        before = usage.read()
-        files = sorted((*tree.walk(ENTRY), *tree.walk(MANIFEST)), key=lambda file: file.used_ns)
+        files = sorted(tree.walk(ENTRY, MANIFEST), key=lambda file: file.used_ns)
         reached("eviction.walked")
         doomed = choose(
             files,
@@ -85,35 +78,49 @@ def evict(
             before_ns=None if older_than_s is None else int((now_s - older_than_s) * 1e9),
             low_water=low_water,
         )
-        gone: set[str] = set()
+        removed = []
         for file in doomed:
             reached("eviction.removing")
             if remove_unchanged(file):
-                gone.add(file.path)
+                removed.append(file)
                 reached("eviction.removed")
-        kept = [file for file in files if file.path not in gone]
-        after = usage.read()
-        is_quiet = after == before
-        usage.correct(
-            before,
-            sum(file.size_bytes for file in kept),
-            sum(file.kind == ENTRY for file in kept),
-            int(now_s) if is_quiet else int(now_s) - WALK_EVERY_S + WALK_AGAIN_S,
-        )
-        usage.shorten(tree.private)
-        reached("eviction.counted")
         reap(tree)
-        removed = [file for file in files if file.path in gone]
-        return Removed(sum(file.kind == ENTRY for file in removed), sum(file.size_bytes for file in removed))
+        return sum_of(removed)
     finally:
+        unlock(lock)
         os.close(lock)
+
+
+def sum_of(files: Iterable[Found]) -> Removed:
+    """What these files are when they are removed."""
+    sizes = [(file.size_bytes, file.kind == ENTRY) for file in files]
+    return Removed(sum(is_entry for _, is_entry in sizes), sum(size for size, _ in sizes))
+
+
+def is_due(tree: Tree, now_s: float) -> bool:
+    """Whether no pass began for a day; of a new tree one is noted, for there is nothing to do."""
+    try:
+        return abs(now_s - os.stat(f"{tree.base}/evict.lock").st_mtime) > PASS_EVERY_S
+    except FileNotFoundError:
+        lock = _begin(tree, now_s)
+        if lock is not None:
+            os.close(lock)
+        return False
+
+
+def _begin(tree: Tree, now_s: float) -> int | None:
+    """The locked file whose time is that of the last pass; None where another pass is running."""
+    lock = _try_lock(f"{tree.base}/evict.lock")
+    if lock is not None:
+        os.utime(lock, (now_s, now_s))
+    return lock
 
 
 def choose(
     files: list[Found],
     *,
-    max_size_bytes: int | None,
-    max_entries: int | None,
+    max_size_bytes: float | None,
+    max_entries: float | None,
     before_ns: int | None,
     low_water: float,
 ) -> list[Found]:

@@ -1,27 +1,34 @@
-"""List many entries quickly: order them by what a walk shows, and read the heads of those that are shown.
+"""Look at many entries: order them by what a walk shows and read the heads of those that are shown, or read all.
 
 Promise     Twenty thousand entries are ordered without opening one; a file is read up to the end of its header. What
             is listed was not held against its digest: it is for people to look at, and nothing is loaded by it.
             A file that is no entry is passed over, and looking does not count as use.
-Not here    Whole entries (store.disk.get) and damage (store.disk.verify).
+            `damaged` reads every file in full, changes nothing, and passes over what vanishes meanwhile.
+Not here    What is done about damage (store.disk).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
 from .entry import (
+    ENTRY,
+    MANIFEST,
     DamagedEntry,
-    Header,
+    StoredEntry,
+    check_payloads,
+    decode_entry,
     decode_head,
     head_bytes,
+    payload_sizes,
+    variants_of,
 )
 from .report import EntryInfo
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK
-from .tree import Found
+from .tree import Found, Tree
 
 Order = Literal["age", "size", "cost", "hits"]
 
@@ -35,47 +42,64 @@ _READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK
 _FIRST_BYTES = 8192
 
 
-def listed(files: Iterable[Found], *, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+def listed(
+    files: Iterable[Found],
+    get: Callable[[str], bytes | None],
+    *,
+    by: Order,
+    limit: int | None,
+    hits: Mapping[str, int],
+) -> list[EntryInfo]:
     """The first `limit` entries in an order.
 
     Args:
         files: Those met on a walk.
+        get: The bytes of one that is in no file.
         by: The order.
         limit: How many; None for all.
         hits: Hits by the leading digits of the key.
     """
     if by == "cost":  # it stands in the header: all have to be read
-        return ordered(_heads(files, hits), by, limit)
+        return sorted(_infos(files, get, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
     first = {
         "age": lambda file: (-file.used_ns, file.key),
         "size": lambda file: (-file.size_bytes, file.key),
         "hits": lambda file: (-hits.get(file.key[:HITS_DIGITS], 0), -file.used_ns, file.key),
     }[by]
-    return list(islice(_heads(sorted(files, key=first), hits), limit))
+    return list(islice(_infos(sorted(files, key=first), get, hits), limit))
 
 
-def ordered(entries: Iterable[EntryInfo], by: Order, limit: int | None) -> list[EntryInfo]:
-    """The first `limit` of these entries in an order."""
-    first = {
-        "age": lambda each: (-each.used_s, each.key),
-        "size": lambda each: (-each.size_bytes, each.key),
-        "cost": lambda each: (-each.compile_time_s, each.key),
-        "hits": lambda each: (-each.hits, -each.used_s, each.key),
-    }[by]
-    return sorted(entries, key=first)[:limit]
+def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
+    """An entry that was read in full, as it is listed."""
+    return EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
 
 
-def _heads(files: Iterable[Found], hits: Mapping[str, int]) -> Iterable[EntryInfo]:
+def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
+    """Every file that is not what was stored, payloads that hits do not unpack included, with the reason."""
+    for file in tree.walk(ENTRY, MANIFEST):
+        try:
+            entry = decode_entry(tree.read(file.path, None), file.key, file.kind)
+            if file.kind == MANIFEST:
+                variants_of(entry.header)
+            check_payloads(entry)
+        except FileNotFoundError:
+            continue
+        except (ValueError, OSError) as error:
+            yield file, str(error)
+
+
+def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
     for file in files:
         try:
-            header, sizes = _read_head(file.path, file.key)
+            data = _read_head(file.path) if file.path else get(file.key) or b""
+            header, sizes = decode_head(data, file.key)
         except (DamagedEntry, OSError):
             continue
         times = hits.get(file.key[:HITS_DIGITS], 0)
         yield EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes, times)
 
 
-def _read_head(path: str, key: str) -> tuple[Header, dict[str, int]]:
+def _read_head(path: str) -> bytes:
     fd = os.open(path, _READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
@@ -84,4 +108,4 @@ def _read_head(path: str, key: str) -> tuple[Header, dict[str, int]]:
             data += os.pread(fd, wanted - len(data), len(data))
     finally:
         os.close(fd)
-    return decode_head(data, key)
+    return data

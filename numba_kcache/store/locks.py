@@ -17,17 +17,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from .system import (
-    CLOEXEC,
-    NOFOLLOW,
-    after_fork,
-    try_flock,
-)
+from .system import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
 
 Result = TypeVar("Result")
 
@@ -78,14 +72,15 @@ class KeyLocks:
     def __init__(self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()
-        _all.add(self)
+        renew_in_children(self)
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._seats: dict[str, _Seat] = {}
         self._held: set[int] = set()
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
+        """Close what the parent holds."""
         for fd in self._held:
             try:
                 os.close(fd)
@@ -190,14 +185,3 @@ class KeyLocks:
             pass
         finally:
             os.close(fd)
-
-
-_all: weakref.WeakSet[KeyLocks] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in _all:
-        each._after_fork()
-
-
-after_fork(_after_fork)

@@ -13,33 +13,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import reduce
-from typing import TYPE_CHECKING
 
+from .base import Store
 from .entry import (
     ENTRY,
     MANIFEST,
     StoredEntry,
+    Variant,
     decode_entry,
     encode_entry,
-    payload_sizes,
+    merge,
     require_key,
+    variants_of,
 )
-from .eviction import LOW_WATER, choose
+from .eviction import LOW_WATER, choose, sum_of
 from .locks import KeyLocks, Turn
-from .manifest import Variant, merge, variants_of
-from .report import (
-    EntryInfo,
-    Problem,
-    Removed,
-    Usage,
-)
+from .report import Problem, Removed
 from .tree import Found
 
-if TYPE_CHECKING:
-    from .listing import Order
 
-
-class MemoryStore:
+class MemoryStore(Store):
     """Entries and manifests of this process; arguments as those of DiskStore."""
 
     def __init__(
@@ -55,16 +48,12 @@ class MemoryStore:
         self._clock, self._max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
         self._mutex = threading.RLock()
-        self._locks = KeyLocks(None)
+        self.locks = KeyLocks(None)
         self.counters = MemoryCounters()
 
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
         return self._read(ENTRY, key)
-
-    def put(self, entry: StoredEntry) -> bool:
-        """Store `entry` in place of whatever its key led to; whether it was stored."""
-        return self.put_encoded(entry.key, encode_entry(entry))
 
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
@@ -77,15 +66,15 @@ class MemoryStore:
         for key, data in list(files):
             self.put_encoded(key, data)
 
-    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
-        """Every family and its variants."""
-        for file in self._walk():
-            if file.kind == MANIFEST:
-                yield file.key, self.get_manifest(file.key)
+    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
+        """The bytes of an entry or manifest; looking does not count as use."""
+        return self._files.get((kind, require_key(key)), (None, 0))[0]
 
-    def get_encoded(self, key: str) -> bytes | None:
-        """The bytes of an entry."""
-        return self._files.get((ENTRY, require_key(key)), (None, 0))[0]
+    def files(self, *kinds: int) -> Iterator[Found]:
+        """Every entry or manifest, in order of use."""
+        with self._mutex:
+            files = [Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()]
+        return (file for file in files if file.kind in kinds)
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
@@ -100,34 +89,7 @@ class MemoryStore:
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
-        return self._locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
-
-    def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, in no order."""
-        for file in self._walk():
-            if file.kind == ENTRY:
-                entry = decode_entry(self._files[ENTRY, file.key][0], file.key)
-                yield EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
-
-    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
-        """The first `limit` entries in an order."""
-        from .listing import HITS_DIGITS, ordered
-
-        return ordered([each._replace(hits=hits.get(each.key[:HITS_DIGITS], 0)) for each in self.entries()], by, limit)
-
-    def find(self, prefix: str) -> list[Found]:
-        """The entries whose key begins with `prefix`."""
-        return [file for file in self._walk() if file.kind == ENTRY and file.key.startswith(prefix)]
-
-    def peek(self, key: str) -> StoredEntry | None:
-        """The entry of `key`; looking does not count as use."""
-        data, _ = self._files.get((ENTRY, require_key(key)), (None, 0))
-        return None if data is None else decode_entry(data, key)
-
-    def peek_manifest(self, family: str) -> list[Variant]:
-        """The variants of `family`, newest first; looking does not count as use."""
-        data, _ = self._files.get((MANIFEST, require_key(family)), (None, 0))
-        return [] if data is None else variants_of(decode_entry(data, family, MANIFEST).header)
+        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
 
     def damage(self, key: str) -> str:
         """Nothing can be damaged here."""
@@ -145,19 +107,13 @@ class MemoryStore:
     def clear(self) -> Removed:
         """Remove everything."""
         with self._mutex:
-            size = self.size()
+            removed = sum_of(self.files(ENTRY, MANIFEST))
             self._files.clear()
-        return Removed(size.entries, size.size_bytes)
+        return removed
 
     def verify(self) -> list[Problem]:
         """Nothing can be damaged here."""
         return []
-
-    def size(self, *, exact: bool = False) -> Usage:
-        """How much there is; always exact."""
-        files = self._walk()
-        entries = sum(file.kind == ENTRY for file in files)
-        return Usage(sum(file.size_bytes for file in files), entries, int(self._clock()), 0)
 
     def wait_for_eviction(self) -> None:
         """Nothing to wait for: limits hold when put returns."""
@@ -179,14 +135,10 @@ class MemoryStore:
             self._evict(self.max_size_bytes, None, LOW_WATER)
         return True
 
-    def _walk(self) -> list[Found]:
-        with self._mutex:
-            return [Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()]
-
     def _evict(self, max_size_bytes: int, before_ns: int | None, low_water: float) -> Removed:
         with self._mutex:
             doomed = choose(
-                self._walk(),
+                list(self.files(ENTRY, MANIFEST)),
                 max_size_bytes=max_size_bytes,
                 max_entries=self.max_entries,
                 before_ns=before_ns,
@@ -194,7 +146,7 @@ class MemoryStore:
             )
             for file in doomed:
                 del self._files[file.kind, file.key]
-        return Removed(sum(file.kind == ENTRY for file in doomed), sum(file.size_bytes for file in doomed))
+        return sum_of(doomed)
 
 
 class MemoryCounters:

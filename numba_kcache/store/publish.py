@@ -37,6 +37,10 @@ FAULT_POINTS = (
     "publish.renamed",
 )
 
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
+)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
@@ -81,6 +85,29 @@ def publish(data: bytes, target: str, *, private: str, durability: Durability, t
     reached("publish.renamed")
     if durability == "full":
         sync_directory(os.path.dirname(target))
+
+
+def make_root(path: str, *, shared: bool) -> None:
+    """Make `path` with its parents, and tag it for backup programs as something that can be made again.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    mode = 0o777 if shared else 0o700
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if os.listdir(path):
+            return  # tagged already, or it holds other things as well, which backups must not pass over
+    try:
+        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, mode & 0o666)
+    except FileExistsError:
+        return
+    try:
+        os.write(fd, _CACHEDIR_TAG)
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: str) -> None:

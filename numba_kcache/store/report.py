@@ -78,11 +78,7 @@ class Usage(NamedTuple):
     Args:
         size_bytes: Of entries and manifests together.
         entries: Their number, manifests not counted.
-        walked_s: When it was last counted one by one, in seconds since the epoch; 0 for never.
-        records: Changes recorded since then, this count included.
     """
 
     size_bytes: int
     entries: int
-    walked_s: int
-    records: int

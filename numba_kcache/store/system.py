@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import weakref
+from contextlib import suppress
+from typing import Protocol
 
 CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
@@ -38,12 +40,38 @@ def try_flock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def unlock(fd: int) -> None:
+    """Unlock a file that `try_flock` has locked; closing it is not enough while a forked child has it open."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def sync_data(fd: int) -> None:
     """Force the bytes of the open file `fd` to the disk."""
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
-def after_fork(work: Callable[[], object]) -> None:
-    """Have `work` called in every child that is forked, where there is fork."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=work)
+class Forked(Protocol):
+    """What holds locks or threads that a forked child does not have."""
+
+    def after_fork(self) -> None:
+        """Make anew, in the child, what another thread of the parent may have held."""
+
+
+def renew_in_children(each: Forked) -> None:
+    """Have `each.after_fork()` called in every child that is forked while it lives, where there is fork."""
+    _forked.add(each)
+
+
+_forked: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_forked):
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,29 +1,29 @@
-"""One directory tree of entries and manifests: where each file is, and how it is read, written and walked.
+"""One directory tree of entries and manifests: whom to trust with it, where each file is, how it is read and walked.
 
 Promise     No file outside the tree is touched, no link inside it is followed, and nothing that is not a
             regular file is read. Raises OSError and DamagedEntry; what these mean is for store.disk to say.
+            A root that another user owns or may write to is refused unless it was shared on purpose: what is in it
+            becomes code on the GPU. Looking never writes.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
             are 390 to a directory and a miss is one failed open. Modification times are recency, written
             explicitly and at most hourly: atime may be off or touched by others.
-Not here    Limits (store.eviction), locks (store.locks), events (store.disk).
+            Whom to trust is known by one stat of the root; the tree is made 0700 by the first that stores something.
+Not here    Limits (store.eviction), locks (store.locks), events (store.disk), the default directory (settings).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
 
-from .directory import format_directory, make_root
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    MAX_FILE_BYTES,
-    DamagedEntry,
-)
-from .publish import Durability, publish, sync_directory
+from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry
 from .system import CLOEXEC, NOFOLLOW, NONBLOCK
+
+if TYPE_CHECKING:  # for writing: a hit goes without it
+    from .publish import Durability
 
 RECENCY_NS = 3600 * 10**9
 """How old a file's recency must be before a hit renews it."""
@@ -33,7 +33,13 @@ MAX_QUARANTINED = 20
 
 _READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK  # a FIFO must not hold the reader
 _FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
-_SHARDS = tuple(f"{number:02x}" for number in range(256))
+SHARDS = tuple(f"{number:02x}" for number in range(256))
+"""Folders of each kind, named by the first digits of the keys in them."""
+
+_NETWORK = (
+    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs"),
+    *("lustre", "gpfs", "beegfs", "ceph", "panfs", "wekafs"),
+)
 
 
 class Found(NamedTuple):
@@ -106,6 +112,8 @@ class Tree:
         Raises:
             OSError: It was not published.
         """
+        from .publish import publish
+
         target = self.path(kind, key)
         folder = os.path.dirname(target)
         mode = 0o666 if self.shared else 0o600
@@ -120,38 +128,29 @@ class Tree:
                     raise
                 self.make(folder, durability)
 
-    def make(self, directory: str, durability: Durability = "none") -> bool:
-        """Make the tree as far as `directory` needs it; whether it is a new tree.
+    def make(self, directory: str, durability: Durability = "none") -> None:
+        """Make the tree as far as `directory` needs it.
 
         Raises:
             OSError: It cannot be made.
         """
+        from .publish import make_root, sync_directory
+
         mode = 0o777 if self.shared else 0o700
         make_root(self.root, shared=self.shared)
-        parent, is_new = os.path.dirname(directory), False
-        for path in (self.base, self.private, parent, directory):
+        for path in (self.base, self.private, os.path.dirname(directory), directory):
             try:
                 os.mkdir(path, mode)
             except FileExistsError:
                 continue
-            is_new = is_new or path == self.base
             if durability == "full":
                 sync_directory(os.path.dirname(path))
-        return is_new
 
-    def size_of(self, path: str) -> int | None:
-        """Bytes of the file at `path`; None if there is none."""
-        try:
-            return os.lstat(path).st_size
-        except OSError:
-            return None
-
-    def walk(self, kind: int) -> Iterator[Found]:
-        """Every file of a kind; those that vanish meanwhile are passed over."""
-        folder = f"{self.base}/{_FOLDERS[kind]}"
-        for shard in _SHARDS:
+    def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
+        """Every file of these kinds, or of these folders of them; those that vanish meanwhile are passed over."""
+        for kind, shard in product(kinds, shards):
             try:
-                with os.scandir(f"{folder}/{shard}") as names:
+                with os.scandir(f"{self.base}/{_FOLDERS[kind]}/{shard}") as names:
                     for name in names:
                         try:
                             status = name.stat(follow_symlinks=False)
@@ -197,3 +196,49 @@ def remove(path: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def refusal(path: str, status: os.stat_result, *, shared: bool) -> str | None:
+    """Why what `status` describes must not be used as a store; None if it may be."""
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{path} is not a directory"
+    if shared:
+        return None
+    if status.st_uid != os.geteuid():
+        return f"{path} belongs to user {status.st_uid}; set shared=True to trust it"
+    if status.st_mode & 0o022:
+        mode = f"{status.st_mode & 0o777:o}"
+        return f"{path} can be written by others (mode {mode}); chmod 700 it or set shared=True"
+    return None
+
+
+def is_network(path: str, status: os.stat_result) -> bool:
+    """Whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
+    if os.major(status.st_dev) != 0:
+        return False  # a block device; only the others are worth reading the list of mounts
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            return is_network_mount(mounts.read(), os.path.realpath(path))
+    except OSError:
+        return False
+
+
+def is_network_mount(mountinfo: str, path: str) -> bool:
+    """Whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
+    found = False
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(" "), after.split(" ")[0]
+        if len(fields) < 5:
+            continue
+        point = fields[4]
+        if "\\" in point:  # a space is written as \040
+            point = point.encode("utf-8", "surrogateescape").decode("unicode_escape")
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            found = kind in _NETWORK or kind.startswith("fuse.")  # the later mount lies over the earlier
+    return found
+
+
+def format_directory(root: str) -> str:
+    """The directory below `root` that holds files of this format."""
+    return f"{root}/v{FORMAT}"

@@ -1,19 +1,18 @@
-"""Many entries in one file, to be shipped: written once, checked as a whole, read by key.
+"""Many entries in one file: checked as a whole, read by key, mounted as a tier.
 
-Promise     The same entries give the same bytes. A bundle of which any byte is changed, or that is cut short, too large
+Promise     A bundle of which any byte is changed, or that is cut short, too large
             or not signed as it must be, is refused as a whole: `BundleError` says why, and nothing of it was used.
             What is read from one later is held against the sha256 in its index, should the file change meanwhile.
 Method      prefix | index | files | signature | digest; docs/format.md is the grammar. There are no paths in it, only
             keys. XXH3-128 of everything finds damage; a signature vouches for the index, with the sha256 of each file.
-Not here    Which entries go in (shipping), and the frame of each (store.entry).
+Not here    Writing one (bundles.writing), and the frame of each entry (store.entry).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -21,27 +20,16 @@ from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys.digests import sha256
-from ..store.entry import (
-    ENTRY,
-    MAX_FILE_BYTES,
-    DamagedEntry,
-    parse_object,
-    require_key,
-)
+from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.system import CLOEXEC, NONBLOCK
-from .signing import (
-    SIGNATURE_BYTES,
-    TrustedKeys,
-    sign,
-    statement,
-)
+from .signing import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30
 MAX_INDEX_BYTES = 64 << 20
 
-_MAGIC = b"\x89NKB\r\n\x1a\n"
-_PREFIX = Struct("<8sHHIQ")  # magic, format, signatures, bytes of the index, bytes of the files
+MAGIC = b"\x89NKB\r\n\x1a\n"
+PREFIX = Struct("<8sHHIQ")  # magic, format, signatures, bytes of the index, bytes of the files
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
 
@@ -75,10 +63,10 @@ class BundleReport(NamedTuple):
 
 
 class Bundle:
-    """A bundle that was checked as a whole. A tier, read-only.
+    """A bundle that was checked as a whole.
 
     Args:
-        name: What people call it.
+        name: As it is shown to people.
         read: Gives `size` bytes from an offset, or fewer at the end.
         size_bytes: Of the file.
         trusted: If any, one of these must have signed it.
@@ -87,66 +75,28 @@ class Bundle:
         BundleError: It is refused.
     """
 
-    readonly = True
-    is_remote = False
-    is_vouched = True  # as a whole, when it was opened
-
     def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: TrustedKeys) -> None:
         self.name, self._read = name, read
         try:
             prefix = _prefix(read, size_bytes)
             _check_digest(read, size_bytes)
-            index = read(_PREFIX.size, prefix[2])
+            index = read(PREFIX.size, prefix[2])
             self.entries, self.manifests = _index(index, prefix[3])
             self.report = self._signed(index, size_bytes, prefix, trusted)
         except (ValueError, OSError) as error:
             raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
-        self._at: dict[tuple[bool, str], tuple[int, BundledFile]] = {}
-        at = _PREFIX.size + prefix[2]
-        for is_entry, files in ((True, self.entries), (False, self.manifests)):
+        self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}
+        at = PREFIX.size + prefix[2]
+        for kind, files in ((ENTRY, self.entries), (MANIFEST, self.manifests)):
             for each in files:
-                self._at[is_entry, each.key] = at, each
+                self._at[kind, each.key] = at, each
                 at += each.size_bytes
 
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-        return self._get(True, key)
-
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-        return self._get(False, family)
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Never."""
-        raise OSError(f"{self.name} is a bundle, which is never written to")
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Never."""
-        raise OSError(f"{self.name} is a bundle, which is never written to")
-
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """None: the bundle's is over all of it."""
-        return None
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Never."""
-        self.put_entry(key, record)
-
-    def keys(self, kind: int) -> list[str]:
-        """The keys of all entries or manifests."""
-        return [each.key for each in (self.entries if kind == ENTRY else self.manifests)]
-
-    def ready(self) -> None:
-        """Nothing is needed."""
-
-    def close(self) -> None:
-        """The file is closed with the last reference to it."""
-
-    def _get(self, is_entry: bool, key: str) -> bytes | None:
-        found = self._at.get((is_entry, key))
-        if found is None:
+    def get(self, kind: int, key: str) -> bytes | None:
+        """The file of the entry or manifest `key`."""
+        at, file = self._at.get((kind, key), (0, None))
+        if file is None:
             return None
-        at, file = found
         data = self._read(at, file.size_bytes)
         if len(data) != file.size_bytes or sha256(data).hexdigest() != file.sha256:
             raise DamagedEntry(f"{key} in {self.name} is not what it was")
@@ -156,16 +106,16 @@ class Bundle:
         self, index: bytes, size_bytes: int, prefix: tuple[int, int, int, int], trusted: TrustedKeys
     ) -> BundleReport:
         _, signatures, index_bytes, files_bytes = prefix
-        signature = self._read(_PREFIX.size + index_bytes + files_bytes, signatures * SIGNATURE_BYTES)
-        targets = _targets(self.entries)
+        signature = self._read(PREFIX.size + index_bytes + files_bytes, signatures * SIGNATURE_BYTES)
+        targets = targets_of(self.entries)
         signed_by = signature[:8].hex()
         if trusted:
-            signed_by = trusted.check(signature, _statement(index, files_bytes, targets))
+            signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
         return BundleReport(self.name, len(self.entries), size_bytes, targets, signed_by)
 
 
 class BundleTier:
-    """A bundle as a tier that is opened when it is first asked. What is wrong with it is said each time it is asked."""
+    """A bundle as a tier, opened when it is first asked. What is wrong with it is reported each time it is asked."""
 
     readonly = True
     is_remote = False
@@ -177,23 +127,23 @@ class BundleTier:
 
     def get_entry(self, key: str) -> bytes | None:
         """The file of the entry `key`."""
-        return self._opened().get_entry(key)
+        return self._opened().get(ENTRY, key)
 
     def get_manifest(self, family: str) -> bytes | None:
         """The file of the manifest `family`."""
-        return self._opened().get_manifest(family)
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Never."""
-        self._opened().put_entry(key, data)
-
-    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
-        """Never."""
-        return self._opened().put_manifest(family, data, before)
+        return self._opened().get(MANIFEST, family)
 
     def get_signature(self, kind: int, key: str) -> bytes | None:
         """None: the bundle's is over all of it."""
         return None
+
+    def put_entry(self, key: str, data: bytes) -> None:
+        """Never."""
+        raise OSError(f"{self.name} is a bundle, which is never written to")
+
+    def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
+        """Never."""
+        raise OSError(f"{self.name} is a bundle, which is never written to")
 
     def put_signature(self, kind: int, key: str, record: bytes) -> None:
         """Never."""
@@ -201,13 +151,13 @@ class BundleTier:
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""
-        return self._opened().keys(kind)
+        return [each.key for each in (self._opened().entries if kind == ENTRY else self._opened().manifests)]
 
     def ready(self) -> None:
         """Nothing is needed."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file, which is closed with the last reference to it."""
         self._bundle = None
 
     def _opened(self) -> Bundle:
@@ -270,77 +220,6 @@ def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
     return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted)
 
 
-def write_bundle(
-    path: str,
-    entries: Sequence[BundledFile],
-    manifests: Sequence[BundledFile],
-    read: Callable[[bool, str], bytes | None],
-    *,
-    signing_key: str | None = None,
-) -> BundleReport:
-    """Write a bundle, in place of what is there.
-
-    Args:
-        path: Where to.
-        entries: What goes in, in any order.
-        manifests: What goes in, in any order.
-        read: Gives the bytes of an entry (True) or manifest (False) by its key.
-        signing_key: PEM file of the key to sign with.
-
-    Raises:
-        BundleError: It cannot be written, or an entry changed meanwhile.
-        SettingsError, ToolchainMissingError: It cannot be signed.
-    """
-    cannot = f"cannot write the bundle {path}"
-    entries, manifests = sorted(entries), sorted(manifests)
-    index = _encode_index(entries, manifests)
-    files_bytes = sum(each.size_bytes for each in (*entries, *manifests))
-    if len(index) > MAX_INDEX_BYTES or files_bytes > MAX_BUNDLE_BYTES - MAX_INDEX_BYTES - 4096:
-        raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
-    targets = _targets(entries)
-    signature = sign(signing_key, _statement(index, files_bytes, targets)) if signing_key else b""
-    prefix = _PREFIX.pack(_MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
-
-    def parts() -> Iterator[bytes]:
-        yield prefix
-        yield index
-        for is_entry, files in ((True, entries), (False, manifests)):
-            for each in files:
-                data = read(is_entry, each.key)
-                if data is None or sha256(data).hexdigest() != each.sha256:
-                    raise BundleError(cannot, f"{each.key} went or changed meanwhile")
-                yield data
-        yield signature
-
-    try:
-        size_bytes = _publish(path, parts())
-    except OSError as error:
-        raise BundleError(cannot, error.strerror or str(error)) from None
-    return BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex())
-
-
-def _publish(path: str, parts: Iterable[bytes]) -> int:
-    """Write a private file beside `path`, sync it, and give it the name; bytes written."""
-    private = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-    digest, size_bytes = xxh3_128(), 0
-    try:
-        with open(private, "xb") as file:
-            for part in parts:
-                digest.update(part)
-                size_bytes += file.write(part)
-            size_bytes += file.write(digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(private, path)
-    except BaseException:  # an interrupt too must leave nothing behind
-        try:
-            os.unlink(private)
-        except OSError:
-            pass
-        raise
-    return size_bytes
-
-
 class _File:
     """An open file; closed when nobody refers to it any more."""
 
@@ -362,15 +241,15 @@ class _File:
 
 def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int, int]:
     """Format, signatures, bytes of the index and of the files; every size held against the file's."""
-    data = read(0, _PREFIX.size)
-    if len(data) < _PREFIX.size or not data.startswith(_MAGIC):
+    data = read(0, PREFIX.size)
+    if len(data) < PREFIX.size or not data.startswith(MAGIC):
         raise ValueError("it is not a bundle")
-    _, version, signatures, index_bytes, files_bytes = _PREFIX.unpack(data)
+    _, version, signatures, index_bytes, files_bytes = PREFIX.unpack(data)
     if version != FORMAT:
         raise ValueError(f"it has format {version}, this version reads {FORMAT}")
     if size_bytes > MAX_BUNDLE_BYTES or index_bytes > MAX_INDEX_BYTES:
         raise ValueError(f"{size_bytes} bytes with an index of {index_bytes} are too many")
-    whole = _PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + _DIGEST_BYTES
+    whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + _DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes where {whole} were written")
     return version, signatures, index_bytes, files_bytes
@@ -384,16 +263,11 @@ def _check_digest(read: Callable[[int, int], bytes], size_bytes: int) -> None:
         raise ValueError("its digest differs: it was damaged")
 
 
-def _encode_index(entries: Sequence[BundledFile], manifests: Sequence[BundledFile]) -> bytes:
-    rows = {"entries": [list(each) for each in entries], "manifests": [list(each[:3]) for each in manifests]}
-    return json.dumps(rows, separators=(",", ":"), default=list).encode("ascii")
-
-
 def _index(data: bytes, files_bytes: int) -> tuple[tuple[BundledFile, ...], tuple[BundledFile, ...]]:
     """Entries and manifests of an index.
 
     Raises:
-        ValueError: It is not one that `_encode_index` could have made.
+        ValueError: It is not one that `write_bundle` could have made.
     """
     index = parse_object(data)
     if list(index) != ["entries", "manifests"] or any(type(rows) is not list for rows in index.values()):
@@ -420,10 +294,12 @@ def _row(row: Any, fields: int) -> BundledFile:
     return BundledFile(require_key(key), size_bytes, require_key(digest), target, tuple(kernels))
 
 
-def _targets(entries: Iterable[BundledFile]) -> tuple[str, ...]:
+def targets_of(entries: Iterable[BundledFile]) -> tuple[str, ...]:
+    """What the code of these entries is for."""
     return tuple(sorted({each.target for each in entries}))
 
 
-def _statement(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
+def statement_of(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
+    """What is signed of a bundle."""
     digest = sha256(index).digest()
     return statement(key=f"bundle {FORMAT}", digest=digest, size_bytes=files_bytes, target=",".join(targets))

@@ -12,10 +12,9 @@ import os
 import time
 from collections.abc import Iterator
 
-from ..store.directory import refusal
 from ..store.entry import ENTRY, MANIFEST, require_key
 from ..store.publish import Durability
-from ..store.tree import Tree
+from ..store.tree import Tree, refusal
 
 
 class DirectoryTier:

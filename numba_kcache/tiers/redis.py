@@ -7,7 +7,7 @@ Method      A file is a string under `<prefix>:<format>:<kind>:<key>`, fetched i
             server itself cut what is too long. Launches wait for tiers.resp; what is off their path goes through
             redis-py, whose import costs more than all that a warm launch may. In a cluster the first question about
             each of its slots is redirected, and remembered; redis-py asks for all of them when it connects.
-Not here    When to ask, what to believe, and whose turn it is (tiers.chain, tiers.breaker, tiers.lease).
+Not here    When to ask, what to believe, and whose turn it is (tiers.checked_tier, tiers.breaker, tiers.lease).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a store behind the local one has to do: move whole files by key, and believe nothing.
 
 Promise     A tier hands over the bytes of an entry or manifest as `store.entry.encode_entry` made them, whoever keeps
-            them and wherever. It may fail in any way and at any time: whoever asks it (tiers.chain) takes every
+            them and wherever. It may fail in any way and at any time: whoever asks it (tiers.checked_tier) takes every
             exception for a miss.
-Not here    Verification, back-fill, counting (tiers.chain).
+Not here    Verification, back-fill, counting (tiers.checked_tier).
 """
 
 from __future__ import annotations

@@ -75,9 +75,9 @@ def main(fd: int) -> None:
             data = connection.recv_bytes()
             connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent is done, or gone
-        behind = sys.modules.get("numba_kcache.tiers.behind")
-        if behind is not None:
-            behind.flush_all()  # what was compiled goes to servers as well
+        uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
+        if uploads is not None:
+            uploads.flush_all()  # what was compiled goes to servers as well
         os._exit(0)  # counts were sent to the parent: not to be added again
 
 

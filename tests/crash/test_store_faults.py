@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from numba_kcache.model.event import EventKind
-from numba_kcache.store import directory, disk, limits
+from numba_kcache.store import fallback, limits, writing
 from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.tree import Tree
 from tests.support.stores import (
     Clock,
     Events,
@@ -50,7 +51,7 @@ IS_ROOT = os.geteuid() == 0
 
 @pytest.fixture(autouse=True)
 def _private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "LOCAL_PARENT", str(tmp_path))
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
 
 
 def use(store: DiskStore) -> None:
@@ -67,7 +68,6 @@ def use(store: DiskStore) -> None:
     store.counters.add({"hits": 1})
     store.counters.read()
     store.size()
-    store.size(exact=True)
     store.verify()
     store.prune(max_size_bytes=100)
     store.remove(key_of(2))
@@ -101,7 +101,7 @@ def test_failing_call_never_raises(
         patch.setattr(os, call, failing)
         use(victim)
 
-    clock.now_s += 2 * disk._PAUSE_S
+    clock.now_s += 2 * writing.PAUSE_S
     healed = open_store(root, clock=clock)
     assert healed.put(small_entry(4))
     assert healed.get(key_of(4)) == small_entry(4)
@@ -163,20 +163,20 @@ def test_full_disk_stops_writing_for_a_while(tmp_path: Path, monkeypatch: pytest
     store = open_store(tmp_path / "cache", emit=events, clock=clock)
     store.put(small_entry(1))
     events.clear()
-    fdatasync = disk.Tree.write
+    fdatasync = Tree.write
 
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(disk.Tree, "write", full)
+    monkeypatch.setattr(Tree, "write", full)
     for number in range(5):
         assert not store.put(small_entry(number + 2))
     store.wait_for_eviction()
     assert [event.kind for event in events] == [EventKind.TROUBLE]
 
-    monkeypatch.setattr(disk.Tree, "write", fdatasync)
+    monkeypatch.setattr(Tree, "write", fdatasync)
     assert not store.put(small_entry(2))
-    clock.now_s += disk._PAUSE_S
+    clock.now_s += writing.PAUSE_S
     assert store.put(small_entry(2))
 
 
@@ -224,7 +224,7 @@ def test_last_room_of_a_filesystem_is_left_to_others(mounted: Callable[..., Path
     assert store.get(key_of(2)) == entry_of(2, 60_000)
     other.unlink()
     assert not store.put(small_entry(60))
-    clock.now_s += disk._PAUSE_S
+    clock.now_s += writing.PAUSE_S
     assert store.put(small_entry(60))
 
 
@@ -252,7 +252,7 @@ def test_full_filesystem_keeps_what_is_whole(mounted: Callable[..., Path], monke
     store = open_store(point / "cache", emit=events, clock=clock)
     stored = set()
     for number in range(60):
-        clock.now_s += 2 * disk._PAUSE_S
+        clock.now_s += 2 * writing.PAUSE_S
         if store.put(entry_of(number, 60_000)):
             stored.add(number)
     store.wait_for_eviction()

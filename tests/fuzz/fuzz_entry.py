@@ -20,8 +20,8 @@ with atheris.instrument_imports(include=["numba_kcache.store"]):
         check_payloads,
         decode_entry,
         encode_entry,
+        variants_of,
     )
-    from numba_kcache.store.manifest import variants_of
 
 from xxhash import xxh3_128_digest
 

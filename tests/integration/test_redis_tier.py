@@ -283,9 +283,9 @@ print(info("process").compiles, "redis" in sys.modules, "ssl" in sys.modules)
 
 
 def _flushed(directory: Path, server: RedisServer) -> bool:
-    from numba_kcache.tiers import behind
+    from numba_kcache.tiers import upload_queue
 
-    return all(each.flush(WAIT_S) for each in list(behind._all)) and bool(server.keys())
+    return all(each.flush(WAIT_S) for each in list(upload_queue._all)) and bool(server.keys())
 
 
 @pytest.mark.parametrize("password", ["codswallop", "a:b/c@d?e,f%g"])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
-from numba_kcache.store.manifest import Variant
+from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, encode_entry
 
 
 class MemoryTier:

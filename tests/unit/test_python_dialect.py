@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-??linked_files
-?? python_code
-?? python_dialect
+from numba_kcache.frontends.python import code as python_code
+from numba_kcache.frontends.python import dialect as python_dialect
 from numba_kcache.frontends.python import function as python_function
-?? python_graph
+from numba_kcache.frontends.python import graph as python_graph
+from numba_kcache.frontends.python import links as linked_files
 from numba_kcache.frontends.python import value as python_value
 from numba_kcache.frontends.python.dialect import External, Jitted, Registrations
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint

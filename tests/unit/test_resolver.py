@@ -21,7 +21,7 @@ from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableErro
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
 from numba_kcache.observe.info import bytes_text, seconds_text
-from numba_kcache.store import directory as directories
+from numba_kcache.store import fallback
 from numba_kcache.store.entry import StoredEntry
 from numba_kcache.toolchain.libraries import installed_include_dirs
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -338,7 +338,7 @@ def test_user_without_a_home_gets_a_private_directory(
     for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_KCACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
-    monkeypatch.setattr(directories, "LOCAL_PARENT", str(tmp_path))
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
     private = tmp_path / f"numba_kcache-{os.geteuid()}"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -370,7 +370,7 @@ def test_directory_that_cannot_be_used_costs_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Three kernels compile and work; one warning, a count in errors, and nothing else."""
-    monkeypatch.setattr(directories, "LOCAL_PARENT", str(tmp_path / "no such folder"))
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path / "no such folder"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder either"))
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir(mode=0o777)

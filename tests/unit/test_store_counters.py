@@ -1,4 +1,4 @@
-"""Numbers over processes, and the running sum of what a store holds."""
+"""Numbers over processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model.event import EventKind
-from numba_kcache.store import usage
 from numba_kcache.store.counters import CounterFile
-from numba_kcache.store.usage import UsageFile
-from tests.support.stores import Clock, Events, key_of, open_store, small_entry
+from tests.support.stores import Clock, Events
 
 
 def shards(directory: Path) -> list[Path]:
@@ -143,39 +141,3 @@ def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
 
     assert not CounterFile(str(tmp_path / "file" / "statistics"), emit=events).add({"hits": 1})
     assert [event.kind for event in events] == [EventKind.TROUBLE]
-
-
-def test_sum_passes_over_a_torn_record(tmp_path: Path) -> None:
-    """A record that was cut off at the end counts nothing."""
-    file = UsageFile(str(tmp_path / "usage"))
-    file.add(100, 1)
-    with (tmp_path / "usage").open("ab") as torn:
-        torn.write(b"\xff" * 7)
-
-    assert file.read() == (100, 1, 0, 1)
-
-
-def test_walk_corrects_without_losing_what_was_added_meanwhile(tmp_path: Path) -> None:
-    """The correction is a difference, so that an addition during the walk stays."""
-    file = UsageFile(str(tmp_path / "usage"))
-    file.add(100, 1)
-    before = file.read()
-    file.add(50, 1)
-
-    file.correct(before, 70, 1, 1234)
-
-    assert file.read() == (120, 2, 1234, 3)
-
-
-def test_long_sum_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After many changes the file begins anew with their sum, and a store goes on as before."""
-    monkeypatch.setattr(usage, "MANY_RECORDS", 10)
-    monkeypatch.setattr("numba_kcache.store.limits.MANY_RECORDS", 10)
-    store = open_store(tmp_path / "cache")
-    for number in range(40):
-        store.put(small_entry(number))
-        store.wait_for_eviction()
-
-    assert (tmp_path / "cache" / "v1" / "usage").stat().st_size <= 13 * 24
-    assert store.size()[:2] == store.size(exact=True)[:2]
-    assert store.get(key_of(0)) == small_entry(0)

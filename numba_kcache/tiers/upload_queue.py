@@ -1,10 +1,10 @@
-"""What is handed on to a server goes there behind the launch: a queue, a thread, an end within a bound.
+"""Queue of uploads: entries go to a server while the launch goes on, in a thread of their own, within bounds.
 
 Promise     `add` never waits. Works are done one after the other, in order. What is waiting is bounded in number and in
             bytes; what does not fit is refused. At the end of the process what waits is given `FLUSH_S` seconds.
 Method      A daemon thread that is there while there is work. A forked child begins with an empty queue: the parent
             does its own.
-Not here    What a work's failure means: a work does not raise (tiers.chain).
+Not here    What a work's failure means: a work does not raise (tiers.checked_tier).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from ..store.system import after_fork
+from ..store.system import renew_in_children
 
 PAUSE_S = 0.01
-"""What a launch may take before a new thread begins to want the interpreter for itself."""
+"""Time for the launch before a new thread begins to want the interpreter for itself."""
 
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
 
 
-class WriteBehind:
+class UploadQueue:
     """One queue.
 
     Args:
@@ -36,10 +36,12 @@ class WriteBehind:
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._reset()
+        self.after_fork()
+        renew_in_children(self)
         _all.add(self)
 
-    def _reset(self) -> None:
+    def after_fork(self) -> None:
+        """Begin with nothing: what waits is the parent's."""
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
@@ -90,7 +92,7 @@ class WriteBehind:
                 self._bytes -= size_bytes
 
 
-_all: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
+_all: weakref.WeakSet[UploadQueue] = weakref.WeakSet()
 
 
 def flush_all() -> None:
@@ -100,10 +102,4 @@ def flush_all() -> None:
         each.flush(max(0.0, deadline - time.monotonic()))
 
 
-def _after_fork() -> None:
-    for each in list(_all):
-        each._reset()
-
-
 atexit.register(flush_all)
-after_fork(_after_fork)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from numba_kcache.tiers import behind as tiers_behind
-from numba_kcache.tiers.behind import WriteBehind
+from numba_kcache.tiers import upload_queue
+from numba_kcache.tiers.upload_queue import UploadQueue
 from tests.support.compiling import in_python
 from tests.support.stores import in_child
 
@@ -17,51 +17,51 @@ WAIT_S = 30.0
 
 def test_works_are_done_in_order_elsewhere() -> None:
     """By one thread, which goes when nothing is left."""
-    behind, done = WriteBehind(), []
+    queue, done = UploadQueue(), []
     for number in range(100):
-        assert behind.add(lambda number=number: done.append((number, threading.current_thread())))  # type: ignore[misc]
+        assert queue.add(lambda number=number: done.append((number, threading.current_thread())))  # type: ignore[misc]
 
-    assert behind.flush(WAIT_S)
+    assert queue.flush(WAIT_S)
     assert [number for number, _ in done] == list(range(100))
     assert threading.main_thread() not in {thread for _, thread in done}
-    assert behind.add(lambda: done.append((100, threading.current_thread())))
-    assert behind.flush(WAIT_S)
+    assert queue.add(lambda: done.append((100, threading.current_thread())))
+    assert queue.flush(WAIT_S)
     assert len(done) == 101
 
 
 def test_add_never_waits_and_refuses_what_is_too_much() -> None:
     """By number and by bytes; room is there again when works are done."""
-    behind, gate = WriteBehind(most=3, most_bytes=100), threading.Event()
-    assert behind.add(gate.wait)
-    assert behind.add(lambda: None, 60)
-    assert not behind.add(lambda: None, 60)
-    assert behind.add(lambda: None, 40)
-    assert not behind.add(lambda: None)
+    queue, gate = UploadQueue(most=3, most_bytes=100), threading.Event()
+    assert queue.add(gate.wait)
+    assert queue.add(lambda: None, 60)
+    assert not queue.add(lambda: None, 60)
+    assert queue.add(lambda: None, 40)
+    assert not queue.add(lambda: None)
     gate.set()
 
-    assert behind.flush(WAIT_S)
-    assert behind.add(lambda: None, 100)
+    assert queue.flush(WAIT_S)
+    assert queue.add(lambda: None, 100)
 
 
 def test_flush_is_bounded() -> None:
     """A work that hangs."""
-    behind, gate = WriteBehind(), threading.Event()
-    behind.add(gate.wait)
+    queue, gate = UploadQueue(), threading.Event()
+    queue.add(gate.wait)
 
-    assert not behind.flush(0.01)
+    assert not queue.flush(0.01)
     gate.set()
 
 
 def test_child_does_not_do_its_parent_s_works() -> None:
     """And can have works of its own."""
-    behind, gate = WriteBehind(), threading.Event()
-    behind.add(gate.wait)
+    queue, gate = UploadQueue(), threading.Event()
+    queue.add(gate.wait)
     done: list[int] = []
 
     def child() -> None:
-        assert behind.flush(0.01)
-        assert behind.add(lambda: done.append(1))
-        assert behind.flush(WAIT_S)
+        assert queue.flush(0.01)
+        assert queue.add(lambda: done.append(1))
+        assert queue.flush(WAIT_S)
         assert done == [1]
 
     assert in_child(child) == 0
@@ -72,9 +72,9 @@ def test_process_ends_when_all_is_done_or_time_is_up() -> None:
     """What waits is done; what hangs is left."""
     code = """
 import sys, threading, time
-from numba_kcache.tiers import behind
-behind.FLUSH_S = float(sys.argv[1])
-queue = behind.WriteBehind()
+from numba_kcache.tiers import upload_queue
+upload_queue.FLUSH_S = float(sys.argv[1])
+queue = upload_queue.UploadQueue()
 queue.add(lambda: (time.sleep(0.2), print("done", flush=True)))
 if sys.argv[2] == "hang":
     queue.add(threading.Event().wait)
@@ -88,8 +88,8 @@ if sys.argv[2] == "hang":
 
 def test_launch_has_its_time_before_work_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new thread waits a little first, unless somebody waits for it."""
-    monkeypatch.setattr(tiers_behind, "PAUSE_S", 3600.0)
-    queue, done = WriteBehind(), list[int]()
+    monkeypatch.setattr(upload_queue, "PAUSE_S", 3600.0)
+    queue, done = UploadQueue(), list[int]()
     for _ in range(2):
         assert queue.add(lambda: done.append(1))
     assert done == []

@@ -1,0 +1,172 @@
+"""Write into the tree of a store on disk: puts, turns to build, and what is removed.
+
+Promise     What fails is an event, and the store goes on without; a directory that cannot be written to is replaced by
+            the private store. After a full disk nothing is written for a minute.
+Not here    Limits (store.limits), publishing (store.publish), and who takes a turn (store.locks).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from ..model.event import Event, EventKind
+from .entry import ENTRY, MANIFEST, StoredEntry, Variant, encode_entry, merge
+from .limits import Limits
+from .locks import KeyLocks
+from .report import Removed
+
+if TYPE_CHECKING:  # they import this module
+    from .disk import DiskStore
+    from .memory import MemoryStore
+
+PAUSE_S = 60.0
+"""Time without writing after the disk was found full, or nearly so."""
+
+_MANIFEST_WAIT_S = 1.0
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
+
+
+class Writer:
+    """All that changes one store on disk."""
+
+    def __init__(self, store: DiskStore) -> None:
+        self._store, self._tree = store, store.tree
+        self.limits = Limits(
+            store.tree,
+            max_size_bytes=store.max_size_bytes,
+            max_entries=store.max_entries,
+            emit=store.emit,
+            clock=store.clock,
+        )
+        self.is_settled = False
+        self._locks: KeyLocks | None = None
+        self._paused_until_s = 0.0
+
+    @property
+    def locks(self) -> KeyLocks:
+        """Turns of this node: in the tree or, where it is not local or not writable, in the private directory."""
+        store, tree = self._store, self._tree
+        if self._locks is None:
+            if not store.readonly:
+                self._settle()
+            with store.opening:
+                if self._locks is not None:
+                    pass
+                elif store.private is not None:
+                    self._locks = store.private.locks
+                elif store.readonly:
+                    self._locks = KeyLocks(None)
+                else:
+                    mode = 0o666 if tree.shared else 0o600
+                    self._locks = KeyLocks(tree.locks, lambda: tree.make(tree.locks), mode=mode)
+        return self._locks
+
+    def _settle(self) -> None:
+        """Before the first write: make the directory, or find that it cannot be written to."""
+        store = self._store
+        if self.is_settled:
+            return
+        with store.opening:
+            store.is_usable()
+            if not (self.is_settled or store.is_replaced):
+                try:
+                    self._tree.make(self._tree.private)
+                    if not os.access(store.directory, os.W_OK | os.X_OK):
+                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
+                except OSError as error:
+                    if error.errno in _PASSING:
+                        return
+                    store.replace(error)
+                store.is_usable()
+            self.is_settled = True
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Store an encoded entry; whether it was stored."""
+        store = self._store
+        if len(data) > store.max_size_bytes:
+            store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
+            return False
+        self._settle()
+        is_stored = not store.is_replaced and self._write(ENTRY, key, data)
+        if store.private is not None:  # since just now, maybe
+            is_stored = store.private.put_encoded(key, data) or is_stored
+        return is_stored
+
+    def put_all(self, files: Iterable[tuple[str, bytes]], size_bytes: int) -> None:
+        """Store many encoded entries, all of them or none; OSError then."""
+        from .batch import publish_all
+
+        store = self._store
+        self._settle()
+        if store.is_replaced and store.private is not None:
+            store.private.put_all(files, size_bytes)
+            return
+        shortage = self.limits.shortage(size_bytes)
+        if shortage or size_bytes > store.max_size_bytes:
+            reason = shortage or f"{size_bytes} bytes are above the limit of {store.max_size_bytes}"
+            raise OSError(errno.ENOSPC, reason)
+        publish_all(self._tree, files, durability=store.durability, time_ns=int(store.clock() * 1e9))
+        if not store.is_network:
+            self.limits.start()
+
+    def add_variant(self, family: str, *variants: Variant) -> bool:
+        """Put `variants` before those of `family`, the last foremost; whether they are there."""
+        store = self._store
+        self._settle()
+        if store.is_replaced and store.private is not None:
+            return store.private.add_variant(family, *variants)
+        with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
+            before = store.read_variants(family)
+            after = reduce(merge, variants, before)
+            if after == before:
+                return True
+            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST))
+
+    def _write(self, kind: int, key: str, data: bytes) -> bool:
+        store = self._store
+        now_s = store.clock()
+        if now_s < self._paused_until_s:
+            return False
+        shortage = self.limits.shortage(len(data))
+        if shortage:
+            store.trouble("put", shortage)
+            return self._pause()
+        path = self._tree.path(kind, key)
+        try:
+            self._tree.write(kind, key, data, durability=store.durability, time_ns=int(now_s * 1e9))
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST) and self._tree.set_aside(path):
+                return self._write(kind, key, data)  # something that is no file was in its place
+            if error.errno in _NOT_WRITABLE:
+                store.replace(error)
+            else:
+                store.trouble("put", error)
+            return self._pause() if error.errno in _FULL else False
+        if kind == ENTRY:
+            store.emit(Event(EventKind.STORED, {"key": key, "size_bytes": len(data)}))
+        if not store.is_network:
+            self.limits.start_if_due(key)
+        return True
+
+    def _pause(self) -> bool:
+        """Store nothing for a while; a pass may make room meanwhile."""
+        self._paused_until_s = self._store.clock() + PAUSE_S
+        self.limits.start()
+        return False
+
+    def removed(self, work: Callable[[Limits | DiskStore | MemoryStore], Removed]) -> Removed:
+        """The sum of what `work` removes from the tree and from the private store."""
+        store, removed = self._store, [Removed(0, 0)]
+        if not store.readonly:
+            if store.is_usable():
+                self.limits.wait()
+                removed.append(work(self.limits))
+            if store.private is not None:
+                removed.append(work(store.private))
+        return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))
