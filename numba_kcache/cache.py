@@ -13,19 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .engine.process import (
-    configure_process,
-    process_listeners,
-    process_session,
-    register,
-)
+from .engine.process import configure_process, process_listeners, process_session, register
 from .engine.session import Session
-from .errors import (
-    EntryError,
-    KCacheError,
-    OptionError,
-    SettingsError,
-)
+from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import Kernel, make_kernel
 from .model.artifact import artifact_from_header
 from .model.event import Event

@@ -18,12 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import (
-    CompileError,
-    EntryError,
-    KCacheError,
-    SettingsError,
-)
+from .errors import CompileError, EntryError, KCacheError, SettingsError
 
 _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
 

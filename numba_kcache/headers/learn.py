@@ -15,30 +15,13 @@ import os
 import stat as modes
 from collections.abc import Iterable, Mapping
 
-from .check import (
-    Match,
-    check_closure,
-    is_there,
-    same_files,
-)
+from .check import Match, check_closure, is_there, same_files
 from .dependencies import Closure, HeaderFile
 from .file_identity import is_older, is_settled
 from .read import scanned_headers, traced_headers
 from .scanner import Form
-from .search import (
-    ABSOLUTE,
-    MEMORY,
-    SOURCE,
-    Place,
-    Search,
-    path_of,
-)
-from .survey import (
-    Header,
-    Lookup,
-    Survey,
-    TooManyHeadersError,
-)
+from .search import ABSOLUTE, MEMORY, SOURCE, Place, Search, path_of
+from .survey import Header, Lookup, Survey, TooManyHeadersError
 from .trace import TraceResult
 from .tree_scans import TreeScans
 from .untrackable import Doubt, Uncapturable

@@ -19,12 +19,7 @@ from ..keys.components import Component, component, derive
 from ..model.artifact import Artifact
 from ..toolchain.libraries import Toolchain
 from .check import Match, check_closure
-from .dependencies import (
-    Closure,
-    closure_from_json,
-    closure_to_json,
-    closure_value,
-)
+from .dependencies import Closure, closure_from_json, closure_to_json, closure_value
 from .query import HeaderQuery
 from .search import Place, Search, Tree
 

@@ -10,14 +10,7 @@ from __future__ import annotations
 
 import os
 
-from .check import (
-    Change,
-    Match,
-    Mismatch,
-    check_closure,
-    is_file,
-    same_files,
-)
+from .check import Change, Match, Mismatch, check_closure, is_file, same_files
 from .dependencies import Closure
 from .search import Search
 

@@ -14,12 +14,7 @@ from __future__ import annotations
 import os
 
 from .scanner import Form, Include, unconditional_includes
-from .search import (
-    MEMORY,
-    SOURCE,
-    Place,
-    path_of,
-)
+from .search import MEMORY, SOURCE, Place, path_of
 from .survey import START, Survey
 from .trace import TraceResult
 from .untrackable import Doubt, Uncapturable

@@ -17,30 +17,9 @@ import stat as modes
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from .file_identity import (
-    FileStat,
-    digest,
-    is_settled,
-    read_steady,
-    stat_of,
-)
-from .scanner import (
-    PLAIN,
-    Form,
-    Include,
-    Scan,
-    macro_values,
-    scan_includes,
-    wrapper_uses,
-)
-from .search import (
-    MEMORY,
-    SOURCE,
-    Place,
-    Search,
-    candidates,
-    path_of,
-)
+from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
+from .scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
+from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 
 AHEAD = 256

@@ -15,17 +15,7 @@ from contextlib import AbstractContextManager
 from functools import reduce
 
 from .base import Store
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    encode_entry,
-    merge,
-    require_key,
-    variants_of,
-)
+from .entry import ENTRY, MANIFEST, StoredEntry, Variant, decode_entry, encode_entry, merge, require_key, variants_of
 from .eviction import LOW_WATER, choose, sum_of
 from .locks import KeyLocks, Turn
 from .report import Problem, Removed

@@ -19,13 +19,7 @@ from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
-from ..store.entry import (
-    ENTRY,
-    FORMAT,
-    MANIFEST,
-    MAX_FILE_BYTES,
-    require_key,
-)
+from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 
 Result = TypeVar("Result")
 

@@ -41,12 +41,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
 
 
 def _open_redis(address: TierAddress) -> Tier:
-    from .redis import (
-        PREFIX,
-        TIMEOUT_S,
-        WAIT_S,
-        RedisTier,
-    )
+    from .redis import PREFIX, TIMEOUT_S, WAIT_S, RedisTier
 
     options = address.options
     try:

@@ -20,20 +20,8 @@ from typing import Any, TypeVar
 
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
-from ..store.entry import (
-    ENTRY,
-    FORMAT,
-    MANIFEST,
-    MAX_FILE_BYTES,
-    require_key,
-)
-from .resp import (
-    Connection,
-    Redirection,
-    RedisError,
-    Server,
-    server_of,
-)
+from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from .resp import Connection, Redirection, RedisError, Server, server_of
 
 Result = TypeVar("Result")
 

@@ -12,13 +12,7 @@ from __future__ import annotations
 from ..keys.digests import sha256
 from ..settings import Settings
 from ..store.entry import ENTRY
-from .signing import (
-    SIGNATURE_BYTES,
-    TrustedKeys,
-    Unsigned,
-    sign,
-    statement,
-)
+from .signing import SIGNATURE_BYTES, TrustedKeys, Unsigned, sign, statement
 
 
 class Trust:

@@ -28,14 +28,7 @@ from ..observe.info import seconds_text
 from ..settings import worker_environment
 from .discovery import Cached, kernels_of
 from .meter import meter
-from .worker import (
-    Outcome,
-    Task,
-    compile_request,
-    key_of,
-    pack,
-    unpack,
-)
+from .worker import Outcome, Task, compile_request, key_of, pack, unpack
 
 _PATIENCE_S = 10.0
 """How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""

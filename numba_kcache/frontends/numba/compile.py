@@ -26,12 +26,7 @@ from ...model.parameter import Parameter
 from ...model.request import LinkInput
 from ...model.target import Target
 from ...toolchain.time_trace import TimeTrace
-from .internals import (
-    Internals,
-    compiling_for,
-    forget_implementations,
-    internals,
-)
+from .internals import Internals, compiling_for, forget_implementations, internals
 from .link import link_kernel
 from .outcome import exception_table, why_uncacheable
 

@@ -20,41 +20,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
 from ...model.artifact import Artifact, Entry, Variable
-from ...model.cubin import (
-    Cubin,
-    CubinKernel,
-    read_cubin,
-    read_variables,
-)
+from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
 from ...model.target import Target
 from ...toolchain.diagnostics import summary
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult
 from ...toolchain.time_trace import TimeTrace
-from .build import (
-    check_target,
-    extras_of,
-    link_flags,
-    linked,
-    made_before,
-    refused,
-    run_once,
-)
-from .entries import (
-    choose_kernel,
-    describe_kernel,
-    kernels_in,
-    no_choice,
-)
-from .prototype import (
-    PROBE,
-    kernel_name,
-    overload_name,
-    probe_expression,
-    read_variable,
-    variable_name,
-)
+from .build import check_target, extras_of, link_flags, linked, made_before, refused, run_once
+from .entries import choose_kernel, describe_kernel, kernels_in, no_choice
+from .prototype import PROBE, kernel_name, overload_name, probe_expression, read_variable, variable_name
 
 _ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
 _GLOBAL = re.compile(

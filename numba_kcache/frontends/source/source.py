@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import KCacheError, OptionError
-from ...model.linkable import (
-    LINK_SUFFIXES,
-    callbacks_of,
-    kind_of_path,
-    linkable_input,
-)
+from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
