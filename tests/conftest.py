@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from numba_kcache.engine import process as process_cache
+from numba_kcache.engine import session as process_cache
 from numba_kcache.engine.session import save_collected
 from numba_kcache.store import fallback
 

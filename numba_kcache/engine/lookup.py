@@ -22,13 +22,12 @@ from ..keys.components import Component, component, derive, names_a_compiler
 from ..model.artifact import Artifact, artifact_from_header
 from ..model.event import Emit, Event, EventKind
 from ..observe.events import Events
-from ..observe.statistics import Statistics
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
 from ..store.entry import StoredEntry
 from ..toolchain.libraries import Record, Toolchain
 from .candidates import Candidate, candidates
-from .request import Request, Resolution, Wanted
+from .request import Request, Resolution, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..store.entry import Variant
@@ -61,13 +60,13 @@ class Lookup:
     Args:
         settings: The settings in force.
         directory: Where the store is; None where no home directory is known.
+        process: Events of the process's cache, if it is that one.
     """
 
-    def __init__(self, settings: Settings, directory: str | None) -> None:
+    def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
         self.settings = settings
-        self.events = Events()
-        self.statistics = Statistics()
-        self.events.subscribe(self.statistics.listen)
+        self.events = Events(process)
+        self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
@@ -155,7 +154,7 @@ class Lookup:
             raise uncacheable(request, request.uncacheable)
         if self.settings.mode not in LOOKING:
             return None
-        found = self.first(candidates(self, Wanted(request)))
+        found = self.first(candidates(self, only(request)))
         is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
         return None if is_evicted else found
 

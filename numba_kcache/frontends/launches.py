@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ..engine.process import process_session
-from ..engine.session import Session
+from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError
 from ..launch.arguments import Launch, Launcher
 from ..launch.config import LaunchShape, check_launch, launch_shape

@@ -10,7 +10,7 @@ Not here    Reading files, versions or environment: inputs/ does, and hands valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .digests import sha256
@@ -70,6 +70,11 @@ class Difference(NamedTuple):
 def component(name: str, value: Plain) -> Component:
     """Name a value."""
     return Component(name, encode(name) + encode(value), value)
+
+
+def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
+    """Name several values, in order."""
+    return tuple([Component(name, encode(name) + encode(value), value) for name, value in values.items()])
 
 
 def names_a_compiler(name: str) -> bool:

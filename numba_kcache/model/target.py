@@ -7,7 +7,7 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..errors import LaunchError, OptionError
@@ -145,7 +145,7 @@ class Choice(NamedTuple):
     target: Target
     ptx_target: Target | None = None
     alternatives: tuple[Target, ...] = ()
-    fallbacks: Iterable[Target] = ()
+    fallbacks: tuple[Target, ...] = ()
 
 
 def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> Choice:
@@ -161,7 +161,7 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     """
     plain = (device.plain,) if device.suffix else ()
     if not arch:
-        return Choice(device, None, plain, device.fallbacks())
+        return Choice(device, None, plain, tuple(device.fallbacks()))
     real, virtual = real_target(arch, device.cc), ptx_target(arch, device)
     if real is not None:
         return Choice(real)

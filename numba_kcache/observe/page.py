@@ -16,7 +16,7 @@ from typing import NamedTuple
 from .detail import plain
 from .history import Day, History
 from .info import CacheInfo, bytes_text, seconds_text
-from .statistics import Counts
+from .events import Counts
 
 _MOST_DAYS = 60
 """Days that are drawn: the latest."""

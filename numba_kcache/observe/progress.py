@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from .events import logger
+from .log import logger
 from .info import seconds_text
 
 AFTER_S = 1.0

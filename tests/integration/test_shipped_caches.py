@@ -43,7 +43,7 @@ import numba_kcache
 if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
-from numba_kcache.engine.process import process_session
+from numba_kcache.engine.session import process_session
 if {toolkit!r} == "other":
     from numba_kcache.toolchain.libraries import Toolchain
     found = Toolchain.library

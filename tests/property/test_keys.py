@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba_kcache.frontends.source.components import lazy_components
 
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
-from numba_kcache.frontends.source.components import lazy_components
 from numba_kcache.keys import components as key_components
 from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
 from numba_kcache.keys.encoding import encode

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from numba_kcache.engine.process import process_session
-from numba_kcache.engine.session import Session
+from numba_kcache.engine.session import Session, process_session
 from numba_kcache.frontends.base import Definition
 from numba_kcache.kernel import Kernel
 from numba_kcache.model.target import Target

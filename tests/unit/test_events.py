@@ -16,8 +16,7 @@ import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
 from numba_kcache.model.event import Event, EventKind, trouble
-from numba_kcache.observe.events import Events
-from numba_kcache.observe.statistics import Counts, Statistics
+from numba_kcache.observe.events import Counts, Events, Statistics
 from tests.support.compiling import EMPTY, ROOT
 
 

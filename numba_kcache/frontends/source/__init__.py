@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...model.options import SOURCE_KINDS
-from ...model.request import ModuleEntries
+from ...model.request import SOURCE_KINDS, ModuleEntries
 from .definition import SourceDefinition
 from .source import Source, define_function, define_path, define_text, returns_source
 
