@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
-from ..keys.components import Component, component, derive, names_a_compiler
+from ..keys.components import Component, components, derive, names_a_compiler
 from ..model.artifact import Artifact, artifact_from_header
 from ..model.event import Emit, Event, EventKind
 from ..observe.events import Events
@@ -45,7 +45,7 @@ LOOKING = ("readwrite", "readonly", "frozen")
 STORING = ("readwrite", "refresh", "verify")
 """Modes in which entries and counts are stored."""
 
-_NOT_IDENTIFIED = component("compilers", {"": None}), component("versions", {})
+_NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
 
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
@@ -73,7 +73,7 @@ class Lookup:
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
-        self.toolchain = Toolchain(self._load_record, self._save_record)
+        self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._absent: set[str] = set()
         self._lock = threading.Lock()
@@ -97,17 +97,20 @@ class Lookup:
 
     def components(self, request: Request) -> tuple[Component, ...]:
         """List all components of a request, with the compilers of this process."""
+        found = self._identified(request, looks=True)
+        assert found is not None  # somebody looked
+        return request.components + found
+
+    def _identified(self, request: Request, *, looks: bool) -> tuple[Component, ...] | None:
         makers = request.libraries, request.distributions
         found = self._compilers.get(makers)
         if found is None:
-            found = self._compilers[makers] = self._identify(*makers)
-        return request.components + found
-
-    def _identify(self, libraries: Sequence[str], distributions: Sequence[str]) -> tuple[Component, ...]:
-        with self.toolchain.saving_once():
-            builds = {name: found.build if (found := self.toolchain.library(name)) else None for name in libraries}
-            versions = {name: self.toolchain.version(name) for name in distributions}
-        return component("compilers", dict(builds)), component("versions", dict(versions))
+            identified = self.toolchain.identify(*makers, looks=looks)
+            if identified is None:
+                return None
+            builds, versions = identified
+            found = self._compilers[makers] = components({"compilers": dict(builds), "versions": dict(versions)})
+        return found
 
     def unidentified(self, request: Request) -> tuple[Component, ...]:
         """List the components of a request while nobody has looked for the compilers: as where none is installed."""
@@ -115,8 +118,7 @@ class Lookup:
 
     def knows_compilers(self, request: Request) -> bool:
         """Tell if identifying the request's compilers means no more than looking at the record."""
-        makers = request.libraries, request.distributions
-        return makers in self._compilers or self.toolchain.is_known(*makers)
+        return self._identified(request, looks=False) is not None
 
     def lacks_compilers(self, request: Request) -> bool:
         """Tell if one of the request's compilers is not installed, as far as that can be found out quickly."""
@@ -125,11 +127,11 @@ class Lookup:
                 self._absent.add(name)
         return not self._absent.isdisjoint(request.libraries)
 
-    def takes_any_compiler(self, components: Sequence[Component]) -> bool:
+    def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:
         """Tell if another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
         if self.settings.toolchain == "any" or self.settings.mode == "frozen":
             return True
-        compilers = next(each.value for each in components if each.name == "compilers")
+        compilers = next(each.value for each in made_of if each.name == "compilers")
         return isinstance(compilers, dict) and None in compilers.values()
 
     # -- looking up ---------------------------------------------------------------------------------
@@ -265,14 +267,6 @@ class Lookup:
         self.toolchain.forget()
         self._compilers.clear()
         self._absent.clear()
-
-    def _load_record(self, name: str) -> Record | None:
-        look = self.local.peek_manifest if self._is_explaining else self.local.get_manifest
-        for variant in look(name):
-            record = variant.get("record")
-            if isinstance(record, dict):
-                return record
-        return None
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode in STORING and not self._is_explaining:

@@ -184,10 +184,12 @@ class Session(Lookup):
         from .explain import explain
 
         before, self._is_explaining = self._is_explaining, True
+        self.toolchain.load = self.local.peek_manifest
         try:
             found = explain(self, wanted)
         finally:
             self._is_explaining = before
+            self.toolchain.load = self.local.get_manifest
         return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
 
     def explain_key(self, key: str) -> Explanation:

@@ -1,10 +1,10 @@
 """The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
 
 Promise     A new kind is a folder beside this file; importing it registers it; nothing outside `frontends/` changes.
-Method      `FrontEnd.claims` recognises a thing, `FrontEnd.define` gives its `Definition`: how it is called, what its
-            requests are made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led
+Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
+            made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led
             to. Front ends that were registered are asked before the built-in ones, which are imported one after
-            another until one claims the thing.
+            another until one knows the thing.
 Not here    Configurations, launches and the verbs of a kernel (kernel), look-ups and compiles (engine).
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,15 +51,8 @@ class FrontEnd(Protocol):
     kinds: Sequence[str]
     """Values of `kind=` that name it."""
 
-    def claims(self, thing: Any, kind: str | None) -> bool:
-        """Tell if it defines this thing; the thing is looked at and never called.
-
-        Raises:
-            OptionError: The thing is nearly one of its own, and cannot be used.
-        """
-
-    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
-        """Define a thing that it claims.
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
+        """Define a thing; None where it is not of these kinds. The thing is looked at and never called.
 
         Args:
             thing: What the user wraps.
@@ -67,7 +60,7 @@ class FrontEnd(Protocol):
             depth: Frames between this call and the user's code.
 
         Raises:
-            OptionError: The thing or an option cannot be used.
+            OptionError: It is of these kinds, or nearly, and it or an option cannot be used.
         """
 
 
@@ -79,29 +72,38 @@ def register(front_end: FrontEnd) -> None:
     _registered.insert(0, front_end)
 
 
-def front_end_of(thing: Any, kind: str | None) -> FrontEnd:
-    """Find the front end that defines a thing.
+def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
+    """Define what a user wraps, by the first front end that knows it.
+
+    Args:
+        thing: What the user wraps.
+        options: Of `cached_kernel`.
+        depth: Frames between this call and the user's code.
 
     Raises:
-        OptionError: None does, or there is no such kind.
+        OptionError: None knows it, or there is no such kind; or it or an option cannot be used.
     """
-    known = dict.fromkeys(
-        [*(name for each in _registered for name in each.kinds), *itertools.chain(*BUILT_IN.values())]
-    )
-    if kind is not None and kind not in known:
-        raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
-    for each in _registered:
-        if each.claims(thing, kind):
-            return each
-    for name in BUILT_IN:
-        front_end: FrontEnd = import_module(f".{name}", __package__).FRONT_END
-        if front_end.claims(thing, kind):
-            return front_end
+    kind = options.get("kind")
+    if kind is not None:
+        known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
+        if kind not in known:
+            raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
+    for front_end in _front_ends():
+        found = front_end.define(thing, options, depth + 1)
+        if found is not None:
+            return found
     raise OptionError(
         f"cannot make a kernel of {thing!r}",
         f"a {type(thing).__name__} is not source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",
     )
+
+
+def _front_ends() -> Iterator[FrontEnd]:
+    """Those that were registered, then the built-in ones, each imported when it is reached."""
+    yield from _registered
+    for name in BUILT_IN:
+        yield import_module(f".{name}", __package__).FRONT_END
 
 
 class Definition:

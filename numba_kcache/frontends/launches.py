@@ -38,8 +38,8 @@ class Launches(Configurations):
     def __init__(self, definition: Definition) -> None:
         super().__init__()
         self._definition, options = definition, definition.options
-        self._arch = read_arch(options.get("arch", "auto"))
-        self._cache = _checked_cache(options.get("cache"))
+        self._arch = read_arch(options["arch"]) if "arch" in options else ()
+        self._cache = _checked_cache(options["cache"]) if "cache" in options else None
         self.__name__ = definition.name or definition.label
         self._label = definition.label
         self._resolutions = definition.resolutions(self._session, self._choose)
@@ -151,7 +151,7 @@ class Launches(Configurations):
         Raises:
             RunsUncached: Only the front end's own launch can run it.
         """
-        found = self._on_device.get((current_ordinal(), variant))
+        found = self._on_device.get((current_ordinal(), variant)) if self._on_device else None
         if found is not None and found[1].live[0]:
             return found
         with self._resolutions.lock:

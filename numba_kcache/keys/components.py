@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .digests import sha256
 from .encoding import Plain, encode
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
 
 CLEAR_LIMIT_BYTES = 2048
@@ -75,6 +75,11 @@ def component(name: str, value: Plain) -> Component:
 def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
     """Name several values, in order."""
     return tuple([Component(name, encode(name) + encode(value), value) for name, value in values.items()])
+
+
+def digest_of(value: Plain) -> str:
+    """sha256 of the canonical bytes of a value, as 64 hexadecimal digits."""
+    return sha256(encode(value)).hexdigest()
 
 
 def names_a_compiler(name: str) -> bool:
