@@ -14,11 +14,11 @@ from numba_kcache.model.artifact import (
     MAX_PARAMETERS_BYTES,
     Artifact,
     Entry,
+    Parameter,
     Variable,
     artifact_from_header,
     artifact_header,
 )
-from numba_kcache.model.parameter import Parameter
 from numba_kcache.model.target import Target, parse_target
 
 PARAMETERS = (
