@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,23 @@ from numba_kcache.model.target import Target
 from numba_kcache.process_cache import process_resolver
 from numba_kcache.resolver import Resolver
 
+_open_until_exit: list[socket.socket] = []
+
 
 class Doomed(Launchable):
     """A kernel that is never stored.
 
     Args:
-        how: `"killed"`; `"slow"`: writes its process id into `file` and takes a minute; `"raises"` what cannot pickle;
-            `"unlike"`: has another key in each process.
-        file: For `"slow"`, and for `"unlike"` to write the process that compiled.
+        how: `"killed"`; `"held"`: connects to `port`, sends a byte, and compiles until it is sent one, then sends
+            another; the connection stays open until the process ends; `"raises"` what cannot pickle; `"unlike"`: has
+            another key in each process.
+        file: For `"unlike"` to write the process that compiled.
+        port: For `"held"`: of loopback, where the test listens.
     """
 
-    def __init__(self, how: str, file: str = "") -> None:
+    def __init__(self, how: str, file: str = "", *, port: int = 0) -> None:
         super().__init__((Target(9, 0),))
-        self._how, self._file, self.__name__ = how, file, how
+        self._how, self._file, self._port, self.__name__ = how, file, port, how
 
     @property
     def _label(self) -> str:
@@ -45,12 +49,14 @@ class Doomed(Launchable):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._how == "raises":
             raise Unpicklable(3)
+        if self._how == "held":
+            held = socket.create_connection(("127.0.0.1", self._port))
+            _open_until_exit.append(held)
+            held.sendall(b"begun ")
+            held.recv(1)
+            held.sendall(b"done")
         if self._file:
-            part = Path(self._file).with_suffix(f".{os.getpid()}")
-            part.write_text(str(os.getpid()))
-            part.rename(self._file)
-        if self._how == "slow":
-            time.sleep(60)
+            Path(self._file).write_text(str(os.getpid()))
 
 
 class Unpicklable(Exception):
