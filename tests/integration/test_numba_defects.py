@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
 pytestmark = needs_fake_driver
@@ -68,9 +69,13 @@ class Project:
         if before:
             start = f"import runpy, sys\n{before}\nsys.path.insert(0, {str(self.files)!r})\n"
             script = ["-c", start + f"runpy.run_path({script[0]!r}, run_name='__main__')"]
-        done = run([*script, *arguments], env=surroundings, check=False)
-        last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
-        return last if done.returncode == 0 else last.partition(":")[0]
+        if self.is_here():
+            done = run([*script, *arguments], env=surroundings, check=False)
+            code, output = done.returncode, done.stderr if done.returncode else done.stdout
+        else:
+            code, output = numba_server.run([*script, *arguments], surroundings)
+        last = output.strip().splitlines()[-1]
+        return last.partition(":")[0] if code else last
 
     def stored(self) -> list[Path]:
         """The files that hold kernels."""
