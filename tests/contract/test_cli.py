@@ -188,6 +188,7 @@ def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys
     assert said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))[0] == 0
 
 
+@pytest.mark.slow
 def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
     path = tmp_path / "warm_module.py"

@@ -172,6 +172,7 @@ def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
     assert files_below(tmp_path / "cache" / "v1" / "locks") == []
 
 
+@pytest.mark.slow
 def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
     """Writers that put, prune and count are killed at any instant; every read is a whole entry of its key."""
     store = open_store(tmp_path / "cache", max_entries=40)

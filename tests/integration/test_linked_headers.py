@@ -167,6 +167,7 @@ def test_quoted_and_angled_names_are_looked_for_where_nvrtc_looks(project: Proje
     assert project.is_right() == (1 if project.kind == "numba" else 0)
 
 
+@pytest.mark.slow
 def test_each_link_input_has_its_own_headers(project: Project) -> None:
     """Two of them include another file under the same name."""
     project.write("own/value.h", "#define VALUE 1\n")
@@ -230,6 +231,7 @@ def test_declared_function_brings_headers(project: Project, how: str) -> None:
     assert [compiles(), compiles()] == [1, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("project", ["numba"], indirect=True)
 @pytest.mark.parametrize("is_needed", [False, True])
 def test_numbas_runtime_is_tracked_where_it_is_linked(

@@ -14,7 +14,7 @@ import pytest
 from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 NUMBA, HERE = "numba", "here"
 either = pytest.mark.parametrize("whose", [NUMBA, HERE])

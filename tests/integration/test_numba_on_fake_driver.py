@@ -26,7 +26,7 @@ from tests.support.numba_programs import (
     WARM,
 )
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 
 def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:

@@ -147,6 +147,7 @@ def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) 
     assert Redirection(line).server(asked) == asked._replace(host=host, port=port)
 
 
+@pytest.mark.slow
 def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
     """What the others have is found; what another master has taken over is looked for there."""
     events = Events()

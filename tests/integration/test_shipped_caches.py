@@ -141,6 +141,7 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
     assert launched(project, toolkit, *given, **settings) == (0, 2, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "looked_for"),
     [
@@ -191,6 +192,7 @@ print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
 """
 
 
+@pytest.mark.slow
 def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
     """Nor CUDA's runtime, of whose version Numba makes defaults for what it compiles."""
     (tmp_path / "kernel.py").write_text(

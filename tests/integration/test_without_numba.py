@@ -38,6 +38,7 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
     return run(HEAD + script, env=env).stdout, read_log(log, *events)
 
 
+@pytest.mark.slow
 def test_warm_start_imports_neither_numba_nor_numpy_nor_compilers(tmp_path: Path) -> None:
     """The whole launch, interpreted and generated, on memory that is nobody's: not one module more."""
     script = """
@@ -58,6 +59,7 @@ print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") i
     assert [each["result"] for each in launches] == [0] * 24
 
 
+@pytest.mark.slow
 def test_driver_is_handed_the_same_bytes_with_and_without_numba(tmp_path: Path) -> None:
     """Grid, block, stream and every parameter; with Numba imported before, and not at all."""
     script = """
@@ -118,6 +120,7 @@ except ArgumentError as error:
     assert len([each for each in events if each["event"] == "load"]) == 2
 
 
+@pytest.mark.slow
 def test_module_outlives_that_numba_is_imported(tmp_path: Path) -> None:
     """It is not loaded a second time: its variables would have two places. Arrays of Numba are taken from then on."""
     script = """
@@ -147,6 +150,7 @@ other[1, 32](2.0, array, array, 0)
     assert not [each for each in events if each["event"] == "unload" and each["call"] != "cuLibraryUnload"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["", "kernel[1, 32](2.0, array, array, 0)\n"], ids=["never met", "met"])
 def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str) -> None:
     """Loaded before Numba came; whether or not it was launched between that and `cuda.close()`."""
@@ -263,6 +267,7 @@ kernel[1, 32](2.0, None, None, 0)
     assert said == "0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes", ["before", "after"])
 def test_generated_code_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
     """After the first of them no launch goes the slow way, of a CUDA C++ kernel or of a Numba kernel."""
@@ -302,6 +307,7 @@ print(asked)
     assert said == "0\n"
 
 
+@pytest.mark.slow
 def test_beside_cupy_the_decoration_of_a_kernel_that_was_launched_before_imports_what_calls_the_driver(
     tmp_path: Path,
 ) -> None:

@@ -122,6 +122,7 @@ def test_other_types_are_refused(value: Any) -> None:
 named = st.lists(st.tuples(st.text(max_size=4), plain), max_size=5)
 
 
+@pytest.mark.slow
 @given(named, named)
 def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None:
     """Names, values, number and order of the components, and nothing else."""
@@ -462,6 +463,7 @@ print(*(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines
 """
 
 
+@pytest.mark.slow
 def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -> None:
     """Hash seed, working directory, locale, import order, optimisation flag and time zone have no part in a key."""
     here = " ".join(key_of(job_of(**case)) for name, case in CASES.items() if name != "lines")

@@ -190,5 +190,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.store.size()[:2] == self.model.size()[:2] == self.store.size(exact=True)[:2]
 
 
-TestStoreAgainstModel = StoreAgainstModel.TestCase
+TestStoreAgainstModel = pytest.mark.slow(StoreAgainstModel.TestCase)
 TestStoreAgainstModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

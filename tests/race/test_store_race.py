@@ -70,6 +70,7 @@ def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
     assert open_store(tmp_path / "cache").size(exact=True).entries == KEYS
 
 
+@pytest.mark.slow
 def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
     """A job that starts on all cores of a large node: one compiles, the others are given what it stored."""
 
@@ -103,6 +104,7 @@ def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: st
     assert {info.key for info in store.entries()} == {key_of(number) for number in range(3)}
 
 
+@pytest.mark.slow
 def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
     """Mixed with `clear` and `prune`: no more builds than keys and removals; right bytes throughout."""
 
@@ -303,6 +305,7 @@ def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
         os.close(finished)
 
 
+@pytest.mark.slow
 def test_fork_in_the_middle_of_everything(tmp_path: Path) -> None:
     """A child forked while other threads are inside the store can use it at once."""
     store = open_store(tmp_path / "cache")

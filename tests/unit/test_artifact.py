@@ -62,6 +62,7 @@ entries = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["cuda", "ptx", "cubin", "numba"]),
     st.sampled_from(["sm_75", "sm_90a", "sm_120f"]).map(parse_target),

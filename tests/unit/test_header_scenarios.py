@@ -41,16 +41,15 @@ from tests.support.nvrtc import compile_here, in_child, library_path
 
 NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
 """Path of a libnvrtc 12.9, whose traces name no headers."""
+needs_nvrtc_12 = pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
 
 
 @pytest.fixture(
     params=[
         "trace",
-        "scan",
-        "watch",
-        pytest.param(
-            "nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
-        ),
+        pytest.param("scan", marks=pytest.mark.slow),
+        pytest.param("watch", marks=pytest.mark.slow),
+        pytest.param("nvrtc12", marks=[pytest.mark.slow, needs_nvrtc_12]),
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:

@@ -315,6 +315,7 @@ for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
 """
 
 
+@pytest.mark.slow
 def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
     """Both are `__main__`: by a file of its own, by the folder it is typed in; moved lines are the same program."""
 
@@ -495,6 +496,7 @@ def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
 # -- what it must not do -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> None:
     """No event, no file, no time of use, no damage set aside, nothing counted."""
     program.kernel().compile()
@@ -541,6 +543,7 @@ print(cache.info("process").hits, *files, *loaded)
 """
 
 
+@pytest.mark.slow
 def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Program) -> None:
     """A warm start goes without rolls, reasons and words; it opens one file of the store."""
     directory = str(program.root / "cache")

@@ -361,6 +361,7 @@ extern "C" __global__ void k(float *x, int n) {
     assert module(cache, source, lazy=True).k.regs_per_thread > 0
 
 
+@pytest.mark.slow
 @each_way
 def test_variables_of_the_toolkit_are_not_the_user_s(cache: KernelCache, lazy: bool) -> None:
     """Its headers define constants by the dozen; the user's own are found among them, with their types."""

@@ -303,6 +303,7 @@ def test_what_only_this_process_can_run_is_not_cacheable() -> None:
     assert "callbacks" in str(built(cuda.jit(plain, link=[called]), (ARRAY, ARRAY)).uncacheable)
 
 
+@pytest.mark.slow
 def test_launch_bounds_registers_and_fastmath_reach_the_code() -> None:
     """Options of the decorator, or given on top of it."""
 
@@ -420,6 +421,7 @@ def second(x):
     assert all(found[name, 3.0] != found[name, 5.0] for name in ("kernel", "second")), found
 
 
+@pytest.mark.slow
 def test_compiling_keeps_digests() -> None:
     """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
     script = """
@@ -472,6 +474,7 @@ def kernel(x):
     assert found == [["0d4008000000000000"], ["0d4014000000000000"]]
 
 
+@pytest.mark.slow
 def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays made in a kernel need it; statistics on its use need this process."""
     from numba.cuda.core import config

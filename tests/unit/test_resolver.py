@@ -528,6 +528,7 @@ if len(sys.argv) > 3:
 """
 
 
+@pytest.mark.slow
 def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) -> None:
     """That may be in the middle of an import, or under a lock: its counts are saved by the next cache, or at exit."""
     first = in_python(COLLECTED, str(tmp_path), SAXPY)
@@ -544,6 +545,7 @@ def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) 
     assert not resolver._collected
 
 
+@pytest.mark.slow
 def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
     """Two processes, one compile and one hit between them; the counts survive both."""
     code = "import sys\nfrom numba_kcache import cached_kernel\ncached_kernel(sys.argv[1], arch='sm_90').compile()"

@@ -259,6 +259,7 @@ def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_p
     assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).entries[0].typed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, which no wheel brings")
 @pytest.mark.parametrize("output", ["twice.o", "libtwice.a", "twice.fatbin"])
 def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
@@ -490,6 +491,7 @@ for source in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_failed_compile_leaves_nvrtc_as_it_was(tmp_path: Path) -> None:
     """Whoever compiles next in this thread neither finds a .json in the working directory nor is aborted for it."""
     (tmp_path / "cwd").mkdir()

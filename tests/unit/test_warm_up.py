@@ -86,6 +86,7 @@ def test_kernel_s_own_targets_are_taken_where_none_are_named(in_workers_alone: N
     ]
 
 
+@pytest.mark.slow
 def test_kernels_go_to_their_own_caches(tmp_path: Path, in_workers_alone: None) -> None:
     """cache= of the decorator; the same kernel in two caches is built for each."""
     caches = [KernelCache(tmp_path / name, durability="none") for name in "ab"]
@@ -95,6 +96,7 @@ def test_kernels_go_to_their_own_caches(tmp_path: Path, in_workers_alone: None) 
     assert keys_of(caches[0]) == keys_of(caches[1]) != set()
 
 
+@pytest.mark.slow
 def test_headers_are_tracked_in_workers(tmp_path: Path, in_workers_alone: None) -> None:
     """A kernel that includes is a hit here afterwards, and built anew when the header changes."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -134,6 +136,7 @@ def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
 # -- Numba kernels ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_numba_kernels_are_built_for_each_signature(in_workers_alone: None) -> None:
     """By import where that is possible, by value where not: nested here, with a value of its closure."""
     pytest.importorskip("numba.cuda")
@@ -156,6 +159,7 @@ def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> Non
         warm_up(cached_kernel(lambda x: None, kind="numba"), "sm_80", progress=False)
 
 
+@pytest.mark.slow
 def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
     """Numba links what it compiles: a real target is wanted, and the message says which."""
     with pytest.raises(CompileError, match="a Numba kernel is linked for a device") as caught:
@@ -165,6 +169,7 @@ def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> No
     assert statuses(caught.value.report) == [("compute_80", "failed"), ("sm_80", "built")]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) -> None:
     """`__main__`, with no guard around warm_up: C++ and Numba kernels go by value."""
     script = tmp_path / "script.py"
@@ -232,6 +237,7 @@ def test_what_has_no_kernels_is_told(given: str) -> None:
 # -- failures ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
     """All are told at the end, each with its kernel, target, line and log; the others are stored."""
 
@@ -362,6 +368,7 @@ warm_up([cached_kernel(sys.argv[2]), held], "sm_90", workers=1, progress=False)
     return process, worker
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
     """In the middle of a compile that never ends; what was done before is whole."""
     process, worker = started(tmp_path)
