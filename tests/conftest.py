@@ -5,6 +5,8 @@ from __future__ import annotations
 import compileall
 import gc
 import os
+import sys
+from collections.abc import Generator
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +25,16 @@ def pytest_configure(config: pytest.Config) -> None:
     would compile it again."""
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(Path(numba_kcache.__file__).parent, quiet=2)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the bytecode of the tests, whatever the environment says: to make it takes half of the collection."""
+    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = kept
 
 
 @pytest.fixture(autouse=True)

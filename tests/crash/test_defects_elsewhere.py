@@ -378,6 +378,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
     assert compiles(cache) == 1
 
 
+@pytest.mark.slow
 def test_cupy_import_fails_where_the_cache_directory_cannot_be_made() -> None:
     """There `import` raises; here nothing is looked at before the first kernel, which then works."""
     code = """

@@ -280,6 +280,7 @@ def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: p
     assert len(synced) == 3
 
 
+@pytest.mark.slow
 def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
     """The loser of a rename race has published a whole entry too; nobody fails."""
     store = open_store(tmp_path / "cache")

@@ -17,6 +17,8 @@ from numba_kcache import KernelCache, cached_kernel, closures
 from numba_kcache.errors import KCacheError
 from numba_kcache.toolchain import numba_nvvm, time_trace
 
+pytestmark = pytest.mark.slow
+
 DEVICE = '#include "{header}"\nextern "C" __device__ int external(int *out, int x) {{ *out = x + VALUE; return 0; }}\n'
 CALLS = 'extern "C" __device__ int external(int *, int);\nextern "C" __global__ void k(int *o) { external(o, 1); }\n'
 
@@ -167,7 +169,6 @@ def test_quoted_and_angled_names_are_looked_for_where_nvrtc_looks(project: Proje
     assert project.is_right() == (1 if project.kind == "numba" else 0)
 
 
-@pytest.mark.slow
 def test_each_link_input_has_its_own_headers(project: Project) -> None:
     """Two of them include another file under the same name."""
     project.write("own/value.h", "#define VALUE 1\n")
@@ -231,7 +232,6 @@ def test_declared_function_brings_headers(project: Project, how: str) -> None:
     assert [compiles(), compiles()] == [1, 0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("project", ["numba"], indirect=True)
 @pytest.mark.parametrize("is_needed", [False, True])
 def test_numbas_runtime_is_tracked_where_it_is_linked(

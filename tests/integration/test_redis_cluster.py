@@ -18,7 +18,7 @@ from tests.support.compiling import EMPTY
 from tests.support.redis_server import RedisServer, fault_proxy, needs_redis, redis_cluster
 from tests.support.stores import Events, entry_of, key_of, open_store
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.slow]
 
 WAIT_S = 30.0
 
@@ -147,7 +147,6 @@ def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) 
     assert Redirection(line).server(asked) == asked._replace(host=host, port=port)
 
 
-@pytest.mark.slow
 def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
     """What the others have is found; what another master has taken over is looked for there."""
     events = Events()

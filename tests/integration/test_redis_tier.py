@@ -236,6 +236,7 @@ cached_kernel(sys.argv[1], arch="sm_90").compile()
     assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].bytes_written == 0
 
 
+@pytest.mark.slow
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """Without an election nothing has imported redis-py before, and at the end it is too late to begin with that."""
     code = """
@@ -270,6 +271,7 @@ print(found.compiles, found.hits, found.misses, found.errors)
     assert said == ["0 1 0 0"] * 3 + ["1 0 1 0"]
 
 
+@pytest.mark.slow
 def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
     """A warm first launch does not pay for its import."""
     cached_kernel(EMPTY, cache=KernelCache(tmp_path / "a", tiers=server.url)).compile("sm_90")

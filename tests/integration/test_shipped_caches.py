@@ -18,7 +18,7 @@ from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import in_child
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
@@ -141,7 +141,6 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
     assert launched(project, toolkit, *given, **settings) == (0, 2, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "looked_for"),
     [
@@ -192,7 +191,6 @@ print(numba_kcache.info("process").compiles, numba_kcache.info("process").hits)
 """
 
 
-@pytest.mark.slow
 def test_numba_kernel_is_served_where_there_is_no_toolkit(tmp_path: Path) -> None:
     """Nor CUDA's runtime, of whose version Numba makes defaults for what it compiles."""
     (tmp_path / "kernel.py").write_text(

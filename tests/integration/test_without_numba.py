@@ -98,6 +98,7 @@ print("numba" in sys.modules, driver.cuDevicePrimaryCtxGetState(0)[2])
     assert {each["result"] for each in events} == {0}
 
 
+@pytest.mark.slow
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
     """Each launch goes to the device whose context is current; memory of another one is refused."""
     script = """
@@ -178,6 +179,7 @@ kernel[2, 32](2.0, None, None, 0)
     assert len(loads) == 2
 
 
+@pytest.mark.slow
 def test_stream_that_is_gone_does_not_load_the_module_anew(tmp_path: Path) -> None:
     """The driver's answer is the same as for a context that is gone; the module keeps its variables."""
     script = """
@@ -207,6 +209,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_in_the_way_is_said(tmp_path: Path, case: str) -> None:
     """In words, before anything is compiled, and still without Numba."""
@@ -242,6 +245,7 @@ except NoDeviceError as error:
     assert said.rstrip().endswith("False")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["ours", "the program's own"])
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path, user: str) -> None:
     """Whoever had used CUDA before it; the parent goes on."""

@@ -84,12 +84,14 @@ def meaning(value: Any) -> Any:
     return (b"n", b"") if value is None else (b"b", value)
 
 
+@pytest.mark.slow
 @given(plain)
 def test_encoding_can_be_read_back(value: Any) -> None:
     """A decoder gets the very value back, so no two values share their bytes."""
     assert decoded(encode(value)) == meaning(value)
 
 
+@pytest.mark.slow
 @given(plain, plain)
 def test_bytes_are_equal_exactly_where_values_are(one: Any, other: Any) -> None:
     """Injective, and the same for the same."""

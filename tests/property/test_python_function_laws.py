@@ -93,6 +93,7 @@ def taken(body: str, space: dict[str, Any], *, decoration: str = "") -> str:
     return found.digest
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, SCALARS, SCALARS)
 @settings(max_examples=200)
 def test_a_global_counts_if_and_only_if_it_is_read(body: str, one: Any, other: Any) -> None:
@@ -103,6 +104,7 @@ def test_a_global_counts_if_and_only_if_it_is_read(body: str, one: Any, other: A
     assert changed == ("gamma" in body and identity(one) != identity(other))
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, st.integers(0, 5))
 def test_comments_lines_and_files_do_not_count(body: str, lines: int) -> None:
     """The same function further down, under a comment, in a file of another name."""

@@ -40,6 +40,7 @@ ENTRIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(ENTRIES)
 def test_what_is_stored_comes_back(entry: StoredEntry) -> None:
     """Any JSON header, any payloads, in their order; the same bytes each time."""
@@ -53,6 +54,7 @@ def test_what_is_stored_comes_back(entry: StoredEntry) -> None:
     check_payloads(read)
 
 
+@pytest.mark.slow
 @given(ENTRIES, st.data())
 def test_any_change_of_the_bytes_is_found(entry: StoredEntry, data: st.DataObject) -> None:
     """Bytes replaced, cut out or put in, anywhere."""

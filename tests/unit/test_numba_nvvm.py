@@ -217,6 +217,7 @@ def test_refused_link_inputs_are_named(tmp_path: Path) -> None:
             built(cuda.jit(SPACE["kernel"].py_func, link=[str(tmp_path / item)]), (ARRAY, ARRAY))
 
 
+@pytest.mark.slow
 def test_reshape_links_numbas_own_helper() -> None:
     """Numba's cache refuses these kernels: they link a file."""
 
@@ -230,6 +231,7 @@ def test_reshape_links_numbas_own_helper() -> None:
     assert build.uncacheable is None
 
 
+@pytest.mark.slow
 def test_half_and_bfloat16_compile() -> None:
     """Both link CUDA C++ that Numba writes while it lowers; Numba's cache refuses them."""
     from numba.cuda.types import bfloat16
@@ -251,6 +253,7 @@ def test_half_and_bfloat16_compile() -> None:
         assert build.uncacheable is None
 
 
+@pytest.mark.slow
 def test_cooperative_grid_is_recorded_and_linked() -> None:
     """Grid synchronisation needs the device runtime in the cubin and a flag at the launch."""
 
@@ -383,6 +386,7 @@ def test_kernel_without_cuda_array_and_with_scalars_compiles() -> None:
     assert built(kernel, signature).artifact.cubin
 
 
+@pytest.mark.slow
 def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
     """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}

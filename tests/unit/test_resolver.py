@@ -230,6 +230,7 @@ def test_any_compiler_s_code_with_headers_will_do(directory: Path, tmp_path: Pat
 # -- modes ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_off_keeps_nothing_on_disk(directory: Path) -> None:
     """mode="off": each kernel object compiles, nothing is written, nothing is read."""
     compiled(open_cache(directory / "used"))
@@ -306,6 +307,7 @@ def test_verify_compares_what_is_stored(directory: Path) -> None:
     assert cache.info("process").errors == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "readonly", "frozen"])
 def test_mode_comes_from_the_environment(tmp_path: Path, mode: str) -> None:
     """NUMBA_KCACHE_MODE for the process's cache."""
@@ -439,6 +441,7 @@ def test_entry_that_holds_no_artifact_is_compiled_again(directory: Path, header:
     assert (counts(cache), cache.info("process").errors) == ((1, 0, 1), 1)
 
 
+@pytest.mark.slow
 def test_warnings_as_errors_do_not_reach_the_user(directory: Path) -> None:
     """`python -W error`: damage, an unusable directory and an uncacheable kernel still work."""
     code = """

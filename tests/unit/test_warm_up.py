@@ -69,6 +69,7 @@ def test_each_kernel_is_built_for_each_target_and_then_a_hit(in_workers_alone: N
     assert str(report).startswith("4 built, 0 hit, 0 failed in ")
 
 
+@pytest.mark.slow
 def test_request_that_is_named_twice_is_built_once(in_workers_alone: None) -> None:
     """By two kernel objects, by a target in two spellings, by a module and its kernel."""
     module = cached_module(TWO)
@@ -78,6 +79,7 @@ def test_request_that_is_named_twice_is_built_once(in_workers_alone: None) -> No
     assert statuses(report) == statuses(both) == [("sm_80", "built")]
 
 
+@pytest.mark.slow
 def test_kernel_s_own_targets_are_taken_where_none_are_named(in_workers_alone: None) -> None:
     """arch= of the decorator."""
     assert statuses(warm_up(cached_kernel(EMPTY, arch=["sm_80", "compute_90"]), progress=False)) == [
@@ -110,6 +112,7 @@ def test_headers_are_tracked_in_workers(tmp_path: Path, in_workers_alone: None) 
     assert [each.status for each in found] == ["built", "hit", "built"]
 
 
+@pytest.mark.slow
 def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
     """Its LTO-IR and each of its kernels; then all of it is a hit, and nothing compiles."""
     module = cached_module(TWO, lazy=True)
@@ -124,6 +127,7 @@ def test_lazy_module_is_built_kernel_by_kernel(in_workers_alone: None) -> None:
     assert statuses(warm_up(cached_module(TWO, lazy=True), "sm_80", progress=False)) == [("sm_80", "built")]
 
 
+@pytest.mark.slow
 def test_what_was_evicted_is_built_again(in_workers_alone: None) -> None:
     """Still in this process's memory, but no more on disk."""
     kernel = cached_kernel(EMPTY, arch="sm_80")
@@ -209,6 +213,7 @@ def test_every_kernel_of_a_module_is_found() -> None:
     assert found == find_kernels("tests.support.kernels") == find_kernels(Path(kernels.__file__))
 
 
+@pytest.mark.slow
 def test_file_is_imported_under_its_stem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its folder on the path, as for a script; not as `__main__`; what fails in it is raised."""
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -258,6 +263,7 @@ def test_one_failure_does_not_lose_the_rest(in_workers_alone: None) -> None:
     assert keys_of(numba_kcache) == {cached_kernel(EMPTY).key(arch) for arch in ("sm_80", "sm_90")}
 
 
+@pytest.mark.slow
 def test_compiler_that_dies_costs_one_kernel(in_workers_alone: None) -> None:
     """A crash ends a worker, not the program; another takes its place."""
     with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
@@ -303,6 +309,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """One for each kernel, on standard error; with progress=False nothing."""
     kernel = cached_kernel(EMPTY)
@@ -330,6 +337,7 @@ def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1/1" in sys.stderr.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_worker_says_nothing_itself(capfd: pytest.CaptureFixture[str]) -> None:
     """Progress, log and warnings are this process's to say: here it says nothing but the error."""
     numba_kcache.configure(log_level="error")
@@ -383,6 +391,7 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
     assert len(keys_of(cache)) == 1
 
 
+@pytest.mark.slow
 def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
     """Orphaned in the middle of a compile: it finishes that one, finds nobody there, and ends."""
     process, worker = started(tmp_path)
