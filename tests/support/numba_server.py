@@ -1,9 +1,9 @@
-"""Programs that use Numba alone, in children forked from a process that has imported it: 0.3 s each instead of 2 s.
+"""Programs that use Numba, in children forked from a process that has imported it: 0.3 s each instead of 2 s.
 
 Promise     A child has the arguments, the environment and the output of its own; Numba reads its settings anew.
 Method      A server, started under the fake driver, compiles one kernel, then forks for each line it is sent.
-Not here    Fresh processes: children share hash seed, addresses and loaded libraries, so no claim of this package is
-            tested in one.
+Not here    Fresh processes: children share hash seed, addresses and loaded libraries, so a hit of this package is
+            looked for in a process that was not forked here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+
+import pytest
 
 from tests.support.fake_driver import build, environment
 
@@ -80,3 +82,11 @@ def run(arguments: Sequence[str], env: Mapping[str, str]) -> tuple[int, str]:
     server.stdin.flush()
     code, output = json.loads(server.stdout.readline())
     return code, output
+
+
+def output(arguments: Sequence[str], env: Mapping[str, str]) -> str:
+    """Output of a program that ends well; the test fails where it does not."""
+    code, text = run(arguments, env)
+    if code:
+        pytest.fail(f"the child exited with {code}:\n{text}", pytrace=False)
+    return text
