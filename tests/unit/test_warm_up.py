@@ -393,7 +393,7 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
-    """Orphaned in the middle of a compile: it finishes that one, finds nobody there, and ends."""
+    """Orphaned in the middle of a compile: it finishes that compile, and its process ends."""
     process, worker = started(tmp_path)
     process.kill()
     process.wait()
@@ -402,8 +402,8 @@ def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
         assert sent.read() == b"done"  # read() returns when the worker's process has ended
 
 
-def test_worker_whose_parent_is_gone_ends_in_peace() -> None:
-    """Exit code 0 where nothing was ever sent."""
+def test_worker_without_a_parent_exits_with_zero() -> None:
+    """The parent closed the connection before it sent anything."""
     code = """
 import os, socket, sys
 from numba_kcache import worker
