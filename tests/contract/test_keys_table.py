@@ -212,6 +212,7 @@ print(cached_kernel(body, cache=cache, signature="void(int32[::1])").key())
 """
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
     """The same code for every device of an architecture, and under every driver."""

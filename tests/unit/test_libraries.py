@@ -256,6 +256,7 @@ except ToolchainMissingError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "options", "says"),
     [
