@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numba_kcache.tiers.bundle_writing import write_bundle
 from xxhash import xxh3_128_digest
 
 import numba_kcache
@@ -30,6 +29,8 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
+from numba_kcache.bundles import writing
+from numba_kcache.bundles.writing import write_bundle
 from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
@@ -38,7 +39,6 @@ from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers import bundle_writing
 from numba_kcache.tiers.bundle import BundledFile, BundleTier, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -377,7 +377,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading hold for writing."""
-    monkeypatch.setattr(bundle_writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
+    monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from numba import cuda, float32, float64, int32, int64, types
 from numba.cuda.core.errors import TypingError
-from numba_kcache.toolchain.numba_internals import compiling_for
-from numba_kcache.toolchain.numba_outcome import why_uncacheable
 
 from numba_kcache.errors import CompileError, LinkError
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba
+from numba_kcache.frontends.numba.internals import compiling_for
+from numba_kcache.frontends.numba.outcome import why_uncacheable
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin

@@ -106,7 +106,7 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(lookup, "MEMORY_LIMIT_BYTES", 1)
     compiled(cache, OTHER)
     compiled(cache, OTHER)
-    assert list(cache.session._memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
+    assert list(cache.session.memory) == [cached_kernel(OTHER, arch="sm_90", cache=cache).key()]
 
 
 def test_second_cache_is_served_from_disk(directory: Path) -> None:
@@ -117,7 +117,7 @@ def test_second_cache_is_served_from_disk(directory: Path) -> None:
     second = compiled(cache, source, name="saxpy")
 
     assert counts(cache) == (0, 1, 0)
-    assert second._at_hand()._replace(extras={}) == first._at_hand().artifact._replace(extras={})
+    assert second._at_hand()._replace(extras={}) == first._at_hand()._replace(extras={})
     assert (second.ptx(), second.log) == (first.ptx(), first.log)
     assert "never referenced" in second.log
     info = cache.info("process")

@@ -9,6 +9,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache.engine.request import Wanted
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.model.target import Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -120,8 +121,8 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     def told(**settings: Any) -> str:
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
-        jobs = [kernel._request(parse_target(each), None) for each in ("sm_86", "sm_80")]
-        return str(cache.session.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
+        request, fallback = (kernel._request(parse_target(each), None) for each in ("sm_86", "sm_80"))
+        return str(cache.session.explain(Wanted(request, (), [lambda: fallback])).outcome)
 
     is_frozen = mode == "frozen"
     assert told() == ("hit" if is_frozen else "miss")
