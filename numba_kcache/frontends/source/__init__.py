@@ -44,8 +44,8 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
 
 def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
     """The source that a thing stands for; None for none."""
-    if _is_compiled_ptx(thing):
-        thing, kind = thing[0], "ptx"
+    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
+        thing, kind = thing[0], "ptx"  # of `numba.cuda.compile_ptx`, with its return type
     if isinstance(thing, (str, bytes)):
         return define_text(thing, kind, depth + 1)
     if isinstance(thing, Path):
@@ -54,11 +54,6 @@ def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
         return None
     is_source = kind in SOURCE_KINDS if kind is not None else returns_source(thing)
     return define_function(thing, kind) if is_source else None
-
-
-def _is_compiled_ptx(thing: Any) -> bool:
-    """Tell if it is what `numba.cuda.compile_ptx` returns: PTX and its return type."""
-    return isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes))
 
 
 FRONT_END = SourceFrontEnd()

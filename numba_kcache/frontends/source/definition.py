@@ -45,6 +45,7 @@ class SourceDefinition(Definition):
         link, depends: As the user gave them.
         signature: C++ types of the parameters; None for the compiler's word alone.
         strict: Refuse rather than run uncached.
+        is_lazy: Whether it is a module whose kernels are linked one by one.
     """
 
     runs_as_ptx = True
@@ -61,8 +62,10 @@ class SourceDefinition(Definition):
                 raise OptionError(f"cannot use {name}={value!r}", why, f"give a {kind.__name__}")
         self.wanted, self.signature = options.get("name"), options.get("signature")
         self.strict = bool(options.get("strict"))
-        self.link, self.depends = _listed(options, "link"), _listed(options, "depends")
+        self.link = _listed(options, "link") if "link" in options else ()
+        self.depends = _listed(options, "depends") if "depends" in options else ()
         self.name = source.guess or self.wanted or ""
+        self.is_lazy = module is not None and module.lazy
         self.compile_options = CompileOptions(base_dir=source.base_dir)
         if not OWN_OPTIONS.issuperset(options):
             from ...model.options import compile_options
@@ -72,11 +75,6 @@ class SourceDefinition(Definition):
         if any([options.get(name) is not None for name in LAUNCH_OPTIONS]):
             self.launch_options = read_launch_options(options, source.kind)
         self._text: str | bytes | None = None
-
-    @property
-    def is_lazy(self) -> bool:
-        """True for a module whose kernels are linked one by one."""
-        return self.module is not None and self.module.lazy
 
     def text(self) -> str | bytes:
         """The source; asked of the user's function once."""
