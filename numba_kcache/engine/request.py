@@ -95,12 +95,14 @@ class Resolution(NamedTuple):
         key: Its key; "" for what cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
+        name: Of what has no key: no other artifact of this process has it.
     """
 
     artifact: Artifact
     key: str
     source: str
     uncacheable: str = ""
+    name: str = ""
 
     @property
     def is_stored(self) -> bool:

@@ -103,7 +103,7 @@ class NumbaResolutions(Resolutions):
         """
         device = current_device()
         resolution = self.for_device(device.target, types)
-        artifact, key = resolution.artifact, resolution.key
+        artifact, key = resolution.artifact, resolution.key or resolution.name
         loaded = self.session().loader.load(artifact, artifact.entries[0], key, device, stored=resolution.is_stored)
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
