@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError
+from .version import __version__
 
 _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
 
@@ -67,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "numba-kcache", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--version", action="version", version=f"numba-kcache {_version()}")
+    parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")
 
     def add(name: str, verb: Callable[[Any], int], help: str, more: str = "") -> argparse.ArgumentParser:
@@ -401,9 +402,3 @@ def _print_json(value: Any) -> None:
         print(f"[\n{lines}\n]")
     else:
         print(json.dumps(value, indent=2, default=repr))
-
-
-def _version() -> str:
-    from . import __version__
-
-    return __version__
