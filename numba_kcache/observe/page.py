@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from .events import Counts
 from .history import Day, History
 from .info import CacheInfo
-from .statistics import Counts
 from .text import bytes_text, plain, seconds_text
 
 _MOST_DAYS = 60

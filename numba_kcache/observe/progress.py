@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from .events import logger
+from .log import logger
 from .text import seconds_text
 
 _EVERY_S = 1.0
