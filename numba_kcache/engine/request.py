@@ -33,7 +33,7 @@ class Request(NamedTuple):
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        kinds: What components of this kind of kernel are about, by name or by the start of it (`"global "`).
+        kinds: Gives what components of this kind of kernel are about, by name or by the start of it (`"global "`).
     """
 
     label: str
@@ -48,7 +48,7 @@ class Request(NamedTuple):
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
     name: str = ""
-    kinds: Mapping[str, ReasonKind] = {}
+    kinds: Callable[[], Mapping[str, ReasonKind]] = dict
 
 
 Make = Callable[[Target, "Target | None"], Request]
