@@ -95,14 +95,11 @@ class Resolution(NamedTuple):
         key: Its key; "" for what cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
+        is_stored: Whether it came from a store.
     """
 
     artifact: Artifact
     key: str
     source: str
     uncacheable: str = ""
-
-    @property
-    def is_stored(self) -> bool:
-        """True where it came from a store."""
-        return self.source in ("disk", "tier", "waited")
+    is_stored: bool = False
