@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         ToolchainMissingError,
         UncacheableError,
     )
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
     from .kernel import Kernel, cached_kernel
     from .model.event import Event, EventKind
     from .model.reason import Reason, ReasonKind
@@ -71,7 +71,7 @@ _HOMES = {
     "numba_hook": ("install", "uninstall"),
     "model.event": ("Event", "EventKind"),
     "model.reason": ("Reason", "ReasonKind"),
-    "explain.text": ("Explanation",),
+    "explanation.text": ("Explanation",),
     "observe.info": ("CacheInfo",),
     "store.report": ("EntryInfo", "Problem"),
     "warmup.discovery": ("find_kernels",),

@@ -26,7 +26,7 @@ from ..model.artifact import Artifact, Entry
 from ..model.target import Choice, Target
 
 if TYPE_CHECKING:
-    from ..explain.text import Explanation
+    from ..explanation.text import Explanation
     from ..launch.arguments import Launcher, Relaunch
     from ..launch.attributes import LaunchOptions
     from ..launch.config import LaunchShape

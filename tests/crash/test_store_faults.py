@@ -18,16 +18,7 @@ from numba_kcache.model.event import EventKind
 from numba_kcache.store import fallback, limits, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.tree import Tree
-from tests.support.stores import (
-    Clock,
-    Events,
-    entry_of,
-    files_below,
-    in_child,
-    key_of,
-    open_store,
-    small_entry,
-)
+from tests.support.stores import Clock, Events, entry_of, files_below, in_child, key_of, open_store, small_entry
 
 pytestmark = pytest.mark.usefixtures("alone")
 
