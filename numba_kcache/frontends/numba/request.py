@@ -27,7 +27,7 @@ from .environment import code_environment, extra_search_paths
 from .signature import signature_component
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
     from .definition import NumbaDefinition
 
@@ -126,7 +126,7 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
         return "what it links uses __DATE__ or __TIME__", ()
     if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
         return "", ()
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
 
     extra = tuple(filter(None, extra_search_paths().split(":")))
     return "", tuple(

@@ -27,7 +27,7 @@ from .components import lazy_components, source_components
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
     from .definition import SourceDefinition
 
@@ -164,7 +164,7 @@ def _read_off(
         return "it uses __DATE__ or __TIME__", ()
     if not forced and not any(scan.asks_files for scan in scans):
         return "", ()
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
 
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
