@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .engine.process import configure_process, process_listeners, process_session, register
-from .engine.session import Session
+from .engine.session import Session, configure_process, process_events, process_session, register
 from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import Kernel, make_kernel
 from .model.artifact import artifact_from_header
 from .model.event import Event
 from .observe.detail import EntryDetail, detail
+from .observe.events import KEY_DIGITS, Counts
 from .observe.history import History, history_of
 from .observe.info import CacheInfo, cache_info
-from .observe.statistics import KEY_DIGITS, Counts
 from .settings import Settings, default_directory, read_settings
 from .store.listing import Order
 from .store.report import EntryInfo, Problem
@@ -391,7 +390,7 @@ class _ProcessCache(KernelCache):
 
         What it raises is logged. docs/reference/events.md has the kinds of events and their fields.
         """
-        return process_listeners.subscribe(callback)
+        return process_events.subscribe(callback)
 
     def register_bundle(self, path_or_package_resource: Any) -> BundleReport:
         """As for any cache, and `configure` leaves it registered."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .engine.request import Request, Resolution
 from .errors import OptionError, UncacheableError
-from .frontends.base import Definition, Variant, front_end_of
+from .frontends.base import Definition, Variant, define
 from .frontends.launches import Launches
 from .keys.components import Component
 from .launch.config import check_launch, launch_shape
@@ -357,5 +357,4 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
 
 def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> Kernel:
     """Make the kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
-    front_end = front_end_of(thing, options.get("kind"))
-    return Kernel(front_end.define(thing, options, depth + 1))
+    return Kernel(define(thing, options, depth + 1))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
 from .errors import EntryError, OptionError
-from .frontends.base import Variant, front_end_of
+from .frontends.base import Variant
+from .frontends.source import define_module
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked
 from .kernel import Kernel
 from .keys.components import Component
@@ -249,14 +250,7 @@ def cached_module(
             raise OptionError(f"cannot use {refused}={options[refused]!r}", "a module has many kernels", hint)
     if type(lazy) is not bool:
         raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
-    front_end: Any = front_end_of(source_or_path, options.get("kind"))
-    if not hasattr(front_end, "define_module"):
-        kind = front_end.kinds[0].capitalize()
-        raise OptionError(
-            f"cannot make a module of {source_or_path!r}", f"it is a {kind} kernel", "decorate it with cached_kernel"
-        )
-    entries = ModuleEntries(_checked_names(names), lazy)
-    return CachedModule(front_end.define_module(source_or_path, options, entries, depth=2))
+    return CachedModule(define_module(source_or_path, options, ModuleEntries(_checked_names(names), lazy), depth=2))
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:

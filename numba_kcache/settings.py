@@ -291,6 +291,7 @@ def environment(known: dict[Any, Any] | None = None) -> dict[Any, Any]:
     return known if known is not None and known == now else dict(now)
 
 
-def site_directories() -> tuple[str, ...]:
-    """The folders of `sys.path` in which packages get installed, in order."""
-    return tuple(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
+def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
+    """What decides where compilers are found: the folders of installed packages, in order, and the variables."""
+    folders = tuple([path for path in sys.path if path.endswith(("site-packages", "dist-packages"))])
+    return folders, variables(TOOLCHAIN_VARIABLES)

@@ -18,17 +18,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
-from ..keys.components import Component, component, derive, names_a_compiler
+from ..keys.components import Component, components, derive, names_a_compiler
 from ..model.artifact import Artifact, artifact_from_header
 from ..model.event import Emit, Event, EventKind
 from ..observe.events import Events
-from ..observe.statistics import Statistics
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
-from ..store.entry import StoredEntry
 from ..toolchain.libraries import Record, Toolchain
 from .candidates import Candidate, candidates
-from .request import Request, Resolution, Wanted
+from .request import Request, Resolution, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..store.entry import Variant
@@ -46,7 +44,7 @@ LOOKING = ("readwrite", "readonly", "frozen")
 STORING = ("readwrite", "refresh", "verify")
 """Modes in which entries and counts are stored."""
 
-_NOT_IDENTIFIED = component("compilers", {"": None}), component("versions", {})
+_NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
 
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
@@ -61,20 +59,20 @@ class Lookup:
     Args:
         settings: The settings in force.
         directory: Where the store is; None where no home directory is known.
+        process: Events of the process's cache, if it is that one.
     """
 
-    def __init__(self, settings: Settings, directory: str | None) -> None:
+    def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
         self.settings = settings
-        self.events = Events()
-        self.statistics = Statistics()
-        self.events.subscribe(self.statistics.listen)
+        self.events = Events(process)
+        self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
-        self.toolchain = Toolchain(self._load_record, self._save_record)
+        self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._absent: set[str] = set()
         self._lock = threading.Lock()
@@ -98,17 +96,20 @@ class Lookup:
 
     def components(self, request: Request) -> tuple[Component, ...]:
         """List all components of a request, with the compilers of this process."""
+        found = self._identified(request, looks=True)
+        assert found is not None  # somebody looked
+        return request.components + found
+
+    def _identified(self, request: Request, *, looks: bool) -> tuple[Component, ...] | None:
         makers = request.libraries, request.distributions
         found = self._compilers.get(makers)
         if found is None:
-            found = self._compilers[makers] = self._identify(*makers)
-        return request.components + found
-
-    def _identify(self, libraries: Sequence[str], distributions: Sequence[str]) -> tuple[Component, ...]:
-        with self.toolchain.saving_once():
-            builds = {name: found.build if (found := self.toolchain.library(name)) else None for name in libraries}
-            versions = {name: self.toolchain.version(name) for name in distributions}
-        return component("compilers", dict(builds)), component("versions", dict(versions))
+            identified = self.toolchain.identify(*makers, looks=looks)
+            if identified is None:
+                return None
+            builds, versions = identified
+            found = self._compilers[makers] = components({"compilers": dict(builds), "versions": dict(versions)})
+        return found
 
     def unidentified(self, request: Request) -> tuple[Component, ...]:
         """List the components of a request while nobody has looked for the compilers: as where none is installed."""
@@ -116,8 +117,7 @@ class Lookup:
 
     def knows_compilers(self, request: Request) -> bool:
         """Tell if identifying the request's compilers means no more than looking at the record."""
-        makers = request.libraries, request.distributions
-        return makers in self._compilers or self.toolchain.is_known(*makers)
+        return self._identified(request, looks=False) is not None
 
     def lacks_compilers(self, request: Request) -> bool:
         """Tell if one of the request's compilers is not installed, as far as that can be found out quickly."""
@@ -126,11 +126,11 @@ class Lookup:
                 self._absent.add(name)
         return not self._absent.isdisjoint(request.libraries)
 
-    def takes_any_compiler(self, components: Sequence[Component]) -> bool:
+    def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:
         """Tell if another compiler's code will do: asked for, frozen, or no compiler is here to make better."""
         if self.settings.toolchain == "any" or self.settings.mode == "frozen":
             return True
-        compilers = next(each.value for each in components if each.name == "compilers")
+        compilers = next(each.value for each in made_of if each.name == "compilers")
         return isinstance(compilers, dict) and None in compilers.values()
 
     # -- looking up ---------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Lookup:
             raise uncacheable(request, request.uncacheable)
         if self.settings.mode not in LOOKING:
             return None
-        found = self.first(candidates(self, Wanted(request)))
+        found = self.first(candidates(self, only(request)))
         is_evicted = found is not None and found.source == "memory" and self.local.peek(found.key) is None
         return None if is_evicted else found
 
@@ -235,9 +235,8 @@ class Lookup:
         entry = self.local.get(key)
         if entry is None and tier is not None:
             entry = tier.get(key)
-        return None if entry is None else self._artifact(entry)
-
-    def _artifact(self, entry: StoredEntry) -> Artifact | None:
+        if entry is None:
+            return None
         try:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
@@ -253,9 +252,9 @@ class Lookup:
         with self._lock:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
-            self._memory_bytes += _size(artifact) - (_size(before) if before else 0)
-            while self._memory_bytes > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
-                self._memory_bytes -= _size(self.memory.popitem(last=False)[1])
+            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
+            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
+                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
 
     def forget(self) -> None:
         """Drop what is kept in memory."""
@@ -266,14 +265,6 @@ class Lookup:
         self.toolchain.forget()
         self._compilers.clear()
         self._absent.clear()
-
-    def _load_record(self, name: str) -> Record | None:
-        look = self.local.peek_manifest if self._is_explaining else self.local.get_manifest
-        for variant in look(name):
-            record = variant.get("record")
-            if isinstance(record, dict):
-                return record
-        return None
 
     def _save_record(self, name: str, record: Record) -> None:
         if self.settings.mode in STORING and not self._is_explaining:
@@ -304,7 +295,3 @@ def variant_of(key: str, target: str, request: str) -> Variant:
 def uncacheable(request: Request, why: str) -> UncacheableError:
     """Make the error for a request that cannot be cached."""
     return UncacheableError(f"cannot cache {request.label}", why)
-
-
-def _size(artifact: Artifact) -> int:
-    return len(artifact.cubin) + 1024

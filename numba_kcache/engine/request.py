@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys.components import Component
 from ..model.artifact import Artifact
-from ..model.target import Target
+from ..model.target import Choice, Target
 
 if TYPE_CHECKING:  # a hit goes without them
     from ..headers.search import HeaderQuery
@@ -51,40 +51,40 @@ class Request(NamedTuple):
     kinds: Mapping[str, ReasonKind] = {}
 
 
-Factory = Callable[[], Request]
+Make = Callable[[Target, "Target | None"], Request]
+"""Makes a request for a target, by way of a virtual one where one is given."""
 
 
 class Wanted:
-    """A request, and what else may serve in its place.
+    """A request, and what else may serve in its place: each made when it is reached.
 
     Args:
-        request: What is built where nothing is found.
-        alternatives: Requests whose artifacts do as well.
-        fallbacks: Requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers.
+        make: Makes each.
+        choice: The targets that they are for.
     """
 
-    __slots__ = ("_alternatives", "_fallbacks", "_made", "request")
+    __slots__ = ("_choice", "_made", "_make", "request")
 
-    def __init__(
-        self, request: Request, alternatives: Sequence[Factory] = (), fallbacks: Sequence[Factory] = ()
-    ) -> None:
-        self.request, self._alternatives, self._fallbacks = request, alternatives, fallbacks
-        self._made: dict[Any, Request] = {}
+    def __init__(self, make: Make, choice: Choice) -> None:
+        self._make, self._choice = make, choice
+        self.request = make(choice.target, choice.ptx_target)
+        self._made: dict[Target, Request] = {}
 
     def requests(self) -> Iterator[Request]:
-        """Yield the request, then its alternatives, each made when it is reached."""
+        """Yield the request, then those whose artifacts do as well."""
         yield self.request
-        yield from map(self._make, self._alternatives)
+        for target in self._choice.alternatives:
+            yield self._made.get(target) or self._made.setdefault(target, self._make(target, self._choice.ptx_target))
 
     def fallbacks(self) -> Iterator[Request]:
-        """Yield the fallbacks, each made when it is reached."""
-        return map(self._make, self._fallbacks)
+        """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
+        for target in self._choice.fallbacks():
+            yield self._make(target, None)
 
-    def _make(self, factory: Factory) -> Request:
-        found = self._made.get(factory)
-        if found is None:
-            found = self._made[factory] = factory()
-        return found
+
+def only(request: Request) -> Wanted:
+    """A request in whose place nothing else may serve."""
+    return Wanted(lambda _target, _ptx_target: request, Choice(request.target))
 
 
 class Resolution(NamedTuple):

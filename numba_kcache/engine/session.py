@@ -2,13 +2,16 @@
 
 Promise     Each resolution emits one HIT or MISS; nothing below knows who asked. Of many that want the same at once one
             compiles, and the others wait a bounded time.
-Not here    Keys and what is stored (lookup), the order of candidates (candidates), what follows a miss (compile), the
-            process's own session (process); kernels, launches and devices.
+            There is one session of the process's own at a time, made at first use from the settings in force;
+            registered tiers and subscribers survive a change of settings.
+Not here    Keys and what is stored (lookup), the order of candidates (candidates), what follows a miss (compile);
+            kernels, launches and devices.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +21,19 @@ from ..errors import FrozenCacheError
 from ..keys.components import Component, derive
 from ..launch.loader import Loader
 from ..model.event import Event, EventKind
-from ..observe.statistics import Statistics
-from ..settings import Settings
+from ..observe.events import Events, Statistics
+from ..settings import Settings, default_directory, read_settings
 from ..store.disk import DiskStore
 from .candidates import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
-from .request import Request, Resolution, Wanted
+from .request import Request, Resolution, Wanted, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..explanation.nearest import Missed
     from ..explanation.text import Explanation
     from ..model.reason import Reason
     from ..store.memory import MemoryStore
-    from ..tiers.tier import TierReport
+    from ..tiers.tier import Tier, TierReport
 
 EXPLAINED_LIMIT = 4096
 """Compiles of which a process remembers why; when there are more, it begins anew."""
@@ -42,11 +45,13 @@ class Session(Lookup):
     Args:
         settings: The settings in force.
         directory: Where the store is; None where no home directory is known.
+        process: Events of the process's cache, if it is that one.
     """
 
-    def __init__(self, settings: Settings, directory: str | None) -> None:
-        save_collected()
-        super().__init__(settings, directory)
+    def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
+        if _collected:
+            save_collected()
+        super().__init__(settings, directory, process)
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
@@ -77,7 +82,7 @@ class Session(Lookup):
             raise self._frozen(request, components)
         with self.store.building(derive(components)) as turn:
             if looks and (turn.found is not None or turn.waited_s > 0):
-                found = self.first(candidates(self, Wanted(request), (None,)), "waited")
+                found = self.first(candidates(self, only(request), (None,)), "waited")
                 if found is not None:
                     self.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
                     return found
@@ -88,7 +93,7 @@ class Session(Lookup):
     def _compile_for_all(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile, unless another node is at it; for whoever has this node's turn."""
         with self.store.elected(derive(components)) as election:  # type: ignore[union-attr]
-            found = self.first(candidates(self, Wanted(request), self.tiers)) if election.looks else None
+            found = self.first(candidates(self, only(request), self.tiers)) if election.looks else None
             if found is None:
                 return self._compile(request, components)
             if election.waited_s > 0:
@@ -179,10 +184,12 @@ class Session(Lookup):
         from .explain import explain
 
         before, self._is_explaining = self._is_explaining, True
+        self.toolchain.load = self.local.peek_manifest
         try:
             found = explain(self, wanted)
         finally:
             self._is_explaining = before
+            self.toolchain.load = self.local.get_manifest
         return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
 
     def explain_key(self, key: str) -> Explanation:
@@ -249,3 +256,66 @@ def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
     from ..explanation.text import summary
 
     return {"reason": summary(reasons), "reasons": reasons}
+
+
+# -- the process's own session ---------------------------------------------------------------------------------------
+
+_process: Session | None = None
+_overrides: dict[str, Any] = {}
+_process_lock = threading.RLock()
+
+process_events = Events()
+"""Subscribers of the process's cache, whichever session the settings lead to."""
+
+
+def process_session() -> Session:
+    """Return the session of the process's own cache, made at first use from the settings in force."""
+    global _process
+    if _process is None:
+        with _process_lock:
+            if _process is None:
+                settings = _settings(_overrides)
+                session = Session(settings, settings.directory or default_directory(), process_events)
+                for make in _registered.values():
+                    session.mount(make(settings))
+                _process = session
+    return _process
+
+
+def _settings(overrides: Mapping[str, Any]) -> Settings:
+    settings = read_settings(overrides)
+    if settings.log_level != "warning":
+        from ..observe.log import set_log_level
+
+        set_log_level(settings.log_level)
+    return settings
+
+
+def configured() -> dict[str, Any]:
+    """What was configured of the process's cache, for a process that works for this one."""
+    return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
+
+
+_registered: dict[str, Callable[[Settings], Tier]] = {}
+
+
+def register(name: str, make: Callable[[Settings], Tier]) -> None:
+    """Have the process's cache ask a tier under whichever settings it will have."""
+    with _process_lock:
+        _registered[name] = make
+
+
+def configure_process(overrides: Mapping[str, Any]) -> Settings:
+    """Change settings of the process's cache; the next launch of each kernel resolves anew.
+
+    Raises:
+        SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
+    """
+    global _process
+    with _process_lock:
+        settings = _settings({**_overrides, **overrides})
+        _overrides.update(overrides)
+        before, _process = _process, None
+    if before is not None:
+        before.forget()
+    return settings

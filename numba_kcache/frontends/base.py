@@ -1,10 +1,10 @@
 """The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
 
 Promise     A new kind is a folder beside this file; importing it registers it; nothing outside `frontends/` changes.
-Method      `FrontEnd.claims` recognises a thing, `FrontEnd.define` gives its `Definition`: how it is called, what its
-            requests are made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led
+Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
+            made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led
             to. Front ends that were registered are asked before the built-in ones, which are imported one after
-            another until one claims the thing.
+            another until one knows the thing.
 Not here    Configurations, launches and the verbs of a kernel (kernel), look-ups and compiles (engine).
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +23,8 @@ from ..errors import OptionError, UncacheableError
 from ..keys.components import OF_ONE_REQUEST, Component
 from ..launch.loader import LoadedKernel, make_launcher
 from ..model.artifact import Artifact, Entry
-from ..model.target import Choice, Target
+from ..model.event import Event, EventKind
+from ..model.target import Choice, Target, UnknownTargetError
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -37,8 +38,8 @@ Variant = Hashable
 BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",)}
 """Front ends of this package, in the order in which they are asked, and their kinds."""
 
-LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds")
-COMMON_OPTIONS = frozenset(("arch", "kind", "cache", "depends", "strict", "strided", *LAUNCH_OPTIONS))
+LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
+COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict", "strided"}
 """Options that every kind of kernel takes."""
 
 _ANY_TARGET = Target(9, 0)
@@ -50,15 +51,8 @@ class FrontEnd(Protocol):
     kinds: Sequence[str]
     """Values of `kind=` that name it."""
 
-    def claims(self, thing: Any, kind: str | None) -> bool:
-        """Tell if it defines this thing; the thing is looked at and never called.
-
-        Raises:
-            OptionError: The thing is nearly one of its own, and cannot be used.
-        """
-
-    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
-        """Define a thing that it claims.
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> Definition | None:
+        """Define a thing; None where it is not of these kinds. The thing is looked at and never called.
 
         Args:
             thing: What the user wraps.
@@ -66,7 +60,7 @@ class FrontEnd(Protocol):
             depth: Frames between this call and the user's code.
 
         Raises:
-            OptionError: The thing or an option cannot be used.
+            OptionError: It is of these kinds, or nearly, and it or an option cannot be used.
         """
 
 
@@ -78,24 +72,26 @@ def register(front_end: FrontEnd) -> None:
     _registered.insert(0, front_end)
 
 
-def front_end_of(thing: Any, kind: str | None) -> FrontEnd:
-    """Find the front end that defines a thing.
+def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
+    """Define what a user wraps, by the first front end that knows it.
+
+    Args:
+        thing: What the user wraps.
+        options: Of `cached_kernel`.
+        depth: Frames between this call and the user's code.
 
     Raises:
-        OptionError: None does, or there is no such kind.
+        OptionError: None knows it, or there is no such kind; or it or an option cannot be used.
     """
-    known = dict.fromkeys(
-        [*(name for each in _registered for name in each.kinds), *itertools.chain(*BUILT_IN.values())]
-    )
-    if kind is not None and kind not in known:
-        raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
-    for each in _registered:
-        if each.claims(thing, kind):
-            return each
-    for name in BUILT_IN:
-        front_end: FrontEnd = import_module(f".{name}", __package__).FRONT_END
-        if front_end.claims(thing, kind):
-            return front_end
+    kind = options.get("kind")
+    if kind is not None:
+        known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
+        if kind not in known:
+            raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
+    for front_end in _front_ends():
+        found = front_end.define(thing, options, depth + 1)
+        if found is not None:
+            return found
     raise OptionError(
         f"cannot make a kernel of {thing!r}",
         f"a {type(thing).__name__} is not source",
@@ -103,14 +99,19 @@ def front_end_of(thing: Any, kind: str | None) -> FrontEnd:
     )
 
 
+def _front_ends() -> Iterator[FrontEnd]:
+    """Those that were registered, then the built-in ones, each imported when it is reached."""
+    yield from _registered
+    for name in BUILT_IN:
+        yield import_module(f".{name}", __package__).FRONT_END
+
+
 class Definition:
     """What a user wrapped, and all that the options say of it. The base of those that front ends make.
 
-    Args:
+    Attributes:
         thing: What the user wraps.
         options: Of `cached_kernel`; kept, for a copy in another process.
-
-    Attributes:
         kind: Of the artifacts, `"cuda"`.
         label: Name in messages and events, `"package.module.saxpy"`.
         file: The file that defines it; "" for none.
@@ -118,6 +119,8 @@ class Definition:
         has_variants: Whether the code depends on the types of the arguments.
         launch_options: How its launches differ from plain ones; None for plain ones.
         is_sent_by_name: Whether a worker gets a kernel that can be imported by its name, not by value.
+        resolutions_type: Class of the place where what it leads to is kept; default `Resolutions`.
+        runs_as_ptx: Whether PTX of it can be launched where the compiler does not know the device.
         any_variant: A variant that serves where any will do.
     """
 
@@ -127,11 +130,13 @@ class Definition:
     name: str = ""
     has_variants = False
     is_sent_by_name = False
+    runs_as_ptx = False
+    resolutions_type: type[Resolutions]
     any_variant: Variant = None
     launch_options: LaunchOptions | None = None
 
-    def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
-        self.thing, self.options = thing, options
+    thing: Any
+    options: Mapping[str, Any]
 
     # -- what is wanted -----------------------------------------------------------------------------
 
@@ -186,7 +191,7 @@ class Definition:
 
     def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
         """Make the place where what it leads to is kept."""
-        return Resolutions(self, session, choose)
+        return self.resolutions_type(self, session, choose)
 
     # -- what launches it ---------------------------------------------------------------------------
 
@@ -268,8 +273,22 @@ class Resolutions:
         return self._lock
 
     def for_device(self, device: Target, variant: Variant = None) -> Resolution:
-        """Resolve what suits a device: exactly what `arch` names, or what the device is."""
-        return self.resolve(self.choose(device), variant)
+        """Resolve what suits a device: exactly what `arch` names, or what the device is.
+
+        Where the compiler does not know the device yet, the newest PTX that it makes, and one warning.
+        """
+        choice = self.choose(device)
+        try:
+            return self.resolve(choice, variant)
+        except UnknownTargetError as error:
+            definition, newest = self.definition, error.newest.as_virtual
+            if not definition.runs_as_ptx or choice.ptx_target is not None or error.newest >= device.plain:
+                raise
+            name = definition.name or definition.label
+            reason = f"the compiler does not know {device}; {name} is compiled to {newest} for the driver to finish"
+            fields = {"kernel": definition.label, "target": device.name, "reason": reason}
+            self.session().events.emit(Event(EventKind.FALLBACK, fields))
+            return self.exactly(newest)
 
     def exactly(self, target: Target, ptx_target: Target | None = None, variant: Variant = None) -> Resolution:
         """Resolve one variant for this target."""
@@ -283,21 +302,17 @@ class Resolutions:
             with self.lock:
                 found = self._resolved.get(name)
                 if found is None:
-                    self.session().users.add(self)
-                    found = self._resolved[name] = self._resolve_anew(choice, variant)
+                    session = self.session()
+                    session.users.add(self)
+                    found = self._resolved[name] = self._resolve_anew(session, choice, variant)
         return found
 
-    def _resolve_anew(self, choice: Choice, variant: Variant) -> Resolution:
-        return self.session().resolve(self.wanted(choice, variant))
+    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        return session.resolve(self.wanted(choice, variant))
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
-        """Make the requests of a choice."""
-        make = functools.partial(self.request, variant=variant)
-        return Wanted(
-            make(choice.target, choice.ptx_target),
-            [functools.partial(make, each, choice.ptx_target) for each in choice.alternatives],
-            [functools.partial(make, each, None) for each in choice.fallbacks],
-        )
+        """Make the request of a choice, with what else may serve."""
+        return Wanted(functools.partial(self.request, variant=variant), choice)
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one variant for a target."""
@@ -354,24 +369,15 @@ def _new_name() -> str:
     return f"uncached {next(_UNCACHED)}"
 
 
-def checked_option(options: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Read an option that is of one type; None where it is not given.
+Definition.resolutions_type = Resolutions
+
+
+def read_launch_options(options: Mapping[str, Any], kind: str) -> LaunchOptions:
+    """Read the launch attributes that the user gave.
 
     Raises:
-        OptionError: It is of another.
+        OptionError: One has a value that means nothing.
     """
-    value = options.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise OptionError(f"cannot use {name}={value!r}", f"it is a {type(value).__name__}", f"give a {kind.__name__}")
-    return value
-
-
-def read_launch_options(
-    options: Mapping[str, Any], kind: str, names: Sequence[str] = LAUNCH_OPTIONS
-) -> LaunchOptions | None:
-    """Read the launch attributes that the user gave; None for a kernel of plain launches, which most are."""
-    if not any(options.get(name) is not None for name in names):
-        return None
     from ..launch import attributes
 
     return attributes.read_launch_options(options, kind)

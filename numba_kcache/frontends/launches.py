@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from ..engine.process import process_session
-from ..engine.session import Session
+from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError
 from ..launch.arguments import Launch, Launcher
 from ..launch.config import LaunchShape, check_launch, launch_shape
 from ..launch.configurations import BOUND_LIMIT, Configurations
 from ..launch.devices import current_device, current_ordinal
 from ..launch.loader import LoadedKernel
-from ..model.target import Choice, Target, choose_for_device, read_arch
+from ..model.target import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
@@ -39,10 +38,11 @@ class Launches(Configurations):
     def __init__(self, definition: Definition) -> None:
         super().__init__()
         self._definition, options = definition, definition.options
-        self._arch = read_arch(options.get("arch", "auto"))
-        self._cache = _checked_cache(options.get("cache"))
+        self._arch = read_arch(options["arch"]) if "arch" in options else ()
+        self._cache = _checked_cache(options["cache"]) if "cache" in options else None
         self.__name__ = definition.name or definition.label
         self._label = definition.label
+        self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
         self._resolutions = definition.resolutions(self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
@@ -50,9 +50,6 @@ class Launches(Configurations):
     def _session(self) -> Session:
         """The session of the cache in force."""
         return process_session() if self._cache is None else self._cache.session
-
-    def _choose(self, device: Target) -> Choice:
-        return choose_for_device(self._arch, device, self.__name__)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
@@ -152,7 +149,7 @@ class Launches(Configurations):
         Raises:
             RunsUncached: Only the front end's own launch can run it.
         """
-        found = self._on_device.get((current_ordinal(), variant))
+        found = self._on_device.get((current_ordinal(), variant)) if self._on_device else None
         if found is not None and found[1].live[0]:
             return found
         with self._resolutions.lock:

@@ -10,13 +10,13 @@ Not here    Reading files, versions or environment: inputs/ does, and hands valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .digests import sha256
 from .encoding import Plain, encode
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
 
 CLEAR_LIMIT_BYTES = 2048
@@ -69,7 +69,21 @@ class Difference(NamedTuple):
 
 def component(name: str, value: Plain) -> Component:
     """Name a value."""
-    return Component(name, encode(name) + encode(value), value)
+    return components({name: value})[0]
+
+
+def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
+    """Name several values, in order."""
+    made = []
+    for name, value in values.items():
+        text = name.encode()
+        made.append(Component(name, len(text).to_bytes(8, "big") + text + encode(value), value))
+    return tuple(made)
+
+
+def digest_of(value: Plain) -> str:
+    """sha256 of the canonical bytes of a value, as 64 hexadecimal digits."""
+    return sha256(encode(value)).hexdigest()
 
 
 def names_a_compiler(name: str) -> bool:

@@ -2,8 +2,9 @@
 
 Promise     Injective over None, bool, int, float, str, bytes, list or tuple, and dict with str keys.
             1, True, 1.0 and "1" differ; a tuple equals a list; dicts do not depend on their order.
-Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container's body is
-            the concatenation of its encoded members, so no separator can be forged by content.
+Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container of scalars is
+            written as Python's `ascii` writes it; another's body is the concatenation of its encoded members, so no
+            separator can be forged by content.
 Not here    Sets and objects: the caller says what they are made of.
 """
 
@@ -15,8 +16,11 @@ from typing import Any, TypeAlias
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 
 
+_SCALARS = frozenset((str, bytes, int, bool, float, type(None)))
+
+
 def encode(value: Any) -> bytes:
-    """The canonical bytes of `value`.
+    """Write the canonical bytes of a value.
 
     Raises:
         TypeError: A value of another type is inside.
@@ -28,17 +32,17 @@ def encode(value: Any) -> bytes:
     elif kind is bytes:
         tag, body = b"b", value
     elif kind is tuple or kind is list:
-        tag, body = b"l", b"".join(map(encode, value))
-    elif value is None:
-        tag, body = b"n", b""
-    elif kind is bool:
-        tag, body = b"t", b"1" if value else b"0"
-    elif kind is int:
-        tag, body = b"i", b"%d" % value
-    elif kind is float:
-        tag, body = b"f", value.hex().encode()
-    elif kind is dict:
-        tag, body = b"d", b"".join(encode(key) + encode(value[key]) for key in sorted(value))
+        if _SCALARS.issuperset(map(type, value)):  # most containers: Python's own notation tells all of them apart
+            tag, body = b"a", ascii(tuple(value)).encode()
+        else:
+            tag, body = b"l", b"".join(map(encode, value))
+    elif kind is dict and {str}.issuperset(map(type, value)):
+        if _SCALARS.issuperset(map(type, value.values())):
+            tag, body = b"m", ascii(sorted(value.items())).encode()
+        else:
+            tag, body = b"d", b"".join([encode(key) + encode(value[key]) for key in sorted(value)])
+    elif kind in _SCALARS:
+        tag, body = b"v", ascii(value).encode()
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
     return tag + len(body).to_bytes(8, "big") + body

@@ -1,9 +1,9 @@
-"""The compile options of a kernel, checked once and frozen.
+"""Read the compile options that a user gave.
 
 Promise     An option that the kind of kernel does not take, or a value that cannot mean anything, is an
             `OptionError` at decoration. Paths are absolute from here on.
 Not here    How an option is spelt for NVRTC or nvJitLink (toolchain) and which options enter a key
-            (keys.requests).
+            (frontends.source.request).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import OptionError
+from .request import CompileOptions
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
@@ -22,54 +23,24 @@ FAST_COMPILE = ("min", "mid", "max")
 """How much slower the code may be for the sake of a faster compile (NVRTC User Guide, --Ofast-compile)."""
 
 _REFUSED_FLAGS = {
-    "-arch": "use arch=",
-    "--gpu-architecture": "use arch=",
-    "-time": "it writes a file beside the code",
-    "--time": "it writes a file beside the code",
-    "-fdevice-time-trace": "it writes a file beside the code",
-    "--fdevice-time-trace": "it writes a file beside the code",
-    "-pch": "NVRTC does not notice edited headers in a precompiled one",
-    "--pch": "NVRTC does not notice edited headers in a precompiled one",
-    "-create-pch": "NVRTC does not notice edited headers in a precompiled one",
-    "--create-pch": "NVRTC does not notice edited headers in a precompiled one",
-    "-use-pch": "NVRTC does not notice edited headers in a precompiled one",
-    "--use-pch": "NVRTC does not notice edited headers in a precompiled one",
-    "-pch-dir": "NVRTC does not notice edited headers in a precompiled one",
-    "--pch-dir": "NVRTC does not notice edited headers in a precompiled one",
-    "-I": "use include_dirs=",
-    "--include-path": "use include_dirs=",
-    "-dlto": "use lto=True",
-    "--dlink-time-opt": "use lto=True",
-    "-Ofast-compile": "use fast_compile=",
-    "--Ofast-compile": "use fast_compile=",
-    "-modify-stack-limit": "it would change the stack limit of the whole process",
-    "--modify-stack-limit": "it would change the stack limit of the whole process",
+    "arch": "use arch=",
+    "gpu-architecture": "use arch=",
+    "time": "it writes a file beside the code",
+    "fdevice-time-trace": "it writes a file beside the code",
+    "pch": "NVRTC does not notice edited headers in a precompiled one",
+    "create-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "use-pch": "NVRTC does not notice edited headers in a precompiled one",
+    "pch-dir": "NVRTC does not notice edited headers in a precompiled one",
+    "I": "use include_dirs=",
+    "include-path": "use include_dirs=",
+    "dlto": "use lto=True",
+    "dlink-time-opt": "use lto=True",
+    "Ofast-compile": "use fast_compile=",
+    "modify-stack-limit": "it would change the stack limit of the whole process",
 }
-
+"""Flags that are not taken, without their one or two dashes, and why."""
 
 _MACRO = r"[A-Za-z_$][\w$]*(?:\([^()]*\))?\Z"
-
-
-SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
-"""What a kernel that is no Numba kernel may be made of."""
-
-
-class CompileOptions(NamedTuple):
-    """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
-
-    fastmath: bool = False
-    std: str | None = None
-    defines: tuple[tuple[str, str | None], ...] = ()
-    include_dirs: tuple[str, ...] = ()
-    max_registers: int | None = None
-    lineinfo: bool = False
-    debug: bool = False
-    lto: bool = False
-    opt: int = 3
-    flags: tuple[str, ...] = ()
-    keep_ptx: bool = True
-    fast_compile: str | bool = False
-    base_dir: str = ""
 
 
 _BY_KIND = {
@@ -175,8 +146,8 @@ def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     for flag in value:
         if not isinstance(flag, str) or not flag.startswith("-"):
             raise _refuse(name, flag, "it is not an NVRTC flag")
-        word = flag.split("=")[0].split(" ")[0]
-        why = _REFUSED_FLAGS.get("-I" if flag.startswith("-I") else word)
+        word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
+        why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)
         if why:
             raise _refuse(name, flag, "this flag is not taken", why)
     return tuple(value)

@@ -4,8 +4,36 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .options import CompileOptions
 from .target import Target
+
+SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
+"""What a kernel that is no Numba kernel may be made of."""
+
+
+FILE_WORDS = (
+    "include", "__has", "__D", "__T", "E__", "P__", "DATE", "TIME", "assert", "source_loc", "__builtin_",
+    "\\", "??/",
+)  # fmt: skip
+"""Each CUDA C++ text that may include files, or whose place or time may count, holds one of these: `E__` stands for
+`__LINE__` and `__FILE__`, too, and a line may be continued in the middle of a word."""
+
+
+class CompileOptions(NamedTuple):
+    """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
+
+    fastmath: bool = False
+    std: str | None = None
+    defines: tuple[tuple[str, str | None], ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    max_registers: int | None = None
+    lineinfo: bool = False
+    debug: bool = False
+    lto: bool = False
+    opt: int = 3
+    flags: tuple[str, ...] = ()
+    keep_ptx: bool = True
+    fast_compile: str | bool = False
+    base_dir: str = ""
 
 
 class LinkInput(NamedTuple):

@@ -1,149 +1,228 @@
-"""Hand every event to whoever listens, write the log, and say troubles once.
+"""The events of a cache: who receives them, what is counted of them, and the one warning about each trouble.
 
-Promise     Emitting never raises, whatever a listener does. Trouble with the cache is one warning per kind of
-            trouble and process; nothing else is printed. The log under `numba_kcache` has one line for each compile,
-            with the reason of the miss, and nothing of ordinary hits.
+Promise     Emitting never raises, whatever a subscriber does. Trouble with the cache is one warning per kind of
+            trouble and process; nothing else is printed. A resolution counts as one hit or one miss; launches count
+            nothing. What is kept is bounded, however many kernels a process resolves.
+Method      Names of sums. What is counted by something beside has it in the name, after a slash:
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; the counters sum them
+            like the others. A process's counts belong to the day (UTC) on which it reports them.
+Not here    Lines of the log (log), and what becomes of the sums in words and pictures (history, page).
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-import warnings
-from collections.abc import Callable
-from typing import Any
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
 
-from ..errors import KCacheWarning
 from ..model.event import Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
-"""Events of ordinary work: listeners have them, the log does not."""
+"""Events of ordinary work: subscribers have them, the log does not."""
 
-_LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
+KEY_DIGITS = 16
+"""Leading digits of a key under which its hits are counted."""
+
+_MOST_KEYS = 4096
+_MOST_HEARD = 256
+
+
+class Counts:
+    """Sums since some moment. Times are in seconds."""
+
+    def __init__(self, sums: Mapping[str, float] | None = None) -> None:
+        """Sums by name; names of other versions are left out."""
+        known = sums or {}
+        self.hits = int(known.get("hits", 0))
+        self.misses = int(known.get("misses", 0))
+        self.waited = int(known.get("waited", 0))
+        self.evictions = int(known.get("evictions", 0))
+        self.errors = int(known.get("errors", 0))
+        self.compiles = int(known.get("compiles", 0))
+        self.loads = int(known.get("loads", 0))
+        self.compile_time_s = float(known.get("compile_time_s", 0.0))
+        self.load_time_s = float(known.get("load_time_s", 0.0))
+        self.time_saved_s = float(known.get("time_saved_s", 0.0))
+
+    def as_dict(self) -> dict[str, float]:
+        """The sums that are not zero, by name."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+class Statistics:
+    """The counts of this process, kept from the events of one cache.
+
+    Args:
+        clock: Seconds since the epoch; it says to which day counts belong.
+
+    Attributes:
+        sources: Give what was counted elsewhere since they were last asked, under names of the counters.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._heard: deque[Event] = deque()
+        self._process = Counts()
+        self._unsaved = Counts()
+        self._hits: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self.sources: list[Callable[[], Mapping[str, float]]] = []
+        self._is_forked = False
+        _IN_THIS_PROCESS.add(self)
+
+    @property
+    def process(self) -> Counts:
+        """The counts of this process so far."""
+        self._settle()
+        return self._process
+
+    def listen(self, event: Event) -> None:
+        """Keep one event, to be counted when somebody asks: in a first launch counting takes longer than keeping."""
+        self._heard.append(event)
+        if len(self._heard) > _MOST_HEARD:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
+        with self._lock:
+            while self._heard:
+                self._count(self._heard.popleft())
+
+    def _count(self, event: Event) -> None:
+        _count(self._process, event)
+        _count(self._unsaved, event)
+        if event.kind is EventKind.HIT:
+            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
+        elif event.kind is EventKind.MISS:
+            for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                self._reasons[kind] = self._reasons.get(kind, 0) + 1
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted since the last call, to be added to the store's counters."""
+        self._settle()
+        with self._lock:
+            unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
+            hits, self._hits = self._hits, {}
+            reasons, self._reasons = self._reasons, {}
+        elsewhere: dict[str, float] = {}
+        for source in self.sources:
+            counted = source()
+            for name, value in () if self._is_forked else counted.items():
+                elsewhere[name] = elsewhere.get(name, 0) + value
+        self._is_forked = False  # what sources said at first was of the process that forked this one
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+        return {
+            **unsaved,
+            **{f"day/{day}/{name}": value for name, value in unsaved.items()},
+            **{f"hits/{key}": number for key, number in hits.items()},
+            **{f"reason/{reason}": number for reason, number in reasons.items()},
+            **elsewhere,
+        }
+
+    def begin_anew(self) -> None:
+        """Forget what was counted before a fork: the parent saves it."""
+        self._lock = threading.Lock()
+        self._heard.clear()
+        self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
+        self._is_forked = True
+
+
+_IN_THIS_PROCESS: weakref.WeakSet[Statistics] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for statistics in _IN_THIS_PROCESS:
+        statistics.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _count_label(counts: dict[str, int], label: str, most: int) -> None:
+    if label in counts or len(counts) < most:
+        counts[label] = counts.get(label, 0) + 1
+
+
+def _count(counts: Counts, event: Event) -> None:
+    kind, data = event.kind, event.fields
+    if kind is EventKind.HIT:
+        counts.hits += 1
+        counts.waited += data.get("source") == "waited"
+        if data.get("source") != "memory":
+            counts.loads += 1
+            counts.load_time_s += data.get("load_time_s", 0.0)
+            counts.time_saved_s += data.get("compile_time_s", 0.0) - data.get("load_time_s", 0.0)
+    elif kind is EventKind.LOAD and data.get("stored"):
+        counts.load_time_s += data.get("load_time_s", 0.0)
+        counts.time_saved_s -= data.get("load_time_s", 0.0)
+    elif kind is EventKind.MISS:
+        counts.misses += 1
+    elif kind is EventKind.COMPILE_END:
+        counts.compiles += 1
+        counts.compile_time_s += data.get("compile_time_s", 0.0)
+    elif kind is EventKind.EVICTED:
+        counts.evictions += data.get("entries", 0)
+    elif kind in (EventKind.TROUBLE, EventKind.DAMAGED):
+        counts.errors += 1
 
 
 class Events:
-    """The events of one cache and who listens to them."""
+    """The events of one cache.
 
-    def __init__(self) -> None:
-        self._listeners: tuple[Callable[[Event], object], ...] = ()
+    Args:
+        process: Those of the process's cache, whose subscribers receive these as well.
+
+    Attributes:
+        statistics: What was counted of them.
+    """
+
+    def __init__(self, process: Events | None = None) -> None:
+        self.statistics = Statistics()
+        self._process = process
+        self._subscribers: tuple[Callable[[Event], object], ...] = ()
         self._lock = threading.Lock()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._missed = threading.local()
 
-    def subscribe(self, listener: Callable[[Event], object]) -> Callable[[], None]:
-        """Call `listener` with every event from now on; the function returned ends that."""
+    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `subscriber` with every event from now on; the function returned ends that."""
         with self._lock:
-            self._listeners = (*self._listeners, listener)
+            self._subscribers = (*self._subscribers, subscriber)
 
         def unsubscribe() -> None:
             with self._lock:
-                self._listeners = tuple(each for each in self._listeners if each is not listener)
+                self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
 
         return unsubscribe
 
     def emit(self, event: Event) -> None:
-        """Tell the listeners, the log and, for trouble, the user once."""
-        self.tell(event)
+        """Count an event, hand it to the subscribers and the log, and warn the user of trouble once."""
+        self.statistics.listen(event)
+        for subscriber in self._subscribers + (self._process._subscribers if self._process else ()):
+            try:
+                subscriber(event)
+            except Exception:  # it is the user's code: its faults must not reach a launch
+                from .log import logger
+
+                logger().exception("a subscriber of numba_kcache failed")
         if event.kind in _QUIET:
             return  # the log has nothing of them: emitting costs a warm start next to nothing
         if event.kind is EventKind.MISS:
             self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
-        elif "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
-            logger().info("%s", _line_of(event, getattr(self._missed, "reason", None)))
-        text = _warning_of(event)
-        if text is not None:
-            self._warn_once(*text)
+            return
+        from .log import line_of, logger, warn, warning_of
 
-    def tell(self, event: Event) -> None:
-        """Tell the listeners alone."""
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:  # a listener is the user's code: its faults must not reach a launch
-                logger().exception("a listener of numba_kcache failed")
-
-    def _warn_once(self, subject: str, text: str) -> None:
+        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
+            logger().info("%s", line_of(event, getattr(self._missed, "reason", None)))
+        subject, text = warning_of(event)
         with self._lock:
-            if subject in self._said:
+            if not text or subject in self._warned:
                 return
-            self._said.add(subject)
-        try:
-            warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
-        except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
-            logger().warning(text)
-
-
-def logger() -> Any:
-    """The `numba_kcache` logger."""
-    import logging
-
-    return logging.getLogger("numba_kcache")
-
-
-def set_log_level(name: str) -> None:
-    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program.
-
-    A program that has not set up logging gets lines of a chosen level on standard error.
-    """
-    if name == "warning":
-        return
-    log = logger()
-    log.setLevel(_LEVELS[name])
-    if name != "off" and not log.hasHandlers():
-        import logging
-
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
-        log.addHandler(handler)
-
-
-def _line_of(event: Event, reason: object) -> str:
-    """The line of the log about an event.
-
-    Args:
-        event: What happened.
-        reason: Why the kernel that was last looked up in this thread was not there.
-    """
-    from .info import bytes_text, seconds_text
-
-    kind, fields = event.kind, event.fields
-    what = f"{fields.get('kernel')} for {fields.get('target')}"
-    if kind is EventKind.COMPILE_END:
-        return f"compiled {what} in {seconds_text(fields.get('compile_time_s', 0.0))}: {reason}"
-    if kind is EventKind.COMPILE_FAILED:
-        error = str(fields.get("error")).partition("\n")[0]
-        return f"could not compile {what} ({reason}): {error}"
-    if kind is EventKind.WAITED:
-        return f"waited {seconds_text(fields.get('waited_s', 0.0))} for another's compile of {what}"
-    if kind is EventKind.EVICTED:
-        size = bytes_text(fields.get("size_bytes", 0))
-        return f"removed {fields.get('entries')} entries ({size}) to keep the limits"
-    text = _warning_of(event)
-    return text[1] if text is not None else f"{kind} {dict(fields)}"
-
-
-def _warning_of(event: Event) -> tuple[str, str] | None:
-    """What to say once about an event, and the subject it is said once about; None for the others."""
-    fields = event.fields
-    if event.kind is EventKind.TROUBLE:
-        cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
-        return f"trouble {cause}", f"the kernel cache goes on without: {fields.get('error')}"
-    if event.kind is EventKind.DAMAGED:
-        return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
-    if event.kind is EventKind.UNCACHEABLE:
-        return f"uncacheable {fields.get('kernel')}", f"{fields.get('kernel')} is not cached: {fields.get('reason')}"
-    if event.kind is EventKind.FALLBACK:
-        return f"fallback {fields.get('target')}", f"{fields.get('reason')}"
-    return None
-
-
-def _depth_of_caller() -> int:
-    """Stack level of the first frame outside this package, as `warnings.warn` in `_warn_once` counts."""
-    depth = 1
-    frame = sys._getframe(1)
-    package = __name__.partition(".")[0]
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-        frame = frame.f_back
-        depth += 1
-    return depth
+            self._warned.add(subject)
+        warn(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .statistics import Counts
+from .events import Counts
 
 
 class CacheInfo(NamedTuple):

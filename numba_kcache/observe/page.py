@@ -14,9 +14,9 @@ from html import escape
 from typing import NamedTuple
 
 from .detail import plain
+from .events import Counts
 from .history import Day, History
 from .info import CacheInfo, bytes_text, seconds_text
-from .statistics import Counts
 
 _MOST_DAYS = 60
 """Days that are drawn: the latest."""

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from .events import logger
 from .info import seconds_text
+from .log import logger
 
 AFTER_S = 1.0
 """How long a compile may take in silence."""

@@ -16,14 +16,15 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
+from ..keys.components import digest_of
 from ..keys.digests import sha256
-from ..keys.encoding import Plain, encode
-from ..settings import TOOLCHAIN_VARIABLES, site_directories, variables
+from ..keys.encoding import encode
+from ..settings import toolchain_surroundings
 
 Record = dict[str, Any]
 
@@ -43,16 +44,50 @@ class Toolchain:
     """The compilers of this process, identified lazily and remembered in a record.
 
     Args:
-        load: Gives the record saved under a name, or None.
+        load: Gives the variants of a manifest, of which the record saved under its name is one.
         save: Keeps a record under a name; may fail silently.
     """
 
-    def __init__(self, load: Callable[[str], Record | None], save: Callable[[str, Record], None]) -> None:
-        self.load_record, self.save_record = load, save
+    def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
+        self.load, self.save_record = load, save
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record | None = None
         self._is_saved_later = self._is_dirty = False
+
+    def identify(
+        self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
+    ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
+        """Identify compilers: the build of each library and the version of each distribution, None for an absent one.
+
+        Args:
+            libraries, distributions: As for `library` and `version`.
+            looks: Look for what is not on record; else the result is None where anything is not.
+        """
+        with self._lock:
+            record = self._remembered()
+            builds, versions = record.get("libraries", {}), record.get("versions", {})
+            if not (builds.keys() >= set(libraries) and versions.keys() >= set(distributions)):
+                if not looks:
+                    return None
+                with self._saving_once():
+                    for name in libraries:
+                        self.library(name)
+                    for name in distributions:
+                        self.version(name)
+                builds, versions = record.get("libraries", {}), record.get("versions", {})
+            return (
+                {name: builds[name][1] if name in builds else None for name in libraries},
+                {name: versions.get(name) for name in distributions},
+            )
+
+    def load_record(self, name: str) -> Record | None:
+        """Load the record saved under a name."""
+        for variant in self.load(name):
+            record = variant.get("record")
+            if isinstance(record, dict):
+                return record
+        return None
 
     def library(self, name: str) -> Library | None:
         """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
@@ -128,7 +163,7 @@ class Toolchain:
             return tuple((root, identity) for root, identity, _ in known)
 
     @contextmanager
-    def saving_once(self) -> Iterator[None]:
+    def _saving_once(self) -> Iterator[None]:
         """Save what is learned inside at the end, in one go: ten questions would write ten times."""
         with self._lock:
             self._is_saved_later = True
@@ -145,19 +180,12 @@ class Toolchain:
         with self._lock:
             self._record = None
 
-    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
-        """Whether the record has all of these: then asking for them loads nothing."""
-        with self._lock:
-            record = self._remembered()
-            return all(name in record.get("libraries", {}) for name in libraries) and all(
-                name in record.get("versions", {}) for name in distributions
-            )
-
     def _remembered(self) -> Record:
         if self._record is None:
-            self._name = _name_of_surroundings()
-            record = self.load_record(self._name)
-            self._record = record if record is not None and _holds(record) else {"watch": _watched()}
+            folders, found_by = toolchain_surroundings()
+            self._name = digest_of([sys.prefix, sys.version, repr(folders), repr(found_by)])
+            record, watched = self.load_record(self._name), _watched(folders)
+            self._record = record if record is not None and _holds(record, watched) else {"watch": watched}
         return self._record
 
     def _remember(self, table: str, name: str, value: Any) -> None:
@@ -169,21 +197,13 @@ class Toolchain:
             self.save_record(self._name, record)
 
 
-def _name_of_surroundings() -> str:
-    """A name for all that decides where libraries are found: a record made elsewhere is not read here."""
-    surroundings: tuple[Plain, ...] = (
-        sys.prefix, sys.version, site_directories(), dict(variables(TOOLCHAIN_VARIABLES))
-    )  # fmt: skip
-    return sha256(encode(surroundings)).hexdigest()
-
-
-def _watched() -> list[list[Any]]:
-    """Folders whose change means that packages came or went."""
-    stats = ((folder, _stat(folder)) for folder in site_directories())
+def _watched(folders: Iterable[str]) -> list[list[Any]]:
+    """Folders whose change means that packages came or went, each with its mtime."""
+    stats = ((folder, _stat(folder)) for folder in folders)
     return [[folder, stat[1]] for folder, stat in stats if stat]
 
 
-def _holds(record: Record) -> bool:
+def _holds(record: Record, watched: list[list[Any]]) -> bool:
     """Whether everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
@@ -192,7 +212,7 @@ def _holds(record: Record) -> bool:
         texts += [path for paths in lists for path in (paths if type(paths) is list else [None])]
         if not all(type(text) is str for text in texts):
             return False
-        return bool(record["watch"] == _watched()) and all(
+        return bool(record["watch"] == watched) and all(
             _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):

@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from ..engine.process import configured
+from ..engine.session import configured
 from ..errors import CompileError, KCacheError, SettingsError
 from ..model.target import Target, read_arch
 from ..observe.info import seconds_text

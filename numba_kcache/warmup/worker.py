@@ -66,7 +66,7 @@ def main(fd: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # what there is to say, the parent says
-    from ..engine.process import configure_process
+    from ..engine.session import configure_process
 
     connection = Connection(fd)
     try:

@@ -19,7 +19,7 @@ from numba_kcache.frontends.numba.request import KINDS as NUMBA_KINDS
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.source.definition import OWN_OPTIONS
 from numba_kcache.keys.components import derive, diff
-from numba_kcache.model.options import CompileOptions
+from numba_kcache.model.request import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
 from tests.support.house import HOUSE
@@ -212,6 +212,7 @@ print(cached_kernel(body, cache=cache, signature="void(int32[::1])").key())
 """
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
     """The same code for every device of an architecture, and under every driver."""

@@ -18,7 +18,7 @@ from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import in_child
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
@@ -43,7 +43,7 @@ import numba_kcache
 if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
-from numba_kcache.engine.process import process_session
+from numba_kcache.engine.session import process_session
 if {toolkit!r} == "other":
     from numba_kcache.toolchain.libraries import Toolchain
     found = Toolchain.library

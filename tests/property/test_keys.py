@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numba_kcache.frontends.source.components import lazy_components
 
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
-from numba_kcache.frontends.source.components import lazy_components
 from numba_kcache.keys import components as key_components
 from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
 from numba_kcache.keys.encoding import encode
@@ -84,12 +84,14 @@ def meaning(value: Any) -> Any:
     return (b"n", b"") if value is None else (b"b", value)
 
 
+@pytest.mark.slow
 @given(plain)
 def test_encoding_can_be_read_back(value: Any) -> None:
     """A decoder gets the very value back, so no two values share their bytes."""
     assert decoded(encode(value)) == meaning(value)
 
 
+@pytest.mark.slow
 @given(plain, plain)
 def test_bytes_are_equal_exactly_where_values_are(one: Any, other: Any) -> None:
     """Injective, and the same for the same."""
@@ -122,6 +124,7 @@ def test_other_types_are_refused(value: Any) -> None:
 named = st.lists(st.tuples(st.text(max_size=4), plain), max_size=5)
 
 
+@pytest.mark.slow
 @given(named, named)
 def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None:
     """Names, values, number and order of the components, and nothing else."""
@@ -462,6 +465,7 @@ print(*(key_of(request_of(**case)) for name, case in CASES.items() if name != "l
 """
 
 
+@pytest.mark.slow
 def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -> None:
     """Hash seed, working directory, locale, import order, optimisation flag and time zone have no part in a key."""
     here = " ".join(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines")

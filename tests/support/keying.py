@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from numba_kcache.engine.request import Request
@@ -35,21 +34,22 @@ class MadeUpToolchain:
         """The version in the table."""
         return self._versions.get(distribution)
 
-    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
+    def identify(
+        self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
+    ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
         """The tables are all there is to know."""
-        return True
-
-    def saving_once(self) -> AbstractContextManager[None]:
-        """Nothing is saved."""
-        return nullcontext()
+        builds = {name: self._compilers.get(name) or None for name in libraries}
+        return builds, {name: self._versions.get(name) for name in distributions}
 
 
 class UnknownToolchain(MadeUpToolchain):
     """One of which nothing is on record yet."""
 
-    def is_known(self, libraries: Sequence[str], distributions: Sequence[str]) -> bool:
+    def identify(
+        self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
+    ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
         """It has to be looked for."""
-        return False
+        return super().identify(libraries, distributions) if looks else None
 
 
 def request_of(

@@ -10,8 +10,8 @@ import pytest
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.observe import statistics
+from numba_kcache.observe.events import Statistics
 from numba_kcache.observe.history import history_of
-from numba_kcache.observe.statistics import Statistics
 from numba_kcache.store import counters
 from numba_kcache.store.counters import CounterFile
 from tests.support.stores import Clock, key_of

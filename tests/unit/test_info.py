@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.observe.events import Counts
 from numba_kcache.observe.info import CacheInfo, bytes_text, cache_info, entries_text, seconds_text
-from numba_kcache.observe.statistics import Counts
 from numba_kcache.tiers.tier import TierReport
 
 TIER = TierReport("team", True, 3, 1, 0, 100, 0, 0.5, True)

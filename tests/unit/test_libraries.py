@@ -256,6 +256,7 @@ except ToolchainMissingError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "options", "says"),
     [
@@ -288,7 +289,7 @@ def absent(name):
 pathfinder.load_nvidia_dynamic_lib = absent
 import cuda.bindings.nvrtc, cuda.bindings.nvjitlink
 from numba_kcache import cached_kernel, ToolchainMissingError
-from numba_kcache.engine.process import process_session
+from numba_kcache.engine.session import process_session
 print([process_session().toolchain.library(name) for name in {names!r}])
 """
 

@@ -15,13 +15,12 @@ class NumbaFrontEnd:
 
     kinds = ("numba",)
 
-    def claims(self, thing: Any, kind: str | None) -> bool:
-        """Tell if it is a function or a dispatcher."""
-        return kind in (None, "numba") and (is_dispatcher(thing) or hasattr(thing, "__code__") or kind == "numba")
-
-    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> NumbaDefinition:
+    def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> NumbaDefinition | None:
         """Define a kernel."""
+        kind = options.get("kind")
         function = thing.py_func if is_dispatcher(thing) else thing
+        if kind not in (None, "numba") or (kind is None and not hasattr(function, "__code__")):
+            return None
         if not hasattr(function, "__code__"):
             raise OptionError(f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}")
         return NumbaDefinition(thing, dict(options))

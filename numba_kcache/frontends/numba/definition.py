@@ -65,14 +65,15 @@ class NumbaDefinition(Definition):
     any_variant: Variant = ()
 
     def __init__(self, thing: Any, options: Mapping[str, Any], declared: Any = None) -> None:
-        super().__init__(thing, options)
+        self.thing, self.options = thing, options
         function = self.function = getattr(thing, "py_func", thing)
         self.name, self.qualname = function.__name__, function.__qualname__
         self.label = f"{function.__module__}.{self.qualname}"
         path = function.__code__.co_filename
         self.file = os.path.abspath(path) if os.path.isfile(path) else ""
         self._given = {} if declared is not None else _decorator_options(options, function)
-        self.launch_options = read_launch_options(options, "numba", _LAUNCH_OPTIONS)
+        if any([options.get(name) is not None for name in _LAUNCH_OPTIONS]):
+            self.launch_options = read_launch_options(options, "numba")
         self.depends = tuple(options.get("depends") or ())
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
@@ -88,7 +89,7 @@ class NumbaDefinition(Definition):
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one signature for a target, as the function is now."""
-        return numba_request(self, read_function(self), target, ptx_target, variant)  # type: ignore[arg-type]
+        return numba_request(self, read_function(self), variant, target, ptx_target)  # type: ignore[arg-type]
 
     def variant(self, arguments: Sequence[Any]) -> Variant:
         """Type the arguments as Numba does; None for another number of them, which Numba refuses in its own words.

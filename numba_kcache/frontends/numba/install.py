@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...engine.process import process_session
+from ...engine.session import process_session
 from ...errors import ToolchainMissingError
 from ...model.target import choose_for_device
 from ...settings import install_wanted

@@ -55,9 +55,9 @@ def read_function(definition: NumbaDefinition) -> Fingerprint | Uncapturable:
 def numba_request(
     definition: NumbaDefinition,
     found: Fingerprint | Uncapturable,
+    types: tuple[Any, ...],
     target: Target,
     ptx_target: Target | None,
-    types: tuple[Any, ...],
 ) -> Request:
     """Make the request of one signature for one target.
 

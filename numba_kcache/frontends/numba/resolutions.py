@@ -73,18 +73,13 @@ class NumbaResolutions(Resolutions):
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""
-        make = functools.partial(numba_request, self.definition, read_function(self.definition))
-        types: Any = variant
-        return Wanted(
-            make(choice.target, choice.ptx_target, types),
-            [functools.partial(make, each, choice.ptx_target, types) for each in choice.alternatives],
-            [functools.partial(make, each, None, types) for each in choice.fallbacks],
-        )
+        read, types = read_function(self.definition), variant
+        return Wanted(functools.partial(numba_request, self.definition, read, types), choice)  # type: ignore[arg-type]
 
-    def _resolve_anew(self, choice: Choice, variant: Variant) -> Resolution:
+    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
-        session, wanted = self.session(), self.wanted(choice, variant)
+        wanted = self.wanted(choice, variant)
         request = wanted.request
         if request.uncacheable:
             session.refuse(request)

@@ -17,7 +17,8 @@ class Jitted(NamedTuple):
     """All that decides the code of a decorated function beside the function itself.
 
     Args:
-        options: Of the decorator, and whatever else belongs to it; without those that decide no code.
+        options: Of the decorator, and whatever else belongs to it, in a dict of their own; without those that decide
+            no code.
         opaque: Options that list objects of this process, for whose content only `depends=` can stand.
         links: Paths and `LinkableCode` objects of the user.
         has_lines: Whether file and lines are compiled in.
@@ -50,7 +51,8 @@ class Registrations(NamedTuple):
 class Dialect(Protocol):
     """A front end's knowledge of its own objects; a module of functions will do.
 
-    Any method may raise `Refused`: the object cannot be captured, and the kernel runs uncached.
+    `intrinsic`, `external` and `type_form` may raise `Refused` for a value that needs `depends=` to vouch for it, and
+    `Unvouchable` for one that cannot be cached at all; `jitted` raises either for a function that cannot be.
     """
 
     @property

@@ -19,8 +19,7 @@ from ...errors import CompileError, EntryError, LinkError, OptionError
 from ...model.artifact import Artifact
 from ...model.cubin import read_cubin
 from ...model.fatbin import cubin_in_fatbin
-from ...model.options import CompileOptions
-from ...model.request import LinkInput, Origin, SourceRequest
+from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
 from ...model.target import Target, UnknownTargetError
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link

@@ -8,18 +8,14 @@ Not here    What a source is (source), compile options (model.options), and the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution
-from ...engine.session import Session
+from ...engine.request import Request
 from ...errors import OptionError
-from ...model.event import Event, EventKind
-from ...model.options import compile_options
-from ...model.request import ModuleEntries
-from ...model.target import Choice, Target, UnknownTargetError
-from ..base import COMMON_OPTIONS, Definition, Resolutions, Variant, checked_option, read_launch_options
-from .components import fixed_components
+from ...model.request import CompileOptions, ModuleEntries
+from ...model.target import Target
+from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, read_launch_options
 from .request import source_request
 from .source import Source, define_function, template_defaults
 
@@ -30,6 +26,8 @@ if TYPE_CHECKING:
 
 OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
 """Options that are no compile options."""
+
+_TYPES = {"name": str, "signature": str, "strict": bool, "strided": bool}
 
 
 class SourceDefinition(Definition):
@@ -47,33 +45,36 @@ class SourceDefinition(Definition):
         link, depends: As the user gave them.
         signature: C++ types of the parameters; None for the compiler's word alone.
         strict: Refuse rather than run uncached.
-        fixed: The components that are known at decoration.
+        is_lazy: Whether it is a module whose kernels are linked one by one.
     """
+
+    runs_as_ptx = True
 
     def __init__(
         self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
     ) -> None:
-        super().__init__(thing, options)
-        self.source, self.module, self.kind = source, module, source.kind
-        self.label, self.file = source.label, source.origin.path
-        compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
-        self.wanted = checked_option(options, "name", str)
-        self.compile_options = compile_options(source.kind, compiling, source.base_dir)
-        self.link, self.depends = _listed(options, "link"), _listed(options, "depends")
-        self.signature = checked_option(options, "signature", str)
-        self.strict = bool(checked_option(options, "strict", bool))
-        checked_option(options, "strided", bool)
-        self.launch_options = read_launch_options(options, source.kind)
+        self.thing, self.options, self.source, self.module = thing, options, source, module
+        self.kind, self.label, self.file = source.kind, source.label, source.origin.path
+        for name, kind in _TYPES.items():
+            value = options.get(name)
+            if value is not None and not isinstance(value, kind):
+                why = f"it is a {type(value).__name__}"
+                raise OptionError(f"cannot use {name}={value!r}", why, f"give a {kind.__name__}")
+        self.wanted, self.signature = options.get("name"), options.get("signature")
+        self.strict = bool(options.get("strict"))
+        self.link = _listed(options, "link") if "link" in options else ()
+        self.depends = _listed(options, "depends") if "depends" in options else ()
         self.name = source.guess or self.wanted or ""
-        self.fixed = fixed_components(
-            source.kind, self.wanted, source.guess, self.compile_options, self.signature, module
-        )
-        self._text: str | bytes | None = None
+        self.is_lazy = module is not None and module.lazy
+        self.compile_options = CompileOptions(base_dir=source.base_dir)
+        if not OWN_OPTIONS.issuperset(options):
+            from ...model.options import compile_options
 
-    @property
-    def is_lazy(self) -> bool:
-        """True for a module whose kernels are linked one by one."""
-        return self.module is not None and self.module.lazy
+            compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+            self.compile_options = compile_options(source.kind, compiling, source.base_dir)
+        if any([options.get(name) is not None for name in LAUNCH_OPTIONS]):
+            self.launch_options = read_launch_options(options, source.kind)
+        self._text: str | bytes | None = None
 
     def text(self) -> str | bytes:
         """The source; asked of the user's function once."""
@@ -90,10 +91,6 @@ class SourceDefinition(Definition):
                 "leave out lazy=True",
             )
         return source_request(self, self.text(), target, ptx_target)
-
-    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
-        """Make the place where what it leads to is kept."""
-        return SourceResolutions(self, session, choose)
 
     def instantiate(self, values: Mapping[str, Any]) -> SourceDefinition:
         """Define the template's instance for these values."""
@@ -120,25 +117,12 @@ class SourceDefinition(Definition):
 
 
 class SourceResolutions(Resolutions):
-    """The artifacts of a source: with PTX in between, where the target or the compiler asks for it."""
+    """The artifacts of a source: linked from stored PTX, where they go by PTX and that is there."""
 
     definition: SourceDefinition
 
-    def for_device(self, device: Target, variant: Variant = None) -> Resolution:
-        """Resolve for the device; where NVRTC does not know it yet, the newest PTX that it makes, and one warning."""
-        try:
-            return super().for_device(device, variant)
-        except UnknownTargetError as error:
-            if self.choose(device).ptx_target is not None or error.newest >= device.plain:
-                raise
-            newest, name = error.newest.as_virtual, self.definition.name or self.definition.label
-            reason = f"NVRTC does not know {device}; {name} is compiled to {newest} for the driver to finish"
-            fields = {"kernel": self.definition.label, "target": device.name, "reason": reason}
-            self.session().events.emit(Event(EventKind.FALLBACK, fields))
-            return self.exactly(newest)
-
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Make the request; one that goes by PTX is linked from stored PTX where that is there."""
+        """Make the request of the source for a target."""
         definition = self.definition
         request = definition.request(target, ptx_target)
         is_split = request.headers or definition.link or definition.compile_options.lto or definition.is_lazy
@@ -163,6 +147,9 @@ class SourceResolutions(Resolutions):
             definition.kind, definition.label, "", None, None, request.target, definition.compile_options
         )
         return link_stored(wanted, stored.artifact)
+
+
+SourceDefinition.resolutions_type = SourceResolutions
 
 
 def _listed(options: Mapping[str, Any], name: str) -> Sequence[Any]:

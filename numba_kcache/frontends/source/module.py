@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, Wanted
+from ...engine.request import Request, Resolution, only
 from ...engine.session import Session
 from ...errors import OptionError
 from ...keys.components import Component
@@ -74,7 +74,7 @@ class ModuleKernelDefinition(Definition):
     """
 
     def __init__(self, of: ModuleDefinition, whole: Resolutions, name: str) -> None:
-        super().__init__(None, of.options)
+        self.thing, self.options = None, of.options
         self._of, self._whole, self.name = of, whole, name
         self.kind, self.file, self.launch_options = of.kind, of.file, of.launch_options
         self.label = f"{of.label}[{name}]"
@@ -112,9 +112,9 @@ class LinkedResolutions(Resolutions):
         super().__init__(definition, whole.session, choose)
         self._whole = whole
 
-    def _resolve_anew(self, choice: Choice, variant: Variant) -> Resolution:
+    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         whole = self._whole.resolve(choice, variant)
-        return self.session().resolve(Wanted(self.definition.link_request(whole.artifact, whole.key)))
+        return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request to ask about: as if the LTO-IR were the one of these compilers and headers."""
@@ -129,7 +129,7 @@ class LinkedResolutions(Resolutions):
         if not module.is_hit:
             return module
         linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
-        return self.session().explain(Wanted(self.definition.link_request(linked_from, module.key)))
+        return self.session().explain(only(self.definition.link_request(linked_from, module.key)))
 
     def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
         """Tell if the LTO-IR and the kernel are both there."""

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
-from ...headers.scanner import scan_includes
-from ...keys.components import component
+from ...keys.components import Component, components
 from ...keys.digests import sha256
 from ...keys.encoding import Plain, encode
 from ...model.artifact import Artifact
-from ...model.options import CompileOptions
-from ...model.request import LinkInput, Origin, SourceRequest
+from ...model.request import FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
 from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain.libraries import Toolchain
-from .components import lazy_components, source_components
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
@@ -53,21 +50,11 @@ def source_request(
     source, options, kind = definition.source, definition.compile_options, definition.kind
     code, text = (text, "") if isinstance(text, bytes) else (b"", text)
     link = read_link_inputs(definition.link, options.base_dir) if definition.link else ()
-    has_lines = options.lineinfo or options.debug
-    components = definition.fixed + source_components(
-        code or (normalised_ptx(text) if kind == "ptx" else text),
-        target,
-        ptx_target,
-        link=link,
-        lines=_lines(source, text, options) if has_lines else None,
-        environment=variables(NVRTC_VARIABLES),
-    )
-    if definition.depends:
-        components += (component("depends", _dependencies(definition.depends, options.base_dir)),)
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
-    uncacheable, headers = _read_off(kind, text, link, options)
+    is_plain = not (link or options.flags or options.defines or any([word in text for word in FILE_WORDS]))
+    uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options)
     wanted = SourceRequest(
         kind, definition.label, text, definition.wanted, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
@@ -75,7 +62,7 @@ def source_request(
     return Request(
         label=definition.label,
         target=target,
-        components=components,
+        components=_components(definition, code or text, target, ptx_target, link),
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if is_linked else ()),
         distributions=_DISTRIBUTIONS,
         build=functools.partial(_build, wanted, has_source),
@@ -86,6 +73,63 @@ def source_request(
         file=definition.file,
         name=source.qualname,
     )
+
+
+def _components(
+    definition: SourceDefinition,
+    text: str | bytes,
+    target: Target,
+    ptx_target: Target | None,
+    link: Sequence[LinkInput],
+) -> tuple[Component, ...]:
+    """Name everything that can change the code. Two requests that compile to different code have different components.
+
+    docs/keys.md is the table of what is in and what is not, and why. Compilers, versions and headers are added by the
+    engine.
+    """
+    source, options, kind = definition.source, definition.compile_options, definition.kind
+    entry: Plain = {"name": definition.wanted, "guess": source.guess if definition.wanted is None else None}
+    if definition.module is not None:
+        entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
+    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
+    if definition.signature is not None:
+        values["signature"] = " ".join(definition.signature.split())
+    values["source"] = normalised_ptx(text) if kind == "ptx" and isinstance(text, str) else text
+    values["target"] = [target.name, ptx_target.name if ptx_target else None]
+    if link:
+        values["link"] = [_link_input(each) for each in link]
+    environment = variables(NVRTC_VARIABLES)
+    if environment:
+        values["environment"] = dict(environment)
+    if options.lineinfo or options.debug:
+        values["lines"] = _lines(source, text if isinstance(text, str) else "", options)
+    if definition.depends:
+        values["depends"] = _dependencies(definition.depends, options.base_dir)
+    return components(values)
+
+
+def _changed_options(options: CompileOptions) -> dict[str, Plain]:
+    """Options that are not at their defaults: one that a later version adds then keeps older keys."""
+    chosen: dict[str, Plain] = {
+        name: getattr(options, name)
+        for name in ("fastmath", "std", "max_registers", "lineinfo", "debug", "lto", "opt", "keep_ptx", "fast_compile")
+        if getattr(options, name) != getattr(_DEFAULT, name)
+    }
+    if options.defines:
+        # F and F(x) are one macro: of those the order counts, and sorting by the bare name keeps it
+        in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
+        chosen["defines"] = [[name, text] for name, text in in_order]
+    if options.flags:
+        chosen["flags"] = list(options.flags)
+    return chosen
+
+
+_DEFAULT = CompileOptions()
+
+
+def _link_input(item: LinkInput) -> Plain:
+    """Its content, and for CUDA C++ its name, which __FILE__, assert and line tables put into the code."""
+    return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
 def _build(request: SourceRequest, has_source: bool, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
@@ -107,7 +151,7 @@ def _texts(text: str, kind: str, origin: Origin) -> dict[str, tuple[str, Origin]
 
 
 def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
-    """Make the request of one kernel of a lazy module.
+    """Make the request of one kernel of a lazy module; all that its code is made of is in the module's own key.
 
     Args:
         definition: The module.
@@ -127,7 +171,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
     return Request(
         label=label,
         target=module.target,
-        components=lazy_components(module_key, name),
+        components=components({"kind": "lazy", "module": module_key, "entry": name}),
         libraries=_LINKER,
         distributions=_DISTRIBUTIONS,
         build=build,
@@ -151,6 +195,9 @@ def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
+    from ...headers.scanner import scan_includes
+    from ...headers.search import HeaderQuery
+
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)
     if macros and scan_includes("\n".join(macros)).has_clock:
@@ -164,8 +211,6 @@ def _read_off(
         return "it uses __DATE__ or __TIME__", ()
     if not forced and not any(scan.asks_files for scan in scans):
         return "", ()
-    from ...headers.search import HeaderQuery
-
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
         HeaderQuery(

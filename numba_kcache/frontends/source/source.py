@@ -104,7 +104,8 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
     label = f"{function.__module__}.{qualname}"
     if kind and kind not in _TEXTS:
         raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
-    template_defaults(function)
+    if code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
+        template_defaults(function)
     if values:
         chosen = f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
         label, qualname = label + chosen, qualname + chosen

@@ -1,0 +1,98 @@
+"""The log under `numba_kcache`, and warnings: the words about events.
+
+Promise     The log has one line for each compile, with the reason of the miss, and nothing of ordinary hits. A warning
+            names the user's line, and never raises.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+from ..errors import KCacheWarning
+from ..model.event import Event, EventKind
+
+_LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
+
+
+def logger() -> Any:
+    """The `numba_kcache` logger."""
+    import logging
+
+    return logging.getLogger("numba_kcache")
+
+
+def set_log_level(name: str) -> None:
+    """Set the level of the `numba_kcache` logger; "warning", the default, leaves it to the program.
+
+    A program that has not set up logging gets lines of a chosen level on standard error.
+    """
+    if name == "warning":
+        return
+    log = logger()
+    log.setLevel(_LEVELS[name])
+    if name != "off" and not log.hasHandlers():
+        import logging
+
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+        log.addHandler(handler)
+
+
+def line_of(event: Event, reason: object) -> str:
+    """The line of the log about an event.
+
+    Args:
+        event: What happened.
+        reason: Why the kernel that was last looked up in this thread was not there.
+    """
+    from .info import bytes_text, seconds_text
+
+    kind, fields = event.kind, event.fields
+    what = f"{fields.get('kernel')} for {fields.get('target')}"
+    if kind is EventKind.COMPILE_END:
+        return f"compiled {what} in {seconds_text(fields.get('compile_time_s', 0.0))}: {reason}"
+    if kind is EventKind.COMPILE_FAILED:
+        error = str(fields.get("error")).partition("\n")[0]
+        return f"could not compile {what} ({reason}): {error}"
+    if kind is EventKind.WAITED:
+        return f"waited {seconds_text(fields.get('waited_s', 0.0))} for another's compile of {what}"
+    if kind is EventKind.EVICTED:
+        size = bytes_text(fields.get("size_bytes", 0))
+        return f"removed {fields.get('entries')} entries ({size}) to keep the limits"
+    return warning_of(event)[1] or f"{kind} {dict(fields)}"
+
+
+def warning_of(event: Event) -> tuple[str, str]:
+    """The subject and text of the one warning about an event; empty for others."""
+    fields = event.fields
+    if event.kind is EventKind.TROUBLE:
+        cause = fields.get("errno") or fields.get("where")  # a full disk fails many calls, and is one trouble
+        return f"trouble {cause}", f"the kernel cache goes on without: {fields.get('error')}"
+    if event.kind is EventKind.DAMAGED:
+        return "damaged", f"a damaged cache entry was set aside and will be compiled again: {fields.get('reason')}"
+    if event.kind is EventKind.UNCACHEABLE:
+        return f"uncacheable {fields.get('kernel')}", f"{fields.get('kernel')} is not cached: {fields.get('reason')}"
+    if event.kind is EventKind.FALLBACK:
+        return f"fallback {fields.get('target')}", f"{fields.get('reason')}"
+    return "", ""
+
+
+def warn(text: str) -> None:
+    """Warn the user, at the first line outside this package."""
+    try:
+        warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
+    except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
+        logger().warning(text)
+
+
+def _depth_of_caller() -> int:
+    """Stack level of the first frame outside this package, as `warnings.warn` in `warn` counts."""
+    depth = 1
+    frame = sys._getframe(1)
+    package = __name__.partition(".")[0]
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame = frame.f_back
+        depth += 1
+    return depth
