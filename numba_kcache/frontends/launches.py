@@ -15,7 +15,7 @@ from ..errors import LaunchConfigError, OptionError
 from ..launch.arguments import Launch, Launcher
 from ..launch.config import LaunchShape, check_launch, launch_shape
 from ..launch.configurations import BOUND_LIMIT, Configurations
-from ..launch.devices import current_device, current_ordinal
+from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.loader import LoadedKernel
 from ..model.target import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
@@ -105,6 +105,7 @@ class Launches(Configurations):
         return launcher.bind(shape, stream)
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
+        check_interpreter()
         from ..launch.variants import VariantLaunch
 
         otherwise = functools.partial(self._resolutions.launch_otherwise, shape, stream)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .digests import sha256
 from .encoding import Plain, encode
 
-SCHEMA = 2
+SCHEMA = 1
 """Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
 
 CLEAR_LIMIT_BYTES = 2048
@@ -77,7 +77,7 @@ def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
     made = []
     for name, value in values.items():
         text = name.encode()
-        made.append(Component(name, len(text).to_bytes(8, "big") + text + encode(value), value))
+        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encode(value), value))
     return tuple(made)
 
 

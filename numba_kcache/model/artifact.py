@@ -34,8 +34,8 @@ SCALAR_SIZES = {
 
 def _code_sizes() -> dict[str, int | None]:
     vectors = {f"v{n}{each}": n * size for each, size in SCALAR_SIZES.items() for n in (1, 2, 3, 4)}
-    values: dict[str, int | None] = {**SCALAR_SIZES, **vectors, "o": None, "?": None}
-    return values | {f"*{const}{element}": 8 for element in values for const in ("", "k")}
+    words: dict[str, int | None] = {**SCALAR_SIZES, **vectors, "o": None, "?": None}
+    return words | {f"*{const}{element}": 8 for element in words for const in ("", "k")}
 
 
 CODE_SIZES = _code_sizes()

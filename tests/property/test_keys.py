@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba_kcache.frontends.source.components import lazy_components
 
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
+from numba_kcache.frontends.source.request import link_request
 from numba_kcache.keys import components as key_components
 from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
 from numba_kcache.keys.encoding import encode
+from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.request import ModuleEntries, Origin
+from numba_kcache.model.target import Target
 from tests.support.compiling import ROOT, in_python
-from tests.support.keying import COMPILERS, VERSIONS, key_of, request_of
+from tests.support.keying import COMPILERS, VERSIONS, definition_of, key_of, request_of
 
 GOLDEN = ROOT / "tests" / "data" / "golden_keys.json"
 SOURCE = 'extern "C" __global__ void k(float *x) { *x = N; }'
@@ -289,7 +291,13 @@ def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
 
 def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:
     """Nothing else is needed: all that its code is made of is in the module's key."""
-    keys = {derive(lazy_components(module, name)) for module in ("0" * 64, "1" * 64) for name in ("a", "b", "a<b>")}
+    module_code = Artifact("ltoir", Target(9, 0), (), b"")
+    whole = definition_of(SOURCE)
+    keys = {
+        key_of(link_request(whole, "", module_code, module, name))
+        for module in ("0" * 64, "1" * 64)
+        for name in ("a", "b", "a<b>")
+    }
 
     assert len(keys) == 6
     assert keys.isdisjoint({derive(request_of(SOURCE, name="a").components)})
