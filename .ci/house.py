@@ -42,7 +42,7 @@ frontends/numba | frontends/source | frontends/mlir
 frontends/python
 frontends/base
 engine
-explain
+explanation
 headers
 tiers | launch
 toolchain | store | observe

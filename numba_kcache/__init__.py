@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` says which of them are public
     from .cache import *
     from .errors import *
-    from .explain.text import *
+    from .explanation.text import *
     from .kernel import *
     from .model.event import *
     from .model.reason import *
@@ -42,7 +42,7 @@ _HOMES = {
     "EntryInfo": "store.report",
     "Event": "model.event",
     "EventKind": "model.event",
-    "Explanation": "explain.text",
+    "Explanation": "explanation.text",
     "Kernel": "kernel",
     "Problem": "store.report",
     "Reason": "model.reason",

@@ -29,7 +29,7 @@ from .store.report import EntryInfo, Problem
 if TYPE_CHECKING:  # a hit goes without them
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
     from .store.tree import Found
     from .tiers.bundle import BundleReport, BundleTier
     from .warmup.pool import WarmUpReport

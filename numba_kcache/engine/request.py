@@ -10,7 +10,7 @@ from ..model.artifact import Artifact
 from ..model.target import Choice, Target
 
 if TYPE_CHECKING:  # a hit goes without them
-    from ..headers.query import HeaderQuery
+    from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain.libraries import Toolchain

@@ -27,7 +27,7 @@ from ..model.event import Event, EventKind
 from ..model.target import Choice, Target, UnknownTargetError
 
 if TYPE_CHECKING:
-    from ..explain.text import Explanation
+    from ..explanation.text import Explanation
     from ..launch.arguments import Launcher, Relaunch
     from ..launch.attributes import LaunchOptions
     from ..launch.config import LaunchShape

@@ -31,7 +31,7 @@ from numba_kcache import (
 )
 from numba_kcache.bundles import writing
 from numba_kcache.bundles.writing import write_bundle
-from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
+from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.search import Place
@@ -120,12 +120,12 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header say nothing elsewhere, and would make the bytes differ."""
     file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
-    closure = Closure(((-1, ""),), (file,))
-    bare = closure._replace(files=(file._replace(stat=None),))
+    headers = HeaderSet(((-1, ""),), (file,))
+    bare = headers._replace(files=(file._replace(stat=None),))
     variant = {"key": key_of(2), "request": key_of(3)}
 
-    assert without_stats({**variant, "closures": [closure_to_json(closure), None]}) == {
-        **variant, "closures": [closure_to_json(bare), None],
+    assert without_stats({**variant, "closures": [headers_to_json(headers), None]}) == {
+        **variant, "closures": [headers_to_json(bare), None],
     }  # fmt: skip
     assert without_stats(variant) == variant
 

@@ -27,7 +27,7 @@ from ..python.value import Refused, value_form
 from . import dialect
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...model.artifact import Artifact
     from ...model.reason import ReasonKind
     from ...toolchain.libraries import Toolchain
@@ -140,7 +140,7 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
         return "what it links uses __DATE__ or __TIME__", ()
     if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
         return "", ()
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
 
     extra = tuple(filter(None, str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")))
     return "", tuple(

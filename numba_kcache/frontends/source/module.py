@@ -23,7 +23,7 @@ from .request import link_request
 from .source import Source
 
 if TYPE_CHECKING:
-    from ...explain.text import Explanation
+    from ...explanation.text import Explanation
 
 
 _LAZY_KINDS = ("cuda", "ltoir")

@@ -24,7 +24,7 @@ from ...toolchain.libraries import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
     from . import SourceDefinition
 
@@ -195,8 +195,8 @@ def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
-    from ...headers.query import HeaderQuery
     from ...headers.scanner import scan_includes
+    from ...headers.search import HeaderQuery
 
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)
