@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numba_kcache.tiers.bundle_writing import write_bundle
 from xxhash import xxh3_128_digest
 
 import numba_kcache
@@ -30,6 +29,8 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
+from numba_kcache.bundles import writing as bundle_writing
+from numba_kcache.bundles.writing import write_bundle
 from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
@@ -37,9 +38,8 @@ from numba_kcache.headers.search import Place
 from numba_kcache.model.target import Target, parse_target
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
-from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers import bundle_writing
-from numba_kcache.tiers.bundle import BundledFile, BundleTier, open_bundle
+from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
+from numba_kcache.tiers.bundle import BundledFile, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
@@ -394,7 +394,7 @@ def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Pa
 def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_path: Path, case: str) -> None:
     """Right digests around something that is no entry of its key: the sound entries are refused with it."""
     good = open_bundle(str(bundle), NOBODY)
-    data = {each.key: BundleTier("", lambda: good).get_entry(each.key) or b"" for each in good.entries}
+    data = {each.key: good.get(ENTRY, each.key) or b"" for each in good.entries}
     rows, manifests = list(good.entries), []
     if case == "stray manifest":
         manifests = [BundledFile(key_of(9), len(ENTRY), SHA)]
