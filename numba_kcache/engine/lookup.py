@@ -24,7 +24,6 @@ from ..model.event import Emit, Event, EventKind
 from ..observe.events import Events
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
-from ..store.entry import StoredEntry
 from ..toolchain.libraries import Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, only
@@ -236,9 +235,8 @@ class Lookup:
         entry = self.local.get(key)
         if entry is None and tier is not None:
             entry = tier.get(key)
-        return None if entry is None else self._artifact(entry)
-
-    def _artifact(self, entry: StoredEntry) -> Artifact | None:
+        if entry is None:
+            return None
         try:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
@@ -254,9 +252,9 @@ class Lookup:
         with self._lock:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
-            self._memory_bytes += _size(artifact) - (_size(before) if before else 0)
-            while self._memory_bytes > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
-                self._memory_bytes -= _size(self.memory.popitem(last=False)[1])
+            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
+            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
+                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
 
     def forget(self) -> None:
         """Drop what is kept in memory."""
@@ -297,7 +295,3 @@ def variant_of(key: str, target: str, request: str) -> Variant:
 def uncacheable(request: Request, why: str) -> UncacheableError:
     """Make the error for a request that cannot be cached."""
     return UncacheableError(f"cannot cache {request.label}", why)
-
-
-def _size(artifact: Artifact) -> int:
-    return len(artifact.cubin) + 1024

@@ -78,7 +78,7 @@ class Wanted:
 
     def fallbacks(self) -> Iterator[Request]:
         """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
-        for target in self._choice.fallbacks:
+        for target in self._choice.fallbacks():
             yield self._make(target, None)
 
 

@@ -66,7 +66,7 @@ def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, Re
     found: list[Reason] = []
     for each in differences:
         if each.name != "function" or not has_parts:
-            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in whole else each.name)
+            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in KINDS else each.name)
     return found
 
 

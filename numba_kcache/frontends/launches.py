@@ -15,9 +15,9 @@ from ..errors import LaunchConfigError, OptionError
 from ..launch.arguments import Launch, Launcher
 from ..launch.config import LaunchShape, check_launch, launch_shape
 from ..launch.configurations import BOUND_LIMIT, Configurations
-from ..launch.devices import current_device, current_ordinal
+from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.loader import LoadedKernel
-from ..model.target import Choice, Target, choose_for_device, read_arch
+from ..model.target import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Launches(Configurations):
         self._cache = _checked_cache(options["cache"]) if "cache" in options else None
         self.__name__ = definition.name or definition.label
         self._label = definition.label
+        self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
         self._resolutions = definition.resolutions(self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
@@ -49,9 +50,6 @@ class Launches(Configurations):
     def _session(self) -> Session:
         """The session of the cache in force."""
         return process_session() if self._cache is None else self._cache.session
-
-    def _choose(self, device: Target) -> Choice:
-        return choose_for_device(self._arch, device, self.__name__)
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:
         """A one-dimensional launch of at least `ntasks` threads; the kernel checks its index itself.
@@ -107,6 +105,7 @@ class Launches(Configurations):
         return launcher.bind(shape, stream)
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
+        check_interpreter()
         from ..launch.variants import VariantLaunch
 
         otherwise = functools.partial(self._resolutions.launch_otherwise, shape, stream)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from .digests import sha256
 from .encoding import Plain, encode
 
-SCHEMA = 2
+SCHEMA = 1
 """Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
 
 CLEAR_LIMIT_BYTES = 2048
@@ -69,12 +69,16 @@ class Difference(NamedTuple):
 
 def component(name: str, value: Plain) -> Component:
     """Name a value."""
-    return Component(name, encode(name) + encode(value), value)
+    return components({name: value})[0]
 
 
 def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
     """Name several values, in order."""
-    return tuple([Component(name, encode(name) + encode(value), value) for name, value in values.items()])
+    made = []
+    for name, value in values.items():
+        text = name.encode()
+        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encode(value), value))
+    return tuple(made)
 
 
 def digest_of(value: Plain) -> str:

@@ -2,9 +2,8 @@
 
 Promise     Injective over None, bool, int, float, str, bytes, list or tuple, and dict with str keys.
             1, True, 1.0 and "1" differ; a tuple equals a list; dicts do not depend on their order.
-Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container of scalars is
-            written as Python's `ascii` writes it; another's body is the concatenation of its encoded members, so no
-            separator can be forged by content.
+Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container's body is
+            the concatenation of its encoded members, so no separator can be forged by content.
 Not here    Sets and objects: the caller says what they are made of.
 """
 
@@ -14,9 +13,6 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
-
-
-_SCALARS = frozenset((str, bytes, int, bool, float, type(None)))
 
 
 def encode(value: Any) -> bytes:
@@ -32,23 +28,41 @@ def encode(value: Any) -> bytes:
     elif kind is bytes:
         tag, body = b"b", value
     elif kind is tuple or kind is list:
-        if _SCALARS.issuperset(map(type, value)):  # most containers: Python's own notation tells all of them apart
-            tag, body = b"a", ascii(tuple(value)).encode()
-        else:
-            tag, body = b"l", b"".join(map(encode, value))
-    elif kind is dict and {str}.issuperset(map(type, value)):
-        if _SCALARS.issuperset(map(type, value.values())):
-            tag, body = b"m", ascii(sorted(value.items())).encode()
-        else:
-            tag, body = b"d", b"".join([encode(key) + encode(value[key]) for key in sorted(value)])
-    elif kind in _SCALARS:
-        tag, body = b"v", ascii(value).encode()
+        tag, body = b"l", _joined(value)
+    elif value is None:
+        tag, body = b"n", b""
+    elif kind is bool:
+        tag, body = b"t", b"1" if value else b"0"
+    elif kind is int:
+        tag, body = b"i", b"%d" % value
+    elif kind is float:
+        tag, body = b"f", value.hex().encode()
+    elif kind is dict:
+        tag, body = b"d", _joined([each for key in sorted(value) for each in (key, value[key])])
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
     return tag + len(body).to_bytes(8, "big") + body
 
 
+def _joined(members: Iterable[Any]) -> bytes:
+    """The bytes of one member after another. Most are text: a call for each would take longer than its encoding."""
+    parts = []
+    for each in members:
+        if type(each) is str:
+            text = each.encode("utf-8", "surrogatepass")
+            parts.append(b"s" + len(text).to_bytes(8, "big") + text)
+        elif each is None:
+            parts.append(NOTHING)
+        else:
+            parts.append(encode(each))
+    return b"".join(parts)
+
+
+NOTHING = b"n" + bytes(8)
+"""The canonical bytes of None."""
+
+
 def frame(members: Iterable[bytes]) -> bytes:
-    """The canonical bytes of a list whose members are encoded already."""
+    """Write the canonical bytes of a list whose members are encoded already."""
     body = b"".join(members)
     return b"l" + len(body).to_bytes(8, "big") + body

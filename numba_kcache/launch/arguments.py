@@ -22,7 +22,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from ..errors import ArgumentError, LaunchError
-from ..model.parameter import Parameter
+from ..model.artifact import Parameter
 from .config import Dim3, LaunchShape
 from .devices import check_interpreter, is_numba_used
 from .pointers import PointerSlot, WordSlot

@@ -3,7 +3,7 @@
 Promise     `memory_of` returns a `Memory` for whatever is device memory, None for what is not, and raises
             `Unfit` for device memory that no kernel can use as it lies (masked, lazily conjugated). No
             library is imported: whose object is passed is already there. The element types of all libraries become
-            the codes of the parameter vocabulary (model.parameter).
+            the codes of the parameter vocabulary (model.artifact).
 Method      Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad`
             and has no bfloat16. All others are asked for `__cuda_array_interface__`.
 Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
@@ -16,7 +16,7 @@ import sys
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..model.parameter import SCALAR_SIZES
+from ..model.artifact import SCALAR_SIZES
 from .streams import stream_handle
 
 NUMPY_NAMES = {

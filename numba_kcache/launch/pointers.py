@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
-from ..model.parameter import CODE_SIZES, SCALAR_SIZES, Parameter
+from ..model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
 from .memory import CARRIERS, NUMPY_NAMES, Memory, Unfit, memory_of
 from .slots import Call, Inline, LaunchDevice, ParameterSlot
 from .streams import stream_identity

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import ArgumentError
-from ..model.parameter import SCALAR_SIZES, Parameter
+from ..model.artifact import SCALAR_SIZES, Parameter
 from .config import LaunchShape
 from .devices import check_interpreter
 from .memory import CARRIERS

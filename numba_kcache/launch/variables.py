@@ -11,8 +11,7 @@ import weakref
 from typing import Any
 
 from ..errors import LaunchError, OptionError
-from ..model.artifact import Variable
-from ..model.parameter import SCALAR_SIZES
+from ..model.artifact import SCALAR_SIZES, Variable
 from .devices import bindings, current_device
 from .loader import LoadedKernel
 from .memory import CARRIERS, NUMPY_NAMES

@@ -7,7 +7,7 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ..errors import LaunchError, OptionError
@@ -139,13 +139,13 @@ class Choice(NamedTuple):
         target: What to build for.
         ptx_target: The virtual target to compile to first; None for none.
         alternatives: Targets whose code does as well.
-        fallbacks: Targets whose code does where nothing is compiled.
+        fallbacks: Gives targets whose code does where nothing is compiled.
     """
 
     target: Target
     ptx_target: Target | None = None
     alternatives: tuple[Target, ...] = ()
-    fallbacks: tuple[Target, ...] = ()
+    fallbacks: Callable[[], Iterable[Target]] = tuple
 
 
 def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> Choice:
@@ -161,12 +161,12 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     """
     plain = (device.plain,) if device.suffix else ()
     if not arch:
-        return Choice(device, None, plain, tuple(device.fallbacks()))
+        return Choice(device, None, plain, device.fallbacks)
     real, virtual = real_target(arch, device.cc), ptx_target(arch, device)
     if real is not None:
         return Choice(real)
     if virtual is not None:
-        return Choice(device, virtual, plain, (virtual,))
+        return Choice(device, virtual, plain, lambda: (virtual,))
     names = ", ".join(each.name for each in arch)
     raise LaunchError(f"cannot launch {kernel} on a device of {device}", f"it is built for {names} alone")
 

@@ -183,9 +183,7 @@ class Toolchain:
     def _remembered(self) -> Record:
         if self._record is None:
             folders, found_by = toolchain_surroundings()
-            self._name = digest_of(
-                [sys.prefix, sys.version, folders, dict(found_by)]
-            )
+            self._name = digest_of([sys.prefix, sys.version, repr(folders), repr(found_by)])
             record, watched = self.load_record(self._name), _watched(folders)
             self._record = record if record is not None and _holds(record, watched) else {"watch": watched}
         return self._record

@@ -73,6 +73,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's instructions, and those of what is linked, are the same bytes."""

@@ -66,6 +66,7 @@ def use(store: DiskStore) -> None:
     store.wait_for_eviction()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("every", [1, 2, 5])

@@ -19,6 +19,8 @@ from numba_kcache.frontends.numba import compile as numba_nvvm
 from numba_kcache.headers import lookup as closures
 from numba_kcache.toolchain import time_trace
 
+pytestmark = pytest.mark.slow
+
 DEVICE = '#include "{header}"\nextern "C" __device__ int external(int *out, int x) {{ *out = x + VALUE; return 0; }}\n'
 CALLS = 'extern "C" __device__ int external(int *, int);\nextern "C" __global__ void k(int *o) { external(o, 1); }\n'
 

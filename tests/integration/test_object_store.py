@@ -23,6 +23,8 @@ from tests.support.object_service import CONTAINER, MISSING, ObjectService, obje
 from tests.support.redis_server import fault_proxy, free_port
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30.0
 
 _number = count()

@@ -18,7 +18,7 @@ from tests.support.compiling import EMPTY
 from tests.support.redis_server import RedisServer, fault_proxy, needs_redis, redis_cluster
 from tests.support.stores import Events, entry_of, key_of, open_store
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.slow]
 
 WAIT_S = 30.0
 

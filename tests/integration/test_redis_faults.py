@@ -133,6 +133,7 @@ def eight_ranks(directory: Path, url: str, kernels: int = 20) -> list[int]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_black_hole_costs_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_path: Path) -> None:
     """Eight processes that begin at once: the server is tried once, counted once; once more when the period is over."""
     proxy.is_silent = True
@@ -148,6 +149,7 @@ def test_black_hole_costs_a_node_one_timeout_in_a_period(proxy: FaultProxy, tmp_
     assert proxy.connections == 2
 
 
+@pytest.mark.slow
 def test_server_that_answers_is_asked_by_all(proxy: FaultProxy, tmp_path: Path) -> None:
     """Eight processes that begin at once: nobody is kept away, and what one waits for is the answer of another."""
     assert eight_ranks(tmp_path, proxy.url, 3) == [0] * 8

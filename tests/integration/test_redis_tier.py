@@ -197,6 +197,7 @@ def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, 
     assert node.reports()[0].errors == 1
 
 
+@pytest.mark.slow
 def test_kernel_compiled_on_one_node_is_a_hit_on_another(server: RedisServer, tmp_path: Path) -> None:
     """Through the settings; the first process hands it on at its end at the latest."""
     code = """
@@ -214,6 +215,7 @@ print(found.compiles, found.hits, found.errors)
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
 
 
+@pytest.mark.slow
 def test_info_adds_up_what_all_processes_saw_of_a_tier(server: RedisServer, tmp_path: Path) -> None:
     """One process misses and hands on at its end, another has a hit, both count; this one has seen nothing."""
     code = """
@@ -234,6 +236,7 @@ cached_kernel(sys.argv[1], arch="sm_90").compile()
     assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].bytes_written == 0
 
 
+@pytest.mark.slow
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """Without an election nothing has imported redis-py before, and at the end it is too late to begin with that."""
     code = """
@@ -247,6 +250,7 @@ KernelCache(tiers=[sys.argv[1]]).session.store.put(StoredEntry("0" * 64, {}, {"c
     assert len(server.keys()) == 1
 
 
+@pytest.mark.slow
 def test_four_cold_processes_of_four_nodes_compile_once(server: RedisServer, tmp_path: Path) -> None:
     """The resolver's own turn, with NVRTC: one compiles, three are hits."""
     code = """
@@ -267,6 +271,7 @@ print(found.compiles, found.hits, found.misses, found.errors)
     assert said == ["0 1 0 0"] * 3 + ["1 0 1 0"]
 
 
+@pytest.mark.slow
 def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
     """A warm first launch does not pay for its import."""
     cached_kernel(EMPTY, cache=KernelCache(tmp_path / "a", tiers=server.url)).compile("sm_90")
@@ -388,6 +393,7 @@ def test_refused_url_shows_no_secret(url: str) -> None:
     assert "wallop" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """By workers, which end when there is nothing more to do: what waits behind their last compile goes first."""
     cache = KernelCache(tmp_path, durability="none", tiers=server.url)

@@ -18,7 +18,7 @@ from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import in_child
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.header_corpus import MAZE_STEPS, maze, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_closure_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:

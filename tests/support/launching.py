@@ -16,7 +16,7 @@ import numpy as np
 from numba_kcache.launch.arguments import Launch, Launcher
 from numba_kcache.launch.config import LaunchShape
 from numba_kcache.launch.slots import LaunchDevice
-from numba_kcache.model.parameter import CODE_SIZES, Parameter
+from numba_kcache.model.artifact import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
 

@@ -29,7 +29,7 @@ from numba_kcache import (
     cached_kernel,
     cached_module,
 )
-from numba_kcache.bundles import writing as bundle_writing
+from numba_kcache.bundles import writing
 from numba_kcache.bundles.writing import write_bundle
 from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
 from numba_kcache.headers.file_identity import FileStat
@@ -84,6 +84,7 @@ def keys_of(cache: KernelCache) -> set[str]:
 # -- writing ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bundle_holds_every_entry_of_the_cache(filled: KernelCache, tmp_path: Path) -> None:
     """The report says what; nothing is left beside the file."""
     report = filled.export_bundle(tmp_path / "all.kcache")
@@ -130,6 +131,7 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     assert without_stats(variant) == variant
 
 
+@pytest.mark.slow
 def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
     """A kernel stands for all its entries, a module for all its kernels; a list for what is in it."""
     cache = open_cache(tmp_path / "cache")
@@ -151,6 +153,7 @@ def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
     assert chosen(kernels) == chosen("tests.support.kernels") == chosen(str(Path(kernels.__file__))) == 3
 
 
+@pytest.mark.slow
 def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
     """Signatures need not be named again."""
     pytest.importorskip("numba.cuda")
@@ -267,6 +270,7 @@ def small_bundle(tmp_path: Path) -> bytes:
     return (tmp_path / "small.kcache").read_bytes()
 
 
+@pytest.mark.slow
 def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
     """Every offset of a small bundle, when it is opened and when it is imported, of which nothing comes."""
     data = small_bundle(tmp_path)
@@ -281,6 +285,7 @@ def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
     assert open_bundle(str(path), NOBODY).report.entries == 1
 
 
+@pytest.mark.slow
 def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
     """At every length, and with bytes behind it."""
     data = small_bundle(tmp_path)
@@ -373,7 +378,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading hold for writing."""
-    monkeypatch.setattr(bundle_writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
+    monkeypatch.setattr(writing, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 

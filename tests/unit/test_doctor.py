@@ -176,6 +176,7 @@ def test_diagnosis_ends_with_what_to_do() -> None:
     assert str(Diagnosis((Finding("a", FINE, "good"),))).endswith("nothing is wrong")
 
 
+@pytest.mark.slow
 @needs_fake_driver
 @pytest.mark.parametrize(
     ("devices", "version", "code", "words"),

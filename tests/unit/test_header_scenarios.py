@@ -41,16 +41,15 @@ from tests.support.nvrtc import compile_here, in_child, library_path
 
 NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
 """Path of a libnvrtc 12.9, whose traces name no headers."""
+needs_nvrtc_12 = pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
 
 
 @pytest.fixture(
     params=[
         "trace",
-        "scan",
-        "watch",
-        pytest.param(
-            "nvrtc12", marks=pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
-        ),
+        pytest.param("scan", marks=pytest.mark.slow),
+        pytest.param("watch", marks=pytest.mark.slow),
+        pytest.param("nvrtc12", marks=[pytest.mark.slow, needs_nvrtc_12]),
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
@@ -112,6 +111,7 @@ def test_each_of_the_17_scenarios_is_tried() -> None:
     assert {each for each in THE_17.values() if each} <= set(SCENARIOS)
 
 
+@pytest.mark.slow
 def test_closure_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> None:
     """An include folder moved away and back: another closure while it is away, the first one afterwards."""
     project = Project(tmp_path)
@@ -159,6 +159,7 @@ def test_branch_not_taken_is_no_dependency_of_a_trace(tmp_path: Path) -> None:
     assert project.check(closure) == Match()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("happening", ["touched", "checked_out", "moved", "copied"])
 def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> None:
     """Contents count: new times, new inodes and another place change neither the check nor the key."""
@@ -419,6 +420,7 @@ def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes)
     assert isinstance(project.check(closure), Mismatch)
 
 
+@pytest.mark.slow
 def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, how: str) -> None:
     """Each header is reached by the one before it alone; more of them than are read ahead of the compiler."""
     project = Project(tmp_path)

@@ -72,6 +72,7 @@ def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
     assert counts(cache) == (0, 1)
 
 
+@pytest.mark.slow
 def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
     """A team's share: one compiles, the other is served, with a kernel that includes a header too."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -130,6 +131,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     assert told(tiers=f"{image}?readonly=0") == ("hit" if is_frozen else "miss")
 
 
+@pytest.mark.slow
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
     """Where the user's headers are as they were; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -242,6 +244,7 @@ def test_mode_off_asks_no_tier(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in files_below(tmp_path / "share")} == before
 
 
+@pytest.mark.slow
 def test_tiers_come_from_the_environment(tmp_path: Path) -> None:
     """NUMBA_KCACHE_TIERS for the process's cache."""
     fill(tmp_path / "image", "sm_90")

@@ -31,7 +31,7 @@ from operator import attrgetter, index
 from typing import Any, NamedTuple
 
 from ...errors import ArgumentError
-from ...model.parameter import Parameter
+from ...model.artifact import Parameter
 
 Values = tuple[Any, ...]
 

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError
-from ...model.artifact import Artifact, Entry
+from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
-from ...model.parameter import Parameter
 from ...model.request import LinkInput
 from ...model.target import Target
 from ...toolchain.time_trace import TimeTrace

@@ -72,7 +72,7 @@ class NumbaDefinition(Definition):
         path = function.__code__.co_filename
         self.file = os.path.abspath(path) if os.path.isfile(path) else ""
         self._given = {} if declared is not None else _decorator_options(options, function)
-        if any([options.get(name) is not None for name in _LAUNCH_OPTIONS]):
+        if any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
             self.launch_options = read_launch_options(options, "numba")
         self.depends = tuple(options.get("depends") or ())
         self.strict = bool(options.get("strict", False))
