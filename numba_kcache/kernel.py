@@ -24,7 +24,7 @@ from .model.artifact import Artifact
 from .model.target import Choice, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
 
 
 class Sent:

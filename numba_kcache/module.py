@@ -24,7 +24,7 @@ from .model.request import ModuleEntries
 from .model.target import Target
 
 if TYPE_CHECKING:
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
 
 
 class _ModuleKernel(Kernel):

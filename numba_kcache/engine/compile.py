@@ -12,7 +12,7 @@ import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from ..explain import history
+from ..explanation import history
 from ..headers.lookup import HeadersRead, compile_and_learn
 from ..keys.components import Component, derive
 from ..model.artifact import Artifact, artifact_header

@@ -30,8 +30,8 @@ from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from ..explain.nearest import Missed
-    from ..explain.text import Explanation
+    from ..explanation.nearest import Missed
+    from ..explanation.text import Explanation
     from ..model.artifact import Artifact
     from ..model.reason import Reason
     from ..store.memory import MemoryStore
@@ -164,7 +164,7 @@ class Session(Lookup):
 
     def _missed(self, request: Request, components: Sequence[Component]) -> Missed:
         """Explain a miss of this request."""
-        from ..explain.nearest import Missed, why_missed
+        from ..explanation.nearest import Missed, why_missed
         from ..model.reason import Reason, ReasonKind
         from .explain import evidence_of, subject_of
 
@@ -176,7 +176,7 @@ class Session(Lookup):
             return Missed((Reason(ReasonKind.UNKNOWN),))
 
     def _frozen(self, request: Request, components: Sequence[Component]) -> FrozenCacheError:
-        from ..explain.text import summary
+        from ..explanation.text import summary
 
         why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
         return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
@@ -196,7 +196,7 @@ class Session(Lookup):
 
     def explain_key(self, key: str) -> Explanation:
         """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing."""
-        from ..explain.nearest import explain_entry
+        from ..explanation.nearest import explain_entry
         from .explain import evidence_of
 
         return explain_entry(key, evidence_of(self))
@@ -259,11 +259,11 @@ _WITHOUT_KEY = itertools.count()
 
 def _without_key(artifact: Artifact, why: str) -> Resolution:
     """Resolve what cannot be cached; its name is never an id, which another object may get."""
-    return Resolution(artifact, "", "compiled", why, f"uncached {next(_WITHOUT_KEY)}")
+    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 
 
 def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
-    from ..explain.text import summary
+    from ..explanation.text import summary
 
     return {"reason": summary(reasons), "reasons": reasons}
 

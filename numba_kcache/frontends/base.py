@@ -26,7 +26,7 @@ from ..model.event import Event, EventKind
 from ..model.target import Choice, Target, UnknownTargetError
 
 if TYPE_CHECKING:
-    from ..explain.text import Explanation
+    from ..explanation.text import Explanation
     from ..launch.arguments import Launcher, Relaunch
     from ..launch.attributes import LaunchOptions
     from ..launch.config import LaunchShape
@@ -235,7 +235,9 @@ class Definition:
         Raises:
             OptionError: There is no such parameter, or it is no template.
         """
-        raise OptionError(f"cannot instantiate {self.name or self.label}", "only a function that returns source has values")
+        raise OptionError(
+            f"cannot instantiate {self.name or self.label}", "only a function that returns source has values"
+        )
 
     def instantiate(self, values: Mapping[str, Any]) -> Definition:
         """Define the template's instance for these values, as `template_values` gave them."""
@@ -270,14 +272,14 @@ class Resolutions:
         """Held while something is resolved or loaded."""
         return self._lock
 
-    def for_device(self, device: Target, variant: Variant = None) -> Resolution:
+    def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
         """Resolve what suits a device: exactly what `arch` names, or what the device is.
 
         Where the compiler does not know the device yet, the newest PTX that it makes, and one warning.
         """
         choice = self.choose(device)
         try:
-            return self.resolve(choice, variant)
+            return self.resolve(choice, variant, session)
         except UnknownTargetError as error:
             definition, newest = self.definition, error.newest.as_virtual
             if not definition.runs_as_ptx or choice.ptx_target is not None or error.newest >= device.plain:
@@ -292,15 +294,15 @@ class Resolutions:
         """Resolve one variant for this target."""
         return self.resolve(Choice(target, ptx_target), variant)
 
-    def resolve(self, choice: Choice, variant: Variant) -> Resolution:
-        """Resolve one variant of a choice."""
+    def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
+        """Resolve one variant of a choice, in the session in force where none is given."""
         name = choice.target, choice.ptx_target, variant
         found = self._resolved.get(name)
         if found is None:
             with self.lock:
                 found = self._resolved.get(name)
                 if found is None:
-                    session = self.session()
+                    session = session or self.session()
                     session.users.add(self)
                     found = self._resolved[name] = self._resolve_anew(session, choice, variant)
         return found

@@ -160,7 +160,7 @@ class Launches(Configurations):
                 return found
             session = self._session()
             session.users.add(self)
-            resolution = self._resolutions.for_device(device.target, variant)
+            resolution = self._resolutions.for_device(device.target, variant, session)
             artifact, key = resolution.artifact, resolution.key or resolution.name
             entry = definition.entry(artifact)
             loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)

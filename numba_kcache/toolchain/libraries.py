@@ -1,4 +1,4 @@
-"""Which compiler libraries and headers this process would use, and exactly which build each is.
+"""Find the compiler libraries and headers that this process would use, and identify the build of each.
 
 Promise     A library is identified by its GNU build-id (its content's digest where it has none), never by
             `nvrtcVersion`, which knows only major.minor. A known identity costs stats, not a dlopen: it is
@@ -6,7 +6,7 @@ Promise     A library is identified by its GNU build-id (its content's digest wh
             packages get installed, are unchanged.
 Method      `Toolchain` asks cuda.pathfinder, which dlopens, only for what the record lacks; that happens
             where a compile is about to need the library anyway.
-Not here    Where the record is kept: the caller hands in `load` and `save`.
+Not here    The place of the record: the caller hands in `load` and `save`.
 Ground      ELF gABI "Note Section"; NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
 
@@ -16,8 +16,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from ..errors import ToolchainMissingError
@@ -28,11 +27,13 @@ from ..settings import toolchain_surroundings
 
 Record = dict[str, Any]
 
-_PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
+_PT_NOTE = 4
+_BUILD_ID = rb"(?s)\x04\0\0\0([\x08-\x40])\0\0\0\x03\0\0\0GNU\0(.{8,64})"
+"""The note NT_GNU_BUILD_ID: sizes of name and content, type, name, and what follows."""
 
 
 class Library(NamedTuple):
-    """One file of a compiler: where it is, which build it is, and its (size, mtime_ns, inode) then."""
+    """One file of a compiler: its path, its build, and its (size, mtime_ns, inode) when that was found."""
 
     name: str
     path: str
@@ -53,7 +54,7 @@ class Toolchain:
         self._lock = threading.RLock()
         self._name = ""
         self._record: Record | None = None
-        self._is_saved_later = self._is_dirty = False
+        self._is_identifying = self._is_dirty = False
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -70,11 +71,16 @@ class Toolchain:
             if not (builds.keys() >= set(libraries) and versions.keys() >= set(distributions)):
                 if not looks:
                     return None
-                with self._saving_once():
+                self._is_identifying = True
+                try:
                     for name in libraries:
                         self.library(name)
                     for name in distributions:
                         self.version(name)
+                finally:
+                    self._is_identifying = False
+                    if self._is_dirty:
+                        self._save()
                 builds, versions = record.get("libraries", {}), record.get("versions", {})
             return (
                 {name: builds[name][1] if name in builds else None for name in libraries},
@@ -90,65 +96,40 @@ class Toolchain:
         return None
 
     def library(self, name: str) -> Library | None:
-        """One of `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`; None where it is absent."""
-        with self._lock:
-            known = self._remembered().get("libraries", {}).get(name)
-            if known is not None:
-                return Library(name, known[0], known[1], (known[2], known[3], known[4]))
+        """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"` or `"libdevice"`; None where it is absent."""
+
+        def find() -> list[Any] | None:
             path = _locate(name, self.library)
-            if path is None:
-                return None
-            stat = _stat(path)
-            if stat is None:
-                return None
-            found = Library(name, path, _build_of(path), stat)
-            self._remember("libraries", name, [path, found.build, *stat])
-            return found
+            stat = _stat(path) if path else None
+            return [path, _build_of(str(path)), *stat] if stat else None
+
+        known = self._known("libraries", name, find)
+        return known and Library(name, known[0], known[1], (known[2], known[3], known[4]))
 
     def version(self, distribution: str) -> str | None:
-        """The version of an installed Python distribution; None where absent."""
-        with self._lock:
-            known = self._remembered().get("versions", {}).get(distribution)
-            if known is not None:
-                return str(known)
-            found = _version(distribution)
-            if found is not None:
-                self._remember("versions", distribution, found)
-            return found
+        """Return the version of an installed Python distribution; None where absent."""
+        found: str | None = self._known("versions", distribution, lambda: _version(distribution))
+        return found
 
     def include_dirs(self) -> tuple[str, ...]:
-        """The toolkit's own header folders, CCCL's first; empty where no headers are installed."""
-        with self._lock:
-            known = self._remembered().get("include_dirs")
-            if known is None:
-                known = installed_include_dirs()
-                if known:
-                    self._remembered()["include_dirs"] = known
-                    self.save_record(self._name, self._remembered())
-            return tuple(known)
+        """List the toolkit's own header folders, CCCL's first; empty where no headers are installed."""
+        return tuple(self._known("folders", "", installed_include_dirs) or ())
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
-        """Further header folders, remembered under a name.
+        """List further header folders, remembered under a name.
 
         Args:
             name: Of the list in the record.
             find: Finds them; raises ImportError or RuntimeError where there are none.
             is_fresh: Find them anew, even where the record has them.
         """
-        with self._lock:
-            known = None if is_fresh else self._remembered().get(name)
-            if known is None:
-                try:
-                    known = list(find())
-                except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
-                    return ()
-                if self._remembered().get(name) != known:
-                    self._remembered()[name] = known
-                    self.save_record(self._name, self._remembered())
-            return tuple(known)
+        try:
+            return tuple(self._known("folders", name, lambda: list(find()), is_fresh=is_fresh) or ())
+        except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
+            return ()
 
     def header_trees(self) -> tuple[tuple[str, str], ...]:
-        """(root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
+        """List (root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
 
         The record holds while a root and the folders right in it are unchanged; a header edited in place inside a
         toolkit is not seen before `clear()`.
@@ -159,21 +140,8 @@ class Toolchain:
             if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
                 known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
                 self._remembered()["header_trees"] = known
-                self.save_record(self._name, self._remembered())
+                self._save()
             return tuple((root, identity) for root, identity, _ in known)
-
-    @contextmanager
-    def _saving_once(self) -> Iterator[None]:
-        """Save what is learned inside at the end, in one go: ten questions would write ten times."""
-        with self._lock:
-            self._is_saved_later = True
-            try:
-                yield
-            finally:
-                self._is_saved_later = False
-                if self._is_dirty:
-                    self._is_dirty = False
-                    self.save_record(self._name, self._remembered())
 
     def forget(self) -> None:
         """Look at the record again at the next question."""
@@ -188,13 +156,24 @@ class Toolchain:
             self._record = record if record is not None and _holds(record, watched) else {"watch": watched}
         return self._record
 
-    def _remember(self, table: str, name: str, value: Any) -> None:
-        record = self._remembered()
-        record.setdefault(table, {})[name] = value
+    def _known(self, table: str, name: str, find: Callable[[], Any], *, is_fresh: bool = False) -> Any:
+        """Take a value from the record, or find it and remember it; not one that is absent or empty."""
+        with self._lock:
+            rows = self._remembered().setdefault(table, {})
+            if is_fresh or name not in rows:
+                found = find()
+                if not found or rows.get(name) == found:
+                    return found
+                rows[name] = found
+                self._save()
+            return rows[name]
+
+    def _save(self) -> None:
+        """Save the record, unless `identify` does so when it is done: ten answers would be written ten times."""
         self._is_dirty = True
-        if not self._is_saved_later:
+        if not self._is_identifying:
             self._is_dirty = False
-            self.save_record(self._name, record)
+            self.save_record(self._name, self._remembered())
 
 
 def _watched(folders: Iterable[str]) -> list[list[Any]]:
@@ -204,16 +183,18 @@ def _watched(folders: Iterable[str]) -> list[list[Any]]:
 
 
 def _holds(record: Record, watched: list[list[Any]]) -> bool:
-    """Whether everything the record rests on is as it was. A record of another shape does not hold."""
+    """Tell if everything the record rests on is as it was. A record of another shape does not hold."""
     try:
         libraries = record.get("libraries", {}).values()
-        lists = [paths for name, paths in record.items() if name.endswith("include_dirs")]
         texts = [*record.get("versions", {}).values(), *(each[1] for each in libraries)]
-        texts += [path for paths in lists for path in (paths if type(paths) is list else [None])]
-        if not all(type(text) is str for text in texts):
-            return False
-        return bool(record["watch"] == watched) and all(
-            _stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries
+        for paths in record.get("folders", {}).values():
+            texts += paths if type(paths) is list else [None]
+        for root, identity, _stats in record.get("header_trees", []):
+            texts += [root, identity]
+        return (
+            all(type(text) is str for text in texts)
+            and bool(record["watch"] == watched)
+            and all(_stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries)
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return False
@@ -228,45 +209,29 @@ def _stat(path: str) -> tuple[int, int, int] | None:
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
-    if name == "nvrtc-builtins":
-        nvrtc = library("nvrtc")
-        return _sibling(nvrtc.path, ("libnvrtc-builtins.so", "nvrtc-builtins64")) if nvrtc else None
-    return _libdevice_path() if name == "libdevice" else loaded_path(name)
-
-
-def _libdevice_path() -> str | None:
-    try:
-        from cuda.pathfinder import BitcodeLibNotFoundError, find_bitcode_lib
-    except ImportError:
+    if name != "nvrtc-builtins":
+        return loaded_path(name)
+    nvrtc = library("nvrtc")
+    if nvrtc is None:
         return None
-    try:
-        return str(find_bitcode_lib("device"))
-    except BitcodeLibNotFoundError:
-        return None
+    folder = os.path.dirname(os.path.realpath(nvrtc.path))
+    names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+    return os.path.join(folder, max(names)) if names else None
 
 
 def loaded_path(name: str) -> str | None:
-    """Load the library as the CUDA bindings will, and say from where; None where it is not installed."""
+    """Load a library as the CUDA bindings will, and return its path; None where it is not installed."""
     try:
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-    except ImportError:
-        return None
-    try:
-        path = load_nvidia_dynamic_lib(name).abs_path
-    except DynamicLibNotFoundError:
+        from cuda.pathfinder import find_bitcode_lib, load_nvidia_dynamic_lib
+
+        path = find_bitcode_lib("device") if name == "libdevice" else load_nvidia_dynamic_lib(name).abs_path
+    except (ImportError, RuntimeError):  # no cuda.pathfinder, or no such library
         return None
     return str(path) if path else None
 
 
-def _sibling(path: str, prefixes: tuple[str, ...]) -> str | None:
-    """The file beside `path` whose name starts with one of `prefixes`: the last one in order."""
-    folder = os.path.dirname(os.path.realpath(path))
-    names = [name for name in os.listdir(folder) if name.startswith(prefixes)]
-    return os.path.join(folder, max(names)) if names else None
-
-
 def installed_include_dirs() -> list[str]:
-    """CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
+    """List CCCL before the toolkit, as nvcc orders them: CCCL wheels are newer than the toolkit's copy."""
     try:
         from cuda.pathfinder import find_nvidia_header_directory
     except ImportError:
@@ -279,7 +244,7 @@ def installed_include_dirs() -> list[str]:
 
 
 def _topmost(folders: Sequence[str]) -> list[str]:
-    """Those folders that lie in none of the others."""
+    """List those folders that lie in none of the others."""
     return [
         each
         for each in dict.fromkeys(folders)
@@ -288,7 +253,7 @@ def _topmost(folders: Sequence[str]) -> list[str]:
 
 
 def _folder_stats(root: str) -> list[list[int]]:
-    """(mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
+    """List (mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
     try:
         with os.scandir(root) as entries:
             folders = sorted(each.path for each in entries if each.is_dir())
@@ -299,7 +264,7 @@ def _folder_stats(root: str) -> list[list[int]]:
 
 
 def _tree_identity(root: str) -> str:
-    """A digest of every file's path and content."""
+    """Digest every file's path and content."""
     import hashlib
 
     found = hashlib.sha256(usedforsecurity=False)
@@ -327,55 +292,35 @@ def _version(distribution: str) -> str | None:
 
 
 def _build_of(path: str) -> str:
-    """The GNU build-id of an ELF library, or the digest of a file that has none."""
+    """Return the GNU build-id of an ELF library, or the digest of a file that has none."""
     import hashlib
+    import re
 
     with open(path, "rb") as file:
-        note = _build_id(file)
+        note = re.search(_BUILD_ID, _notes(file))
         if note is not None:
-            return "build-id:" + note.hex()
+            return "build-id:" + note[2][: note[1][0]].hex()
         file.seek(0)
-        digest = hashlib.sha256(usedforsecurity=False)
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return "sha256:" + digest.hexdigest()
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _build_id(file: BinaryIO) -> bytes | None:
-    """The NT_GNU_BUILD_ID note of an ELF file; None where there is none."""
+def _notes(file: BinaryIO) -> bytes:
+    """Read the note segments of a 64-bit ELF file; empty for any other."""
     head = file.read(64)
     if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
-        return None
-    (offset,) = struct.unpack_from("<Q", head, 32)
-    width, count = struct.unpack_from("<HH", head, 54)
+        return b""
+    (offset,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
     file.seek(offset)
-    table = file.read(width * count)
-    try:
-        for index in range(count):
-            kind, _flags, start, _va, _pa, size = struct.unpack_from("<IIQQQQ", table, index * width)
-            if kind == _PT_NOTE and size <= 1 << 16:
-                file.seek(start)
-                for name, note, body in _notes(file.read(size)):
-                    if (name, note) == (b"GNU\0", _NT_GNU_BUILD_ID):
-                        return body
-    except struct.error:
-        return None
-    return None
-
-
-def _notes(segment: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """(name, type, content) of each note."""
-    at = 0
-    while at + 12 <= len(segment):
-        name_size, body_size, note = struct.unpack_from("<III", segment, at)
-        name_at = at + 12
-        body_at = name_at + (name_size + 3 & ~3)
-        yield segment[name_at : name_at + name_size], note, segment[body_at : body_at + body_size]
-        at = body_at + (body_size + 3 & ~3)
+    table, notes = file.read(56 * count), b""
+    for kind, _flags, start, _va, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
+        if kind == _PT_NOTE and size <= 1 << 16:
+            file.seek(start)
+            notes += file.read(size)
+    return notes
 
 
 def missing(what: str, library: str) -> ToolchainMissingError:
-    """The error for a compiler library that is not installed."""
+    """Make the error for a compiler library that is not installed."""
     return ToolchainMissingError(
         f"cannot {what}",
         f"the {library} library is not installed",

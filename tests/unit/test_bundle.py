@@ -31,15 +31,16 @@ from numba_kcache import (
 )
 from numba_kcache.bundles import writing
 from numba_kcache.bundles.writing import write_bundle
-from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
+from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.search import Place
 from numba_kcache.model.target import Target, parse_target
+from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
 from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
-from numba_kcache.tiers.bundle import BundledFile, BundleTier, open_bundle
+from numba_kcache.tiers.bundle import BundledFile, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
@@ -120,12 +121,12 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header say nothing elsewhere, and would make the bytes differ."""
     file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
-    closure = Closure(((-1, ""),), (file,))
-    bare = closure._replace(files=(file._replace(stat=None),))
+    headers = HeaderSet(((-1, ""),), (file,))
+    bare = headers._replace(files=(file._replace(stat=None),))
     variant = {"key": key_of(2), "request": key_of(3)}
 
-    assert without_stats({**variant, "closures": [closure_to_json(closure), None]}) == {
-        **variant, "closures": [closure_to_json(bare), None],
+    assert without_stats({**variant, "closures": [headers_to_json(headers), None]}) == {
+        **variant, "closures": [headers_to_json(bare), None],
     }  # fmt: skip
     assert without_stats(variant) == variant
 
@@ -399,7 +400,7 @@ def test_bundle_larger_than_the_cache_is_not_imported(bundle: Path, tmp_path: Pa
 def test_bundle_with_one_wrong_file_is_not_imported_at_all(bundle: Path, tmp_path: Path, case: str) -> None:
     """Right digests around something that is no entry of its key: the sound entries are refused with it."""
     good = open_bundle(str(bundle), NOBODY)
-    data = {each.key: BundleTier("", lambda: good).get_entry(each.key) or b"" for each in good.entries}
+    data = {each.key: good.get(entry_frame.ENTRY, each.key) or b"" for each in good.entries}
     rows, manifests = list(good.entries), []
     if case == "stray manifest":
         manifests = [BundledFile(key_of(9), len(ENTRY), SHA)]

@@ -170,7 +170,8 @@ def test_forget_looks_again(located: dict[str, Path]) -> None:
     [
         {}, {"watch": 3}, {"libraries": []}, {"libraries": {"nvrtc": []}}, {"libraries": {"nvrtc": [1, 2, 3, 4, 5]}},
         {"libraries": {"nvrtc": "abcde"}}, {"libraries": None}, {"versions": []}, {"versions": None},
-        {"versions": {"numba": []}}, {"include_dirs": 3}, {"include_dirs": [3]}, {"include_dirs": "/usr"},
+        {"versions": {"numba": []}}, {"folders": 3}, {"folders": {"": 3}}, {"folders": {"": [3]}},
+        {"folders": {"": "/usr"}}, {"header_trees": 3}, {"header_trees": [[1, 2, 3]]},
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:

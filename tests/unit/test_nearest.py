@@ -14,7 +14,7 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.explain.history import SOURCE_LIMIT_BYTES, digests_of, name_of
+from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, name_of
 from numba_kcache.keys.components import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -613,7 +613,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
-    monkeypatch.setattr("numba_kcache.explain.nearest.roll", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.explanation.nearest.roll", lambda *_: 1 / 0)
     kernel = program.kernel()
     kernel.compile()
 

@@ -26,7 +26,7 @@ from .diff import KINDS, Record
 from .text import Stored
 
 if TYPE_CHECKING:
-    from ..headers.query import HeaderQuery
+    from ..headers.search import HeaderQuery
     from ..model.request import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
