@@ -96,6 +96,7 @@ class Resolution(NamedTuple):
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
         is_stored: Whether it came from a store.
+        name: Of what has no key: no other artifact of this process has it.
     """
 
     artifact: Artifact
@@ -103,3 +104,4 @@ class Resolution(NamedTuple):
     source: str
     uncacheable: str = ""
     is_stored: bool = False
+    name: str = ""

@@ -80,7 +80,7 @@ class DispatcherCache:
         device = current_device()
         found = self.resolutions.for_device(device.target, types)
         artifact, loader = found.artifact, self.resolutions.session().loader
-        loaded = loader.load(artifact, artifact.entries[0], found.key, device, stored=found.is_stored)
+        loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
             loaded.prefer_shared(int(carveout))
