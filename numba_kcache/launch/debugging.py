@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from .argument_errors import describe
-from .config import LaunchShape
-from .streams import stream_handle
+from .configurations import Dim3
+from .devices import stream_handle
+from .failures import describe
 
 
 def watched(
@@ -24,7 +24,7 @@ def watched(
     launch: Callable[[], Any],
     *,
     kernel: str,
-    shape: LaunchShape,
+    shape: tuple[Dim3, Dim3, int],
     parameters: Sequence[object],
     arguments: Sequence[Any],
 ) -> Any:
@@ -51,9 +51,9 @@ def watched(
         code = _wait(driver, stream)
         if code:
             passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
+            grid, block, shared_bytes = shape
             raise LaunchError(
-                f"{kernel}({passed}) failed with grid {shape.grid}, block {shape.block}, "
-                f"sharedmem {shape.shared_bytes}",
+                f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
                 f"the driver answered {_name(code)}",
                 "run it under compute-sanitizer, with lineinfo=True, to see the line",
             )

@@ -8,11 +8,11 @@ Method      Fixed lines go through `compile`. What is fixed per kernel stands in
             function made with it takes the generated code later. Each kernel has code objects of its own, since the
             interpreter's inline caches live in them. A line template knows its parameter as {k}: the argument is
             a{k}, the value v{k}, {slow} hands over; what else it needs stands under names in {k} in the namespace.
-Not here    The stub (`arguments.over_grids_stub`).
+Not here    The stub (`launcher.over_grids_stub`).
 Ground      CPython: `function.__code__` may be set where the numbers of free variables agree; they are in
-            alphabetical order, and names count that only code behind a return mentions. Numba's DeviceNDArray keeps
-            dtype and contiguity as plain attributes; its gpu_data knows the address as a ctypes value. torch.dtype and
-            NumPy's own dtypes are singletons, so `is` decides the common case and any other goes the general way.
+            alphabetical order, and stub and launch mention all of them. Numba's DeviceNDArray keeps dtype and
+            contiguity as plain attributes; its gpu_data knows the address as a ctypes value. torch.dtype and NumPy's
+            own dtypes are singletons, so `is` decides the common case and any other goes the general way.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+from .arguments import CARRIERS, NUMPY_NAMES, Inline, PointerSlot, Slot, ValueSlot
 from .devices import NUMBA_DEVICES
-from .memory import CARRIERS, NUMPY_NAMES, torch_stream
-from .pointers import TAKE_ANY, PointerSlot
-from .slots import Inline, Slot, ValueSlot
+from .launcher import MISSING, Launcher
+from .memory import torch_stream
+from .pointers import TAKE_ANY, alignment_of
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
-_HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, given"
+_HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, stream_id, given"
 _CELLS = "bx, by, bz, shared, stream, stream_id, given"
 _GRID = "gx, gy, gz"
 
@@ -89,7 +90,8 @@ def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
 
 def pointer_inline(slot: PointerSlot) -> Inline:
     """The generated code for a pointer."""
-    pointee, alignment, has_other_devices = slot.pointee, slot.alignment, slot.device.device_of is not None
+    pointee, alignment = slot.pointee, alignment_of(slot.pointee)
+    has_other_devices = slot.launcher.module.device_of is not None
     takes_any = pointee in TAKE_ANY
     element = pointee[2:] if pointee[0] == "v" else pointee
     parts = {
@@ -111,19 +113,16 @@ def pointer_inline(slot: PointerSlot) -> Inline:
     return lines, names, "v{k}"
 
 
-def generate(
-    namespace: dict[str, Any], slots: Sequence[Slot], *, has_other_devices: bool, configured: bool
-) -> CodeType:
+def generate(launcher: Launcher, namespace: dict[str, Any], slots: Sequence[Slot]) -> CodeType:
     """The code of an `over_grids` whose functions launch by themselves wherever they can.
 
     Args:
-        namespace: Of the function, with what is fixed per kernel; what the code needs beside that is added.
+        launcher: Of the kernel.
+        namespace: Of the function; what the code needs is added.
         slots: Of the kernel.
-        has_other_devices: Whether another device may be the current one.
-        configured: Whether the driver takes a configuration instead of extents and stream.
     """
     inlines = [slot.inline() for slot in slots]
-    _fill(namespace, inlines)
+    _fill(namespace, launcher, inlines)
     names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
@@ -133,8 +132,8 @@ def generate(
         *(f"{name} is missing" for name in names[-1:]),
         "rest",
         "not live[0]",
-        *([f"awaits_numba[0] and {NUMBA_DEVICES!r} in modules"] if namespace["awaits_numba"][0] else []),
-        *(["(here := get_device()[1]) is None or int(here) != device"] if has_other_devices else []),
+        *([f"awaits_numba[0] and {NUMBA_DEVICES!r} in modules"] if launcher.module.awaits_numba[0] else []),
+        *(["(here := get_device()[1]) is None or int(here) != device"] if launcher.module.device_of else []),
     ]
     text = [
         f"def over_grids({_CELLS}):",
@@ -154,12 +153,10 @@ def generate(
         f"            pack(memory, 0, {', '.join(packed)})",
         "        except unusual:",
         f"            {unusual}",
-        f"        code = launch_kernel({_CONFIGURED if configured else _PLAIN})[0]",
+        f"        code = launch_kernel({_CONFIGURED if launcher.attributes else _PLAIN})[0]",
         "        idle.append(buffer)",
         "        if code:",
         f"            return slow({given}, int(code), {_HERE})",
-        "        return",
-        f"        {_CELLS}, {_GRID}",
         "    return launch",
         "  return bind",
     ]
@@ -171,8 +168,20 @@ def inner_code(outer: CodeType) -> CodeType:
     return next(each for each in outer.co_consts if isinstance(each, CodeType))
 
 
-def _fill(namespace: dict[str, Any], inlines: Sequence[Inline]) -> None:
+def _fill(namespace: dict[str, Any], launcher: Launcher, inlines: Sequence[Inline]) -> None:
+    driver, module = launcher.driver, launcher.module
     namespace.update(
+        live=launcher.live,
+        device=module.device.ordinal,
+        context=module.numba_context,
+        awaits_numba=module.awaits_numba,
+        get_device=driver.cuCtxGetDevice,
+        function=launcher.function,
+        launch_kernel=driver.cuLaunchKernelEx if launcher.attributes else driver.cuLaunchKernel,
+        idle=launcher.idle,
+        new_buffer=launcher.new_buffer,
+        pack=launcher.pack,
+        missing=MISSING,
         NumbaArray=None,  # until one is seen
         OwnedPointer=None,
         CupyArray=None,

@@ -19,8 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .memory import NUMPY_NAMES
-from .slots import STRUCT_LETTERS, ParameterSlot, bounds_of
+from .arguments import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
 
 Convert = Callable[[Any], Any]
 """From an argument to what `struct` packs: a number, or the bytes."""
@@ -226,7 +225,7 @@ def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
 def _why_no_bytes(value: Any, parameter: ParameterSlot) -> tuple[str, str]:
     code, size = parameter.code, parameter.declared.size
     if code == "?" and isinstance(value, (int, float, complex)):
-        more = "" if parameter.typed else ", or give the kernel a signature"
+        more = "" if parameter.launcher.typed else ", or give the kernel a signature"
         return (
             f"of this parameter only the size is known, {size} bytes, not whether it is an integer",
             "pass a NumPy or ctypes scalar of that size" + more,

@@ -13,9 +13,9 @@ from typing import Any
 from ..errors import LaunchError, OptionError
 from ..model.artifact import Variable
 from ..model.parameter import SCALAR_SIZES
+from .arguments import CARRIERS, NUMPY_NAMES
 from .devices import bindings, current_device
 from .loader import LoadedKernel
-from .memory import CARRIERS, NUMPY_NAMES
 
 
 def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) -> Any:

@@ -19,7 +19,7 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.abi import flatten, lay_out
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.launch.slots import struct_format
+from numba_kcache.launch.arguments import struct_format
 from numba_kcache.model.parameter import Parameter
 from numba_kcache.model.target import Target
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import MISSING, Launcher, Relaunch
-from ...launch.config import Dim3
-from ...launch.devices import bindings
-from ...launch.loader import LoadedKernel, launch_device
-from ...launch.slots import Call, Slot
+from ...launch.arguments import Call, Slot
+from ...launch.configurations import Dim3
+from ...launch.launcher import MISSING, Launcher, Relaunch
+from ...launch.loader import LoadedKernel
 from .abi import Argument, flatten, lay_out
 
 _ARRAY_LINES = """\
@@ -64,14 +63,15 @@ class NumbaLauncher(Launcher):
         self._otherwise = otherwise
 
     def _slow(
-        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
-    ) -> None:
+        self, arguments: tuple[Any, ...], reason: int, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int,
+        stream: Any,
+    ) -> None:  # fmt: skip
         try:
-            super()._slow(arguments, reason, extents, where, stream)
+            super()._slow(arguments, reason, shape, config, stream_id, stream)
             return
         except OtherTypes:
             pass  # left behind before going on: it is no part of what may be raised there
-        grid, block, shared = extents
+        grid, block, shared = shape
         self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
 
     def _wrong_count(self, call: Call) -> Exception:
@@ -108,13 +108,9 @@ def make_numba_launcher(
     arguments = flatten(types)
     layout, slots = lay_out(name, arguments, kernel.entry.parameters), slots_of(types, arguments)
     return NumbaLauncher(
+        kernel,
         name,
         layout,
-        typed=True,
-        function=kernel.function,
-        driver=bindings(),
-        device=launch_device(kernel),
-        live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
         slots=slots,

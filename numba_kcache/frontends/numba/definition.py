@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...engine.request import Request
 from ...engine.session import Session
 from ...errors import OptionError
-from ...launch.arguments import Launcher, Relaunch
+from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
 from ...model.artifact import Artifact
 from ...model.target import Choice, Target

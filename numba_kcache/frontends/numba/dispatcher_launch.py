@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import Any
 
 from ...launch.attributes import LaunchOptions
-from ...launch.config import LaunchShape, check_launch
+from ...launch.configurations import LaunchShape
 from ...launch.loader import loaded_by_numba
 from ...launch.streams import numba_stream
 
@@ -77,9 +77,8 @@ def _launch(
 ) -> None:
     loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    check_launch(shape, loaded.limits(sharedmem), kernel=name)
+    loaded.prepare(shape, name)
     options.apply(loaded, name)
-    loaded.allow_shared(sharedmem)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
     if options.cluster:

@@ -19,7 +19,7 @@ from typing import Any
 from ...engine.request import Resolution, Wanted
 from ...engine.session import Session
 from ...errors import CompileError, NoDeviceError, UncacheableError
-from ...launch.config import LaunchShape
+from ...launch.configurations import LaunchShape
 from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import LoadedKernel
 from ...launch.streams import numba_stream
