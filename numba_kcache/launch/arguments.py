@@ -74,7 +74,6 @@ class Call:
     Args:
         shape: Grid, block and shared memory.
         config: Taken by the driver: a stream, or the whole configuration.
-        stream_id: Of the launch stream (`devices.stream_identity`).
         stream: The launch stream as the user gave it.
         arguments: Of the launch.
 
@@ -84,31 +83,33 @@ class Call:
         borrowed: To be kept until the launch is queued.
     """
 
-    __slots__ = ("after", "arguments", "before", "borrowed", "config", "shape", "stream", "stream_id")
+    __slots__ = ("after", "arguments", "before", "borrowed", "config", "shape", "stream")
 
-    def __init__(
-        self, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int, stream: Any, arguments: tuple[Any, ...]
-    ) -> None:
-        self.shape, self.config, self.stream_id, self.stream = shape, config, stream_id, stream
-        self.arguments = arguments
+    def __init__(self, shape: tuple[Dim3, Dim3, int], config: Any, stream: Any, arguments: tuple[Any, ...]) -> None:
+        self.shape, self.config, self.stream, self.arguments = shape, config, stream, arguments
         self.before: list[Callable[[], object]] = []
         self.after: list[Callable[[], object]] = []
         self.borrowed: list[object] = []
+
+
+Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
+"""Checks one argument; called with it, the launch stream (`devices.stream_identity`) and the launch. Returns the value
+that `struct` packs (`struct_format`), or a tuple of them; instead of an address a function that gives it once
+`Call.before` is done. Without a launch None is returned where anything has to be done before it."""
 
 
 class Slot:
     """One argument's part in a launch.
 
     Args:
-        settle: Checks one argument, and returns the values that `struct` packs for it (`struct_format`); instead of
-            an address a function that gives it once `Call.before` is done.
+        settle: Checks one argument.
         inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
     """
 
-    settle: Callable[[Any, Call], tuple[Any, ...]]
+    settle: Settle
     inline: Callable[[], Inline]
 
-    def __init__(self, settle: Callable[[Any, Call], tuple[Any, ...]], inline: Callable[[], Inline]) -> None:
+    def __init__(self, settle: Settle, inline: Callable[[], Inline]) -> None:
         self.settle, self.inline = settle, inline
 
 
@@ -124,7 +125,7 @@ class ParameterSlot(Slot):
     def __init__(self, launcher: Launcher, position: int, declared: Parameter) -> None:
         self.launcher, self.position, self.declared = launcher, position, declared
         self.code = declared.code
-        self.pointee = self.code.lstrip("*").removeprefix("k")  # of a pointer
+        self.pointee = self.code.lstrip("*k")  # of a pointer
 
     @functools.cached_property
     def convert(self) -> Callable[[Any], Any]:
@@ -145,13 +146,13 @@ class ParameterSlot(Slot):
 class ValueSlot(ParameterSlot):
     """The slot of a parameter passed by value."""
 
-    def settle(self, value: Any, _call: Call) -> tuple[Any, ...]:
-        """Check one argument; see `Slot`."""
+    def settle(self, value: Any, _stream_id: int, _call: Call | None) -> Any:
+        """Check one argument; see `Settle`."""
         types, below, above = _exact_of(self.code)
         if type(value) in types and below < value < above:
-            return (value,)
+            return value
         number = self.convert(value)
-        return (number.real, number.imag) if self.code[0] == "c" else (number,)
+        return (number.real, number.imag) if self.code[0] == "c" else number
 
     def inline(self) -> Inline:
         """The generated code; see `Slot`."""
@@ -225,16 +226,8 @@ class Memory(NamedTuple):
 class PointerSlot(ParameterSlot):
     """The slot of a parameter that takes a pointer."""
 
-    def address(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
-        """The address of the memory, once it is checked.
-
-        Args:
-            value: The argument.
-            stream_id: Of the launch stream (`devices.stream_identity`).
-            call: Takes what has to be done before the launch. Without it None is returned where there is anything.
-
-        Returns:
-            The address, or the function that gives it once `call.before` is done.
+    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
+        """Check one argument; see `Settle`.
 
         Raises:
             ArgumentError: The argument does not fit.
@@ -265,10 +258,6 @@ class PointerSlot(ParameterSlot):
             call.before.append(functools.partial(waits.enqueue_wait, stream, stream_handle(call.stream)))
         return address
 
-    def settle(self, value: Any, call: Call) -> tuple[Any, ...]:
-        """Check one argument; see `Slot`."""
-        return (self.address(value, call.stream_id, call),)
-
     def inline(self) -> Inline:
         """The generated code; see `Slot`."""
         from .generated import pointer_inline
@@ -279,27 +268,31 @@ class PointerSlot(ParameterSlot):
 class WordSlot(PointerSlot):
     """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
 
-    def address(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
-        """See `PointerSlot`."""
+    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
+        """Check one argument; see `Settle`."""
         try:
             return int.from_bytes(self.convert(value), "little")
         except ArgumentError:
             if isinstance(value, (int, float, complex)):
                 raise
-        return super().address(value, stream_id, call)
+        return super().settle(value, stream_id, call)
 
     def inline(self) -> Inline:
         """See `Slot`."""
         from .generated import address_inline
 
-        return address_inline(self.address)
+        return address_inline(self.settle)
 
 
-def memory_of(value: Any) -> Memory | None:
-    """The device memory that `value` stands for, or None where it says of itself that it is none.
+def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
+    """The memory that `value` stands for, or None where it says of itself that it is none.
 
     Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
-    bfloat16. All others are asked for `__cuda_array_interface__`. No library is imported for it.
+    bfloat16. All others are asked for their array interface. No library is imported for it.
+
+    Args:
+        value: The argument.
+        protocol: The interface to ask for, that of arrays on the device or of those on the host.
 
     Raises:
         Unfit: It is, but cannot be passed as it is.
@@ -319,21 +312,16 @@ def memory_of(value: Any) -> Memory | None:
             None if type(stream) is int and stream == 0 else stream_handle(stream),
         )
     torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        interface = getattr(value, "__cuda_array_interface__", None)
-        if interface is not None:
-            return memory_in(value, interface, interface["data"][0] or 0)
-    check_interpreter()
-    from .memory import rare_memory
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    interface = None if is_tensor else getattr(value, protocol, None)
+    if interface is None:
+        check_interpreter()
+        from .memory import rare_memory
 
-    return rare_memory(value)
-
-
-def memory_in(value: Any, interface: dict[str, Any], address: int) -> Memory:
-    """The memory that an array interface describes, on the device or on the host."""
+        return rare_memory(value)
     if interface.get("mask") is not None:
         raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
-    element = _TYPESTRS.get(interface["typestr"])
+    element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
     if element is not None:
         item_bytes = SCALAR_SIZES[element]
     else:
@@ -341,9 +329,8 @@ def memory_in(value: Any, interface: dict[str, Any], address: int) -> Memory:
         from .memory import read_typestr
 
         element, item_bytes = read_typestr(value, interface["typestr"])
-    data = interface.get("data")
     return Memory(
-        address,
+        data[0] or 0 if data is not None else 0,
         element,
         item_bytes,
         interface["shape"],

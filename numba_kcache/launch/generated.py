@@ -107,7 +107,7 @@ def pointer_inline(slot: PointerSlot) -> Inline:
     lines = _POINTER_LINES + (_ALIGNED_LINES if alignment > 1 else "")
     for part, text in parts.items():
         lines = lines.replace(part, text)
-    names: dict[str, Any] = {"pointer{k}": slot.address}
+    names: dict[str, Any] = {"pointer{k}": slot.settle}
     if not takes_any:
         names |= {"dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)], "torch_dtype{k}": NUMPY_NAMES[element]}
     return lines, names, "v{k}"

@@ -212,7 +212,7 @@ class Launcher:
                 self.generate()
         else:
             arguments = tuple(each for each in arguments if each is not MISSING)
-        call, module = Call(shape, config, stream_id, stream, arguments), self.module
+        call, module = Call(shape, config, stream, arguments), self.module
         if reason > 0:
             self._recover(call, reason)
             return
@@ -227,7 +227,11 @@ class Launcher:
             raise self._wrong_count(call)
         values: list[Any] = []
         for slot, argument in zip(slots, arguments):  # noqa: B905
-            values += slot.settle(argument, call)
+            value = slot.settle(argument, stream_id, call)
+            if type(value) is tuple:
+                values += value
+            else:
+                values.append(value)
         if call.before:
             for prepare in call.before:
                 prepare()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from .arguments import CODES, Call, Memory, Unfit, element_of_dtype, memory_in
+from .arguments import CODES, Call, Memory, Unfit, element_of_dtype, memory_of
 from .devices import stream_handle
 
 
@@ -100,8 +100,10 @@ def is_wrapper(value: Any) -> bool:
 
 def host_array_of(value: Any) -> Memory | None:
     """A host array as a `Memory` without an address, to check what a copy of it would be; None for others."""
-    interface = getattr(value, "__array_interface__", None)
-    return None if interface is None else memory_in(value, interface, 0)
+    if not hasattr(value, "__array_interface__"):
+        return None
+    memory = memory_of(value, "__array_interface__")
+    return None if memory is None else memory._replace(address=0)
 
 
 def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:

@@ -136,7 +136,7 @@ def slots_of(types: Sequence[Any], arguments: Sequence[Argument]) -> list[Slot]:
 def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
             raise OtherTypes
         address = value.gpu_data.device_ctypes_pointer.value or 0
@@ -152,7 +152,7 @@ def _number_slot(kind: Any, argument: Argument) -> Slot:
     python, own = _PYTHON.get(name), numpy.dtype(name).type
     classes = frozenset((own, python or own))
 
-    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
         if type(value) not in classes or (type(value) is int and not -(2**63) <= value < 2**63):
             raise OtherTypes  # Numba types a larger int as uint64, or refuses it
         return argument.spread(value)
