@@ -142,6 +142,12 @@ class ParameterSlot(Slot):
 
         return argument_error(self, value, why, hint)
 
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import inline
+
+        return inline(self)
+
 
 class ValueSlot(ParameterSlot):
     """The slot of a parameter passed by value."""
@@ -153,12 +159,6 @@ class ValueSlot(ParameterSlot):
             return value
         number = self.convert(value)
         return (number.real, number.imag) if self.code[0] == "c" else number
-
-    def inline(self) -> Inline:
-        """The generated code; see `Slot`."""
-        from .generated import value_inline
-
-        return value_inline(self)
 
 
 @functools.cache
@@ -234,15 +234,15 @@ class PointerSlot(ParameterSlot):
         """
         try:
             memory = memory_of(value)
+            if memory is None:
+                if call is None:
+                    return None
+                check_interpreter()
+                from .pointers import settle_rare
+
+                return settle_rare(self, value, call)
         except Unfit as unfit:
             raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
-        if memory is None:
-            if call is None:
-                return None
-            check_interpreter()
-            from .pointers import settle_rare
-
-            return settle_rare(self, value, call)
         address, element, _item_bytes, _shape, strides, readonly, _device, stream = memory
         if (
             element is not None and (element != self.pointee or strides is not None or readonly)
@@ -258,12 +258,6 @@ class PointerSlot(ParameterSlot):
             call.before.append(functools.partial(waits.enqueue_wait, stream, stream_handle(call.stream)))
         return address
 
-    def inline(self) -> Inline:
-        """The generated code; see `Slot`."""
-        from .generated import pointer_inline
-
-        return pointer_inline(self)
-
 
 class WordSlot(PointerSlot):
     """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
@@ -276,12 +270,6 @@ class WordSlot(PointerSlot):
             if isinstance(value, (int, float, complex)):
                 raise
         return super().settle(value, stream_id, call)
-
-    def inline(self) -> Inline:
-        """See `Slot`."""
-        from .generated import address_inline
-
-        return address_inline(self.settle)
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:

@@ -186,14 +186,13 @@ class VariantLaunch:
         """Launch arguments of whatever variant, and be ready for the next ones of the same."""
         check_interpreter()
         variant = self._variant_of(args)
-        found = None if variant is None else self._by_variant.get(variant)
+        found = self._by_variant.get(variant)
+        if found is None and variant is not None:
+            found = self._prepare(variant)
         if found is None:
-            found = None if variant is None else self._prepare(variant)
-            if found is None:
-                self._otherwise(*args)
-                return
-            self._by_variant[variant] = found
-        self._front = found
+            self._otherwise(*args)
+            return
+        self._by_variant[variant] = self._front = found
         self._kernel.keep(self._config, found)
         found(*args)
 
@@ -287,10 +286,9 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
                 raise LaunchConfigError(
                     f"cannot launch {kernel} with {name}.{axis} = {extent}", f"this device takes 1 to {limit}", hint
                 )
-    x, y, z = shape.block
-    if x * y * z > limits.threads_per_block:
+    if shape.threads_per_block > limits.threads_per_block:
         raise LaunchConfigError(
-            f"cannot launch {kernel} with {x * y * z} threads per block",
+            f"cannot launch {kernel} with {shape.threads_per_block} threads per block",
             f"it takes at most {limits.threads_per_block} on this device",
             "use a smaller block; registers and __launch_bounds__ can lower the limit of a kernel",
         )

@@ -43,7 +43,7 @@ def watched(
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
-            f"work that was queued before it failed: the driver answered {_name(code)}",
+            f"work that was queued before it failed: the driver answered {getattr(code, 'name', code)}",
             "it was not launched by a cached kernel with debug_launches, which would have named it",
         )
     queued = launch()
@@ -54,7 +54,7 @@ def watched(
             grid, block, shared_bytes = shape
             raise LaunchError(
                 f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
-                f"the driver answered {_name(code)}",
+                f"the driver answered {getattr(code, 'name', code)}",
                 "run it under compute-sanitizer, with lineinfo=True, to see the line",
             )
     return queued
@@ -67,8 +67,3 @@ def _wait(driver: Any, stream: Any) -> Any:
     if code or capturing:
         return 0
     return driver.cuStreamSynchronize(handle)[0]
-
-
-def _name(code: Any) -> str:
-    """The driver's name of the error."""
-    return getattr(code, "name", None) or str(code)

@@ -77,10 +77,8 @@ def current_ordinal() -> int:
     """
     try:
         status, device = bindings().cuCtxGetDevice()
-    except ImportError:
+    except (ImportError, RuntimeError):  # the latter where there is no driver library
         check_interpreter()
-        return -1
-    except RuntimeError:  # there is no driver library
         return -1
     return int(device) if status == 0 else -1
 
@@ -145,14 +143,14 @@ def bindings() -> Any:
     return driver
 
 
-def done(answer: tuple[Any, ...], action: str) -> Any:
+def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
     """The value of a bindings call, which returns (status, value) or (status,).
 
     Raises:
         LaunchError: The driver refused.
     """
     if answer[0] != 0:
-        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}")
+        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}", hint)
     return answer[1] if len(answer) > 1 else None
 
 
@@ -191,7 +189,7 @@ def _enter_primary_context() -> int:
             "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
         ) from problem
     except RuntimeError as problem:  # the bindings found no driver library
-        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+        raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {status.name}", _WITHOUT_ONE)
     ordinal = int(device)
@@ -251,7 +249,7 @@ def _numba_context() -> Any:
             driver.driver.cuDevicePrimaryCtxRetain(0)
             return devices.get_context()
     except (driver.CudaSupportError, driver.CudaDriverError) as problem:
-        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+        raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
 
 
 @functools.cache
@@ -264,7 +262,7 @@ def _check_names(driver: Any, devices: Any) -> None:
             )
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     return str(error).strip().replace("\n", " ") or type(error).__name__
 
 

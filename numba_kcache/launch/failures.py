@@ -16,7 +16,6 @@ from .arguments import ParameterSlot
 from .configurations import Dim3
 
 _SHOWN_LENGTH = 60
-_EARLIER = "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel"
 _HINTS = {
     1: "check grid, block and shared memory against the kernel's launch bounds",
     3: "CUDA does not survive fork(): start workers with spawn, or fork before the first CUDA call",
@@ -26,16 +25,13 @@ _HINTS = {
     209: "compile for this device: arch='auto'",
     218: "the driver is older than the compiler that made the PTX",
     400: "the stream or the context it belongs to is gone",
-    700: _EARLIER,
     701: "use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory",
     709: "the context is gone; a new launch makes the kernel anew",
-    714: _EARLIER,
-    715: _EARLIER,
-    716: _EARLIER,
-    717: _EARLIER,
-    718: _EARLIER,
-    719: _EARLIER,
     720: "its blocks must all fit on the device at once: see .max_cooperative_grid_blocks()",
+    **dict.fromkeys(
+        (700, 714, 715, 716, 717, 718, 719),
+        "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel",
+    ),
     900: "a stream that is being captured cannot do this",
     906: "the legacy default stream cannot be used while another is being captured: name the stream",
 }

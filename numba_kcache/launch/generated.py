@@ -23,11 +23,13 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
-from .arguments import CARRIERS, NUMPY_NAMES, Inline, PointerSlot, Slot, ValueSlot
+from .arguments import CARRIERS, NUMPY_NAMES, Inline, ParameterSlot, PointerSlot, Settle, Slot
 from .devices import NUMBA_DEVICES
 from .launcher import MISSING, Launcher
 from .memory import torch_stream
 from .pointers import TAKE_ANY, alignment_of
+
+_NUMBA_ARRAYS = "numba.cuda.cudadrv.devicearray"
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
@@ -37,9 +39,6 @@ _GRID = "gx, gy, gz"
 
 _NUMBER_LINES = """\
             v{k} = a{k} if {exact} else number{k}(a{k})
-"""
-_CONVERTED_LINES = """\
-            v{k} = number{k}(a{k})
 """
 _POINTER_LINES = """\
             t = type(a{k})
@@ -73,23 +72,22 @@ _EXACT = {
 }
 
 
-def value_inline(slot: ValueSlot) -> Inline:
-    """The generated code for what is passed by value."""
+def inline(slot: ParameterSlot) -> Inline:
+    """The generated code for one parameter."""
+    if isinstance(slot, PointerSlot):
+        return _pointer(slot)
     code = slot.code
-    exact = None if code in CARRIERS else _EXACT.get(code[0])
-    if exact is None:
-        return _CONVERTED_LINES, {"number{k}": slot.convert}, "v{k}"
+    exact = "False" if code in CARRIERS else _EXACT.get(code[0], "False")
+    convert = (
+        slot.convert if exact == "False" else lambda value: slot.convert(value)
+    )  # made for the first that needs it
     values = "v{k}.real, v{k}.imag" if code[0] == "c" else "v{k}"
-    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": lambda value: slot.convert(value)}, values
+    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": convert}, values
 
 
-def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
-    """The generated code for eight bytes of unknown type; `address` returns None to hand over."""
-    return _ADDRESS_LINES, {"pointer{k}": address}, "v{k}"
-
-
-def pointer_inline(slot: PointerSlot) -> Inline:
-    """The generated code for a pointer."""
+def _pointer(slot: PointerSlot) -> Inline:
+    if slot.code == "?":  # eight bytes of unknown type
+        return _ADDRESS_LINES, {"pointer{k}": slot.settle}, "v{k}"
     pointee, alignment = slot.pointee, alignment_of(slot.pointee)
     has_other_devices = slot.launcher.module.device_of is not None
     takes_any = pointee in TAKE_ANY
@@ -189,29 +187,22 @@ def _fill(namespace: dict[str, Any], launcher: Launcher, inlines: Sequence[Inlin
         unusual=(struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
         integers=frozenset(),
         reals=frozenset(),
-        type=type,
-        int=int,
-        float=float,
-        IndexError=IndexError,
         modules=sys.modules,
     )
     for k, (_, names, _) in enumerate(inlines):
         for name, value in names.items():
-            known = _learning(value, namespace) if name == "pointer{k}" else value
-            namespace[name.replace("{k}", str(k))] = known
+            learns = name == "pointer{k}"
+            namespace[name.replace("{k}", str(k))] = _learning(value, namespace) if learns else value
     if "numpy" in sys.modules:
         _learn_numpy(namespace)
-    if "numba.cuda.cudadrv.devicearray" in sys.modules:
-        _learn_numba(namespace)
 
 
-def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
-    """Read an argument that the code did not recognise, and let it recognise the next one of its library."""
+def _learning(settle: Settle, namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
+    """Settle an argument that the code did not recognise, and let it recognise the next one of its library."""
 
     def address(value: Any, stream_id: int) -> int | None:
         kind = type(value)
-        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-        numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
+        torch, cupy, numba = map(sys.modules.get, ("torch", "cupy", _NUMBA_ARRAYS))
         if torch is not None and kind is torch.Tensor and namespace["Tensor"] is not kind:
             _name_dtypes(namespace, "torch_dtype", lambda name: getattr(torch, name, None))
             namespace.update(torch_stream=torch_stream(torch), Tensor=kind)
@@ -220,8 +211,8 @@ def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any])
             namespace.update(cupy_stream=cupy.cuda.get_current_stream, CupyArray=kind)
         elif numba is not None and kind is numba.DeviceNDArray and namespace["NumbaArray"] is not kind:
             _learn_numpy(namespace)
-            _learn_numba(namespace)
-        return read(value, stream_id)
+        found: int | None = settle(value, stream_id, None)
+        return found
 
     return address
 
@@ -234,20 +225,14 @@ def _name_dtypes(namespace: dict[str, Any], start: str, dtype: Callable[[str], A
 
 
 def _learn_numpy(namespace: dict[str, Any]) -> None:
-    """Let the code recognise NumPy's scalars and dtypes; a program without NumPy does not import it for them."""
+    """Let the code recognise NumPy's scalars and dtypes, and Numba's arrays; a program without does not import them."""
     import numpy
 
     _name_dtypes(namespace, "dtype", numpy.dtype)
-    namespace.update(integers=_numpy_scalars("iu"), reals=_numpy_scalars("iuf"))
-
-
-def _learn_numba(namespace: dict[str, Any]) -> None:
-    """Let the code recognise Numba's arrays, in a program that has imported what makes them."""
-    pointers, arrays = sys.modules["numba.cuda.cudadrv.driver"], sys.modules["numba.cuda.cudadrv.devicearray"]
-    namespace.update(OwnedPointer=pointers.OwnedPointer, NumbaArray=arrays.DeviceNDArray)
-
-
-def _numpy_scalars(kinds: str) -> frozenset[type]:
-    import numpy
-
-    return frozenset(numpy.dtype(each).type for each in "bhilqBHILQefd" if numpy.dtype(each).kind in kinds)
+    reals = [numpy.dtype(letter).type for letter in "bhilqBHILQefd"]
+    namespace.update(
+        integers=frozenset(each for each in reals if issubclass(each, numpy.integer)), reals=frozenset(reals)
+    )
+    if _NUMBA_ARRAYS in sys.modules:
+        pointer = sys.modules["numba.cuda.cudadrv.driver"].OwnedPointer
+        namespace.update(OwnedPointer=pointer, NumbaArray=sys.modules[_NUMBA_ARRAYS].DeviceNDArray)

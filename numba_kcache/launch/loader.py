@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import KCacheError, LaunchError
 from ..model.artifact import Artifact, Entry
@@ -41,9 +41,6 @@ from .devices import (
     device_of,
     done,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    from .streams import StreamWaits
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -250,8 +247,8 @@ class LoadedModule:
         self._watch(device.numba.modules[self.handle])
 
     @functools.cached_property
-    def waits(self) -> StreamWaits:
-        """Makes one stream of the context wait for another."""
+    def waits(self) -> Any:
+        """`StreamWaits`: makes one stream of the context wait for another."""
         check_interpreter()
         from .streams import StreamWaits
 

@@ -33,9 +33,8 @@ def rare_memory(value: Any) -> Memory | None:
     if isinstance(value, ctypes.c_void_p):
         return Memory(value.value or 0)
     kind = type(value)
-    if kind.__module__ == "numpy" and kind.__name__ in ("uint64", "ulonglong"):  # np.uintp
-        return Memory(int(value))
-    if kind.__name__ == "CUdeviceptr":
+    is_uintp = kind.__module__ == "numpy" and kind.__name__ in ("uint64", "ulonglong")
+    if is_uintp or kind.__name__ == "CUdeviceptr":
         return Memory(int(value))
     if kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
         return Memory(int(value.handle), device=value.device_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..model.parameter import CODE_SIZES, SCALAR_SIZES
-from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, Unfit, memory_of
+from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, memory_of
 from .devices import stream_handle
 from .memory import copy_around, host_array_of, is_wrapper
 
@@ -58,12 +58,10 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
 
     Raises:
         ArgumentError: It is nothing of both, or does not fit.
+        Unfit: The wrapped array cannot be passed as it is.
     """
     if is_wrapper(value):
-        try:
-            memory = memory_of(value.value) or host_array_of(value.value)
-        except Unfit as unfit:
-            raise slot.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
+        memory = memory_of(value.value) or host_array_of(value.value)
         if memory is None:
             raise misfit(slot, value)
         check_memory(slot, value.value, memory)

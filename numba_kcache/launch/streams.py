@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import LaunchError
-from .devices import stream_handle
+from .devices import done, stream_handle
+
+_HINT = "launch on the stream that produces the arguments"
 
 
 def numba_stream(stream: Any) -> Any:
@@ -43,20 +45,20 @@ class StreamWaits:
         Raises:
             LaunchError: The driver refused.
         """
-        driver = self._driver
-        is_external = self._is_outside_capture(producer, consumer)
+        driver, action = self._driver, f"wait for stream {producer:#x} on stream {consumer:#x}"
+        is_external = self._is_outside_capture(producer, consumer, action)
         try:
             event = self._idle.pop()
         except IndexError:
             flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
-            event = _answer(driver.cuEventCreate(flags), "create an event for", consumer)
-        _answer(driver.cuEventRecord(event, producer), "record an event on", producer)
+            event = done(driver.cuEventCreate(flags), action, _HINT)
+        done(driver.cuEventRecord(event, producer), action, _HINT)
         wait = driver.CUevent_wait_flags.CU_EVENT_WAIT_EXTERNAL if is_external else 0
-        _answer(driver.cuStreamWaitEvent(consumer, event, wait), "wait for another stream on", consumer)
+        done(driver.cuStreamWaitEvent(consumer, event, wait), action, _HINT)
         if not is_external:  # a graph waits for the event at each of its launches: it is not recorded again
             self._idle.append(event)
 
-    def _is_outside_capture(self, producer: int, consumer: int) -> bool:
+    def _is_outside_capture(self, producer: int, consumer: int, action: str) -> bool:
         """True where the consumer is being captured and the producer is not: the graph then waits for an event."""
         code, capturing = self._driver.cuStreamIsCapturing(consumer)
         if code or not capturing:
@@ -64,19 +66,8 @@ class StreamWaits:
         code, capturing = self._driver.cuStreamIsCapturing(producer)
         if code:
             raise LaunchError(
-                f"cannot wait for stream {producer:#x} on stream {consumer:#x}",
+                f"cannot {action}",
                 "an argument is produced on the default stream, which nothing can wait for while another is captured",
                 "make the stream that is captured the current one of the library the argument is from",
             )
         return not capturing
-
-
-def _answer(answer: tuple[Any, ...], action: str, handle: int) -> Any:
-    code, *rest = answer
-    if code:
-        raise LaunchError(
-            f"cannot {action} stream {handle:#x}",
-            f"the driver answered {getattr(code, 'name', code)}",
-            "launch on the stream that produces the arguments",
-        )
-    return rest[0] if rest else None

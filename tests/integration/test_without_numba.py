@@ -300,27 +300,3 @@ print(asked)
     said, _ = seen(tmp_path, "asked = 0\n" + script)
 
     assert said == "0\n"
-
-
-def test_beside_cupy_the_decoration_of_a_kernel_that_was_launched_before_imports_what_calls_the_driver(
-    tmp_path: Path,
-) -> None:
-    """The first launch then imports nothing; a kernel that never ran, or a program without CuPy, imports no CUDA."""
-    program = tmp_path / "program.py"
-    program.write_text(f"""
-import sys
-if sys.argv[1:]:
-    sys.modules["cupy"] = sys  # that it is there is all that counts
-from numba_kcache import cached_kernel
-saxpy = cached_kernel({SAXPY!r})
-print("cuda.bindings.driver" in sys.modules)
-before = set(sys.modules)
-saxpy[1, 32](2.0, None, None, 0)
-print(sorted(each for each in set(sys.modules) - before if not each.startswith("numba_kcache.store")))
-""")
-    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
-    beside, alone = [str(program), "cupy"], [str(program)]
-    said = [run(words, env=env).stdout.splitlines() for words in (beside, alone, beside)]
-
-    assert [each[0] for each in said] == ["False", "False", "True"]
-    assert said[2][1] == "[]"

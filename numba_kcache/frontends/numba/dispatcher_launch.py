@@ -77,8 +77,8 @@ def _launch(
 ) -> None:
     loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    loaded.prepare(shape, name)
     options.apply(loaded, name)
+    loaded.prepare(shape, name)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
     if options.cluster:
