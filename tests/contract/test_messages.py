@@ -21,7 +21,7 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel, errors
 from numba_kcache.errors import KCacheError
-from numba_kcache.launch.config import DeviceLimits, check_launch, launch_shape
+from numba_kcache.launch.configurations import DeviceLimits, check_launch, launch_shape
 from numba_kcache.launch.failures import launch_error
 from numba_kcache.model.event import Event, EventKind
 from numba_kcache.observe.events import Events

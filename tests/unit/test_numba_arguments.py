@@ -18,8 +18,8 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, are_straight, lay_out, slot_of
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launch.slots import Call, struct_format
+from numba_kcache.launch.arguments import Call, struct_format
+from numba_kcache.launch.configurations import LaunchShape
 from numba_kcache.model.artifact import Parameter
 from numba_kcache.model.target import Target
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ...engine.request import Request, Resolution, Wanted
 from ...engine.session import Session
 from ...errors import OptionError, ToolchainMissingError, UncacheableError
-from ...launch.arguments import Launcher, Relaunch
-from ...launch.config import LaunchShape
+from ...launch.configurations import LaunchShape
+from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
 from ...model.artifact import Artifact
 from ...model.target import Choice, Target
