@@ -17,11 +17,11 @@ from .engine.request import Request, Resolution
 from .errors import OptionError, UncacheableError
 from .frontends.base import Definition, Variant, define
 from .frontends.launches import Launches
-from .keys.components import Component
-from .launch.configurations import launch_shape
+from .keys import Component
+from .launch import launch_shape
 from .launch.devices import current_device
+from .model import Choice, Target, ptx_target, read_arch
 from .model.artifact import Artifact
-from .model.target import Choice, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
     from .explanation.text import Explanation

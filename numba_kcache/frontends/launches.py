@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError
-from ..launch.configurations import BOUND_LIMIT, Configurations, Launch, LaunchShape, VariantLaunch, launch_shape
+from ..launch import BOUND_LIMIT, Configurations, Launch, LaunchShape, VariantLaunch, launch_shape
 from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.launcher import Launcher
 from ..launch.loader import LoadedKernel
-from ..model.target import choose_for_device, read_arch
+from ..model import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ..errors import ArgumentError
 from ..model.artifact import SCALAR_SIZES, Parameter
-from .configurations import Dim3
+from . import Dim3
 from .devices import check_interpreter, stream_handle, stream_identity
 
 if TYPE_CHECKING:

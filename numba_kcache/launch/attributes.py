@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
-from .configurations import AXES, Dim3, LaunchShape
+from . import AXES, Dim3, LaunchShape
 from .devices import bindings
 from .loader import LoadedKernel
 

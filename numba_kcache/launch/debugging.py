@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from .configurations import Dim3
+from . import Dim3
 from .devices import stream_handle
 from .failures import describe
 

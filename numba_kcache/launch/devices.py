@@ -22,7 +22,7 @@ import sys
 from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
-from ..model.target import Target
+from ..model import Target
 
 NUMBA_DEVICES = "numba.cuda.cudadrv.devices"
 """The module of Numba that knows its contexts; where it is imported, the program uses Numba."""

@@ -12,8 +12,8 @@ import ctypes
 from typing import Any
 
 from ..errors import ArgumentError, LaunchError
+from . import Dim3
 from .arguments import ParameterSlot
-from .configurations import Dim3
 
 _SHOWN_LENGTH = 60
 _HINTS = {

@@ -24,8 +24,8 @@ from typing import Any
 
 from ..errors import ArgumentError, LaunchError
 from ..model.artifact import Parameter
+from . import BindGrid, Dim3, Launch, LaunchShape
 from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_format
-from .configurations import BindGrid, Dim3, Launch, LaunchShape
 from .devices import NUMBA_DEVICES, check_interpreter, stream_handle, stream_identity
 from .loader import LoadedKernel
 

@@ -27,10 +27,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from ..errors import KCacheError, LaunchError
+from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry
-from ..model.event import Emit, Event, EventKind
-from ..store.system import renew_in_children
-from .configurations import DeviceLimits, LaunchShape, check_launch
+from ..store import renew_in_children
+from . import DeviceLimits, LaunchShape, check_launch
 from .devices import (
     CurrentDevice,
     bindings,

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import Store, missing, renew_in_children
 from . import tree as trees
-from .base import Store
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -38,7 +38,6 @@ from .entry import (
     merge,
     require_key,
 )
-from .system import missing, renew_in_children
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:

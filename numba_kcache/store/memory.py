@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from .base import Store
+from . import Store
 from .entry import (
     ENTRY,
     MANIFEST,

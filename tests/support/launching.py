@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_kcache.launch.configurations import Launch, LaunchShape
+from numba_kcache.launch import Launch, LaunchShape
 from numba_kcache.launch.launcher import Launcher
 from numba_kcache.model.artifact import CODE_SIZES, Parameter
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import LaunchConfigError, LaunchError
-from numba_kcache.launch.configurations import DeviceLimits, LaunchShape, check_launch, launch_shape
+from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape
 from numba_kcache.launch.devices import stream_handle, stream_identity
 from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver

@@ -19,8 +19,8 @@ from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, are_straight, lay_out, slot_of
 from numba_kcache.frontends.numba.compile import compile_numba
 from numba_kcache.launch.arguments import struct_format
+from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter
-from numba_kcache.model.target import Target
 
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give
 VALUES: dict[str, Any] = {

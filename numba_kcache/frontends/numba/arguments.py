@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
+from ...launch import Dim3
 from ...launch.arguments import Call, Slot
-from ...launch.configurations import Dim3
 from ...launch.launcher import MISSING, Launcher, Relaunch
 from ...launch.loader import LoadedKernel
 from ...model.artifact import Parameter

@@ -22,8 +22,8 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import CompileError, NoDeviceError, OptionError
+from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.configurations import LaunchShape
 from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import LoadedKernel, loaded_by_numba
 from ...launch.streams import numba_stream
