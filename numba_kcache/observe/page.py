@@ -162,9 +162,7 @@ def _reasons(history: History) -> str:
     return _table(("reason", "misses"), [(_barred(reason, count / most), _number(count)) for reason, count in shown])
 
 
-def _kernels(
-    kernels: Sequence[Any], what: str, value: Callable[[Any], float], words: Callable[[float], str]
-) -> str:
+def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], words: Callable[[float], str]) -> str:
     if not kernels:
         return "<p>The cache holds nothing yet.</p>"
     largest = max(map(value, kernels)) or 1.0
