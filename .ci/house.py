@@ -31,8 +31,8 @@ ROOMS = """
 __main__
 __init__
 cli
-doctor
 cache
+doctor
 bundles | warmup
 numba_hook
 module

@@ -198,11 +198,13 @@ class Kernel(Launches):
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
     def inspect_sass(self, arch: Any = None) -> Any:
-        """The disassembly for one target, by the toolkit's nvdisasm.
+        """The disassembly for one target, by the toolkit's nvdisasm; of a Numba kernel as Numba has it.
 
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
         """
+        if self._definition.has_variants:
+            return self.__getattr__("inspect_sass")(arch)
         from .launch.disassembly import disassemble
 
         return disassemble(self.cubin(arch))
@@ -286,12 +288,9 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """What pickles, and is this kernel in another process, which need not import what defines it."""
-        named = self._by_name()
-        if (
-            self._definition.is_sent_by_name
-            and self.__module__ != "__main__"
-            and named in (self, self._definition.thing)
-        ):
+        named, definition = self._by_name(), self._definition
+        is_found = named is self or named is definition.thing
+        if definition.is_sent_by_name and self.__module__ != "__main__" and is_found:
             return self
         return Sent(Kernel, self._definition.by_value())
 

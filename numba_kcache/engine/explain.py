@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def subject_of(request: Request) -> Subject:
     """Give a request as its history knows it."""
     return Subject(
-        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds
+        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
     )
 
 

@@ -229,7 +229,7 @@ class Lookup:
         self.remember(key, artifact)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, request, key, **fields)
-        return Resolution(artifact, key, source)
+        return Resolution(artifact, key, source, is_stored=source != "memory")
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
         entry = self.local.get(key)

@@ -11,6 +11,7 @@ Not here    Keys and what is stored (lookup), the order of candidates (candidate
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -31,6 +32,7 @@ from .request import Request, Resolution, Wanted, only
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..explanation.nearest import Missed
     from ..explanation.text import Explanation
+    from ..model.artifact import Artifact
     from ..model.reason import Reason
     from ..store.memory import MemoryStore
     from ..tiers.tier import Tier, TierReport
@@ -112,7 +114,7 @@ class Session(Lookup):
             if request.strict:
                 raise uncacheable(request, headers.untracked)
             self.emit(EventKind.UNCACHEABLE, request, "", reason=headers.untracked)
-            return Resolution(artifact, "", "compiled", headers.untracked)
+            return _without_key(artifact, headers.untracked)
         self._compilers.clear()
         actual = self.components(request)  # the libraries are loaded now: these made the code
         key = derive((*actual, *headers.components))
@@ -137,7 +139,7 @@ class Session(Lookup):
         from .compile import build
 
         self.refuse(request)
-        return Resolution(build(self, request, "")[0], "", "compiled", request.uncacheable)
+        return _without_key(build(self, request, "")[0], request.uncacheable)
 
     def refuse(self, request: Request, *, is_counted: bool = False) -> None:
         """Report a request that runs uncached.
@@ -250,6 +252,14 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
     unsaved = statistics.take_unsaved()
     if unsaved and mode in STORING:
         store.counters.add(unsaved)
+
+
+_WITHOUT_KEY = itertools.count()
+
+
+def _without_key(artifact: Artifact, why: str) -> Resolution:
+    """Resolve what cannot be cached; its name is never an id, which another object may get."""
+    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
 
 
 def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:

@@ -160,8 +160,8 @@ class Launches(Configurations):
                 return found
             session = self._session()
             session.users.add(self)
-            resolution = self._resolutions.for_device(device.target, variant)
-            artifact, key = resolution.artifact, resolution.key or self._resolutions.uncached_name
+            resolution = self._resolutions.for_device(device.target, variant, session)
+            artifact, key = resolution.artifact, resolution.key or resolution.name
             entry = definition.entry(artifact)
             loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
             options = definition.launch_options_of(artifact)
@@ -182,7 +182,10 @@ class Launches(Configurations):
 
     def _block_size(self, args: tuple[Any, ...], sharedmem: int) -> int:
         try:
-            loaded = self._loaded(self._definition.variant(args))[1]
+            variant = self._definition.variant(args)
+            if variant is None and self._definition.has_variants:
+                return self._resolutions.block_size_otherwise(args, sharedmem)
+            loaded = self._loaded(variant)[1]
         except RunsUncached:
             return self._resolutions.block_size_otherwise(args, sharedmem)
         check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=self._name_on(loaded))

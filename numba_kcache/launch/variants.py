@@ -47,12 +47,13 @@ class VariantLaunch:
         """Launch arguments of whatever variant, and be ready for the next ones of the same."""
         check_interpreter()
         variant = self._variant_of(args)
-        found = None if variant is None else self._by_variant.get(variant)
+        if variant is None:
+            self._otherwise(*args)
+            return
+        found = self._by_variant.get(variant) or self._prepare(variant)
         if found is None:
-            found = None if variant is None else self._prepare(variant)
-            if found is None:
-                self._otherwise(*args)
-                return
+            found = self._otherwise  # which takes all variants: the next launch looks at none
+        else:
             self._by_variant[variant] = found
         self._front = found
         self._kernel.keep(self._config, found)

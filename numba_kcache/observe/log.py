@@ -47,7 +47,7 @@ def line_of(event: Event, reason: object) -> str:
         event: What happened.
         reason: Why the kernel that was last looked up in this thread was not there.
     """
-    from .info import bytes_text, seconds_text
+    from .text import bytes_text, seconds_text
 
     kind, fields = event.kind, event.fields
     what = f"{fields.get('kernel')} for {fields.get('target')}"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, encode_entry, variants_of
+from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
 if TYPE_CHECKING:  # a hit goes without them
     from .listing import Order
@@ -37,20 +37,20 @@ class Store(ABC):
         """
         return self.put_encoded(entry.key, encode_entry(entry))
 
-    def peek(self, key: str, kind: int = ENTRY) -> StoredEntry | None:
+    def peek(self, key: str) -> StoredEntry | None:
         """As `get`, but looking does not count as use, and damage is left where it is."""
-        data = self.get_encoded(key, kind)
+        data = self.get_encoded(key)
         try:
-            return None if data is None else decode_entry(data, key, kind)
+            return None if data is None else decode_entry(data, key)
         except DamagedEntry:
             return None
 
     def peek_manifest(self, family: str) -> list[Variant]:
         """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
-        manifest = self.peek(family, MANIFEST)
+        data = self.get_encoded(family, MANIFEST)
         try:
-            return [] if manifest is None else variants_of(manifest.header)
-        except ValueError:
+            return [] if data is None else decode_manifest(data, family)
+        except DamagedEntry:
             return []
 
     def manifests(self) -> Iterator[tuple[str, list[Variant]]]:

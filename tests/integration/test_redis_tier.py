@@ -55,12 +55,12 @@ def test_what_is_put_is_what_is_got(server: RedisServer) -> None:
     """Entries and manifests, byte for byte, small and beyond one read; None for what is not there."""
     tier = RedisTier(server.url)
     large = encode_entry(entry_of(1, 3_000_000))
-    tier.put_entry(key_of(1), large)
+    tier.put(ENTRY, key_of(1), large)
     assert tier.put_manifest(key_of(1), b"manifest", None)
 
-    assert tier.get_entry(key_of(1)) == large
-    assert tier.get_manifest(key_of(1)) == b"manifest"
-    assert tier.get_entry(key_of(2)) is tier.get_manifest(key_of(2)) is None
+    assert tier.get(ENTRY, key_of(1)) == large
+    assert tier.get(MANIFEST, key_of(1)) == b"manifest"
+    assert tier.get(ENTRY, key_of(2)) is tier.get(MANIFEST, key_of(2)) is None
     assert list(tier.keys(MANIFEST)) == [key_of(1)]
 
 
@@ -87,16 +87,16 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 ) -> None:
     """One reads, the other writes, the first writes: refused by the server, it reads and merges again."""
     first, second = (chain(tmp_path / name, RedisTier(server.url, ttl_s=ttl_s), events) for name in ("a", "b"))
-    read, other = first.tiers[0].tier.get_manifest, {**VARIANT, "key": key_of(3)}
+    read, other = first.tiers[0].tier.get, {**VARIANT, "key": key_of(3)}
 
-    def overtaken(family: str) -> bytes | None:
-        found = read(family)
-        if first.tiers[0].tier.get_manifest is overtaken:
-            first.tiers[0].tier.get_manifest = read  # type: ignore[method-assign]
-            second.tiers[0].add_variant_now(family, other)
+    def overtaken(kind: int, key: str) -> bytes | None:
+        found = read(kind, key)
+        if first.tiers[0].tier.get is overtaken:
+            first.tiers[0].tier.get = read  # type: ignore[method-assign]
+            second.tiers[0].add_variant_now(key, other)
         return found
 
-    first.tiers[0].tier.get_manifest = overtaken  # type: ignore[method-assign]
+    first.tiers[0].tier.get = overtaken  # type: ignore[method-assign]
     first.tiers[0].add_variant_now(key_of(9), VARIANT)
 
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT, other]
@@ -106,11 +106,11 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 
 def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
     """Even where it holds what a pattern would."""
-    RedisTier(server.url, prefix="a*").put_entry(key_of(1), b"a")
-    RedisTier(server.url, prefix="ab").put_entry(key_of(2), b"b")
+    RedisTier(server.url, prefix="a*").put(ENTRY, key_of(1), b"a")
+    RedisTier(server.url, prefix="ab").put(ENTRY, key_of(2), b"b")
 
     assert list(RedisTier(server.url, prefix="a*").keys(1)) == [key_of(1)]
-    assert RedisTier(server.url, prefix="ab").get_entry(key_of(1)) is None
+    assert RedisTier(server.url, prefix="ab").get(ENTRY, key_of(1)) is None
 
 
 def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events: Events) -> None:
@@ -125,8 +125,8 @@ def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events:
 
 def test_ttl_is_the_server_s(server: RedisServer) -> None:
     """What was put with one goes by itself; without one it stays."""
-    RedisTier(server.url, ttl_s=1000).put_entry(key_of(1), b"x")
-    RedisTier(server.url).put_entry(key_of(2), b"x")
+    RedisTier(server.url, ttl_s=1000).put(ENTRY, key_of(1), b"x")
+    RedisTier(server.url).put(ENTRY, key_of(2), b"x")
     names = server.keys()
     lives = {name: server.told("TTL", name) for name in names}
 
@@ -140,14 +140,14 @@ def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
     before = server.told("INFO", "stats")
     tier = RedisTier(server.url, limit_bytes=1000)
     with pytest.raises(RedisError, match="above the limit of 1000"):
-        tier.get_entry(key_of(1))
+        tier.get(ENTRY, key_of(1))
     with pytest.raises(ValueError, match="1001 bytes are above"):
-        tier.put_entry(key_of(2), bytes(1001))
+        tier.put(ENTRY, key_of(2), bytes(1001))
     after = server.told("INFO", "stats")
 
     assert after["total_net_output_bytes"] - before["total_net_output_bytes"] < 100_000  # type: ignore[index]
-    tier.put_entry(key_of(2), bytes(1000))
-    assert tier.get_entry(key_of(2)) == bytes(1000)
+    tier.put(ENTRY, key_of(2), bytes(1000))
+    assert tier.get(ENTRY, key_of(2)) == bytes(1000)
 
 
 def test_child_has_connections_of_its_own(server: RedisServer) -> None:
@@ -155,12 +155,12 @@ def test_child_has_connections_of_its_own(server: RedisServer) -> None:
     import os
 
     tier = RedisTier(server.url)
-    tier.put_entry(key_of(1), b"x")
-    assert tier.get_entry(key_of(1)) == b"x"
+    tier.put(ENTRY, key_of(1), b"x")
+    assert tier.get(ENTRY, key_of(1)) == b"x"
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if all(tier.get_entry(key_of(n)) == (b"x" if n == 1 else None) for n in range(50)) else 1)
-    found = [tier.get_entry(key_of(n)) for n in range(50)]
+        os._exit(0 if all(tier.get(ENTRY, key_of(n)) == (b"x" if n == 1 else None) for n in range(50)) else 1)
+    found = [tier.get(ENTRY, key_of(n)) for n in range(50)]
 
     assert os.waitpid(pid, 0)[1] == 0
     assert found == [b"x" if n == 1 else None for n in range(50)]
@@ -169,21 +169,21 @@ def test_child_has_connections_of_its_own(server: RedisServer) -> None:
 def test_restarted_server_is_asked_again(server: RedisServer) -> None:
     """The idle connection is gone; the answer comes over a new one."""
     tier = RedisTier(server.url)
-    tier.get_entry(key_of(1))
+    tier.get(ENTRY, key_of(1))
     server.kill()
     server.start()
 
-    assert tier.get_entry(key_of(1)) is None
-    tier.put_entry(key_of(1), b"x")
+    assert tier.get(ENTRY, key_of(1)) is None
+    tier.put(ENTRY, key_of(1), b"x")
     server.kill()
     server.start()
-    tier.put_entry(key_of(1), b"y")
-    assert tier.get_entry(key_of(1)) == b"y"
+    tier.put(ENTRY, key_of(1), b"y")
+    assert tier.get(ENTRY, key_of(1)) == b"y"
 
 
 def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, tmp_path: Path, events: Events) -> None:
     """OOM: told and counted; what is there is served, and no breaker opens."""
-    RedisTier(server.url).put_entry(key_of(1), encode_entry(entry_of(1)))
+    RedisTier(server.url).put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     server.told("CONFIG", "SET", "maxmemory", "1")
     node = chain(tmp_path, RedisTier(server.url), events)
     try:

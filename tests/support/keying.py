@@ -7,7 +7,7 @@ from typing import Any
 
 from numba_kcache.engine.request import Request
 from numba_kcache.engine.session import Session
-from numba_kcache.frontends.source.definition import SourceDefinition
+from numba_kcache.frontends.source import SourceDefinition
 from numba_kcache.frontends.source.request import source_request
 from numba_kcache.frontends.source.source import Source
 from numba_kcache.model.request import ModuleEntries, Origin

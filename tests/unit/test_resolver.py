@@ -21,7 +21,7 @@ from numba_kcache.engine.lookup import Lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.model.target import parse_target
-from numba_kcache.observe.info import bytes_text, seconds_text
+from numba_kcache.observe.text import bytes_text, seconds_text
 from numba_kcache.store import fallback
 from numba_kcache.store.entry import StoredEntry
 from numba_kcache.toolchain.libraries import installed_include_dirs

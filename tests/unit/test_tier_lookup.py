@@ -11,7 +11,7 @@ import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.engine.request import Wanted
 from numba_kcache.model.event import Event, EventKind
-from numba_kcache.model.target import Target, parse_target
+from numba_kcache.model.target import Choice, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below
@@ -90,7 +90,7 @@ def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> Non
     cache.session.mount(tier)
     launched(cache, "sm_90")
 
-    assert [name for name, _ in tier.asked if name.startswith("put")] == ["put_entry", "put_manifest"]
+    assert [name for name, _ in tier.asked if name.startswith("put")] == ["put", "put_manifest"]
 
 
 @pytest.mark.parametrize("toolchain", [OTHERS, NONE])
@@ -121,8 +121,9 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     def told(**settings: Any) -> str:
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
-        request, fallback = (kernel._request(parse_target(each), None) for each in ("sm_86", "sm_80"))
-        return str(cache.session.explain(Wanted(request, (), [lambda: fallback])).outcome)
+        choice = Choice(parse_target("sm_86"), fallbacks=(parse_target("sm_80"),))
+        wanted = Wanted(lambda target, _ptx_target: kernel._request(target, None), choice)
+        return str(cache.session.explain(wanted).outcome)
 
     is_frozen = mode == "frozen"
     assert told() == ("hit" if is_frozen else "miss")

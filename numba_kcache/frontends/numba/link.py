@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...errors import CompileError, LinkError
@@ -21,7 +22,7 @@ from ...model.target import Target
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.time_trace import TimeTrace, run_traced
-from .internals import Internals, internals
+from .internals import internals
 
 
 class Linked(NamedTuple):
@@ -88,13 +89,13 @@ def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInp
     return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
 
 
-def _numbas_own(parts: Internals, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
+def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
     """What Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
         found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))
     if parts.cuda_target.target_context.enable_nrt:
-        names = "|".join(parts.NRT_functions)
+        names = "|".join(parts._Kernel.NRT_functions)
         pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
         if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
             found.append(_read(parts.NRT_LIBRARY)._replace(folder=os.path.join(parts.folder, "memory_management")))

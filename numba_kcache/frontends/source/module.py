@@ -18,7 +18,7 @@ from ...model.artifact import Artifact, Entry
 from ...model.request import ModuleEntries
 from ...model.target import Choice, Target, parse_target
 from ..base import Definition, Resolutions, Variant
-from .definition import SourceDefinition
+from . import SourceDefinition
 from .request import link_request
 from .source import Source
 

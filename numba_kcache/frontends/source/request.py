@@ -26,7 +26,7 @@ from .source import Source, normalised_ptx, read_link_inputs
 if TYPE_CHECKING:
     from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
-    from .definition import SourceDefinition
+    from . import SourceDefinition
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)

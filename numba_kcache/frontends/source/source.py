@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import KCacheError, OptionError
-from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
@@ -258,6 +257,8 @@ def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
 
 
 def _link_input(item: Any, base_dir: str) -> LinkInput:
+    from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
+
     if isinstance(item, (str, os.PathLike)):
         path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
         kind = kind_of_path(path)

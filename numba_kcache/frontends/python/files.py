@@ -1,11 +1,15 @@
-"""Read the files that a Python kernel links or depends on; their bytes count, not their places.
+"""Read the files of a Python kernel: what it links or depends on, and its source for explanations.
 
-Promise     What cannot be read, or would do more than be linked, is `Refused`.
+Promise     Bytes count, not places. What cannot be read, or would do more than be linked, is `Refused`.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import os
+import tokenize
+from types import CodeType
 from typing import Any
 
 from ...keys.digests import sha256
@@ -49,3 +53,15 @@ def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Pl
         if isinstance(given, str):
             return "value", given
         raise Refused(str(error)) from None
+
+
+def source_text(code: CodeType) -> str:
+    """Read the source of a function; "" where its file does not show it, or is not what was compiled any more.
+
+    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where there are many.
+    """
+    linecache.checkcache(code.co_filename)
+    try:
+        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
+    except (SyntaxError, IndexError, tokenize.TokenError):
+        return ""
