@@ -10,7 +10,6 @@ Not here    Sets and objects: the caller says what they are made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
@@ -46,9 +45,3 @@ def encode(value: Any) -> bytes:
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
     return tag + len(body).to_bytes(8, "big") + body
-
-
-def frame(members: Iterable[bytes]) -> bytes:
-    """The canonical bytes of a list whose members are encoded already."""
-    body = b"".join(members)
-    return b"l" + len(body).to_bytes(8, "big") + body

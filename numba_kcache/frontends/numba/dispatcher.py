@@ -189,9 +189,7 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
         if made is None:
             made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
             made._cache = DispatcherCache(resolutions, made)
-            if not getattr(
-                thing, "_can_compile", True
-            ):  # it takes the signatures that it was given, no others
+            if not getattr(thing, "_can_compile", True):  # it takes the signatures that it was given, no others
                 for types in thing.overloads:
                     made.compile(types)
                 made.disable_compile()
