@@ -2,6 +2,7 @@
 
     python3 tasks.py demo     compile three kernels, serve them from disk to a second process
     python3 tasks.py test     run the test suite (GPU tests where there is a GPU)
+    python3 tasks.py quick    run what takes a minute of it
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
@@ -24,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+PARALLEL = ("-n", "auto", "--dist", "worksteal")  # tests take from 1 ms to 10 s: who is done takes from the others
 
 
 def make_environment() -> None:
@@ -60,8 +62,12 @@ def demo() -> None:
 
 
 def test() -> None:
-    where = [] if has_gpu() else ["-m", "not gpu", "-n", "auto"]  # one process at a time has the device
+    where = [] if has_gpu() else ["-m", "not gpu", *PARALLEL]  # one process at a time has the device
     run("-m", "pytest", "-q", *where, *sys.argv[2:])
+
+
+def quick() -> None:
+    run("-m", "pytest", "-q", "-m", "not slow and not gpu", *PARALLEL, *sys.argv[2:])
 
 
 def check() -> None:
@@ -93,7 +99,7 @@ def all_() -> None:
     test()
 
 
-TASKS = {each.__name__.strip("_"): each for each in (demo, test, check, docs, site, house, gpu, all_)}
+TASKS = {each.__name__.strip("_"): each for each in (demo, test, quick, check, docs, site, house, gpu, all_)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:

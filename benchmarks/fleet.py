@@ -31,6 +31,7 @@ from header import machine_header, write_result
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from numba_kcache.store.entry import ENTRY  # noqa: E402
 from numba_kcache.tiers import lease  # noqa: E402
 from numba_kcache.tiers.redis import RedisTier  # noqa: E402
 from tests.support.redis_server import RedisServer, redis_server  # noqa: E402
@@ -76,12 +77,12 @@ def measure_operations(server: RedisServer) -> dict[str, Any]:
     tier = RedisTier(server.url)
     keys = [f"{number:064x}" for number in range(4000)]
     data = random.Random(1).randbytes(ENTRY_BYTES)
-    tier.put_entry(keys[0], data)
+    tier.put(ENTRY, keys[0], data)
     found = {
-        "miss_us": percentiles(timed(lambda n: tier.get_entry(keys[1 + n % 3000]))),
-        "hit_us": percentiles(timed(lambda n: tier.get_entry(keys[0]))),
+        "miss_us": percentiles(timed(lambda n: tier.get(ENTRY, keys[1 + n % 3000]))),
+        "hit_us": percentiles(timed(lambda n: tier.get(ENTRY, keys[0]))),
         "claim_us": percentiles(timed(lambda n: tier.claim(keys[n], "token", 60.0))),
-        "put_us": percentiles(timed(lambda n: tier.put_entry(keys[n], data))),
+        "put_us": percentiles(timed(lambda n: tier.put(ENTRY, keys[n], data))),
     }
     for name, size in (("get_20kb_per_s", str(ENTRY_BYTES)), ("get_3b_per_s", "3")):
         words = [

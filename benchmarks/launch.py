@@ -244,7 +244,7 @@ def _answer(*_: Any) -> tuple[int]:
 
 def _stub_kernel(arguments: int) -> tuple[Callable[..., None], list[Any]]:
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from numba_kcache.model.parameter import Parameter
+    from numba_kcache.model.artifact import Parameter
     from tests.support.launching import Kernel, Numba
 
     half = arguments // 2

@@ -113,7 +113,7 @@ def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], obj
 
 
 def toolkit_dirs() -> list[str]:
-    from numba_kcache.toolchain.libraries import installed_include_dirs
+    from numba_kcache.toolchain import installed_include_dirs
 
     return installed_include_dirs()
 
@@ -127,7 +127,7 @@ def learn(header: str, how: str) -> dict[str, float]:
 
     import numba_kcache
     from numba_kcache import cached_kernel
-    from numba_kcache.headers import lookup as closures
+    from numba_kcache.engine import compile as engine
     from numba_kcache.toolchain import time_trace
 
     numba_kcache.configure(mode="refresh")
@@ -136,16 +136,16 @@ def learn(header: str, how: str) -> dict[str, float]:
     kernel = cached_kernel(source_with(header), arch=ARCH)
     cached_kernel(plain_source(7), arch=ARCH).compile()  # the compilers are loaded
     taken: list[tuple[float, float]] = []
-    real = closures.compile_and_learn
+    real = engine.compile_and_learn
 
     def measured(*arguments: Any) -> Any:
         start = time.perf_counter()
-        artifact, learned = real(*arguments)
+        artifact, headers = real(*arguments)
         taken.append((time.perf_counter() - start, artifact.compile_time_s))
-        assert not learned.doubt, learned.doubt
-        return artifact, learned
+        assert not headers.untracked, headers.untracked
+        return artifact, headers
 
-    closures.compile_and_learn = measured
+    engine.compile_and_learn = measured
     kernel.compile()
     ((whole, compiling),) = taken
     return {"compile": compiling, "learn": whole - compiling}

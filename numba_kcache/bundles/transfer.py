@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
-from ..keys.components import Component
-from ..keys.digests import sha256
+from ..keys import Component, sha256
+from ..model import Target, read_arch
 from ..model.artifact import artifact_from_header
-from ..model.target import Target, read_arch
 from ..settings import read_settings
 from ..store.entry import (
     ENTRY,
@@ -31,8 +30,8 @@ from ..store.entry import (
     Variant,
     check_payloads,
     decode_entry,
-    encode_entry,
-    variants_of,
+    decode_manifest,
+    encode_manifest,
 )
 from ..tiers.bundle import Bundle, BundledFile, BundleReport
 from ..tiers.chain import Chain
@@ -121,8 +120,7 @@ def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
     for family, variants in session.local.manifests():
         kept = sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"]))
         if kept:
-            header = {"variants": [without_stats(each) for each in kept]}
-            yield family, encode_entry(StoredEntry(family, header, {}), MANIFEST)
+            yield family, encode_manifest(family, [without_stats(each) for each in kept])
 
 
 def import_bundle(session: Session, source: Any) -> BundleReport:
@@ -164,7 +162,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
 
 
 def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
-    variants = variants_of(decode_entry(bundle.get(MANIFEST, file.key) or b"", file.key, MANIFEST).header)
+    variants = decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
     held = {each.key for each in bundle.entries}
     if any(variant["key"] not in held for variant in variants):
         raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
@@ -210,7 +208,7 @@ def push(session: Session, to: str | None) -> Moved:
             went[file.key] = len(data)
     present = [file.key for file in chosen if file.key in there]
     for family, data in _manifests(session, {*went, *present}):
-        tier.add_variant_now(family, *reversed(variants_of(decode_entry(data, family, MANIFEST).header)))
+        tier.add_variant_now(family, *reversed(decode_manifest(data, family)))
     tier.close()
     failed = len(chosen) - len(went) - len(present)
     return Moved(tier.tier.name, len(went), sum(went.values()), len(present), failed)

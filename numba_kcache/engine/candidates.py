@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys.components import Component
+from ..keys import Component
 from .request import Request, Wanted
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def candidates(
 
 def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
     components = lookup.components(request)
-    any_compiler = lookup.takes_any_compiler(components) or (tier is not None and tier.readonly)
+    any_compiler = (tier is not None and tier.readonly) or lookup.takes_any_compiler(components)
     return Candidate(request, components, tier, any_compiler, True, why)
 
 

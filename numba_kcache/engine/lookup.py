@@ -18,14 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
-from ..keys.components import Component, components, derive, names_a_compiler
+from ..keys import Component, components, derive, names_a_compiler
+from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, artifact_from_header
-from ..model.event import Emit, Event, EventKind
-from ..observe.events import Events
+from ..observe import Events
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
-from ..store.entry import StoredEntry
-from ..toolchain.libraries import Record, Toolchain
+from ..toolchain import Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -230,15 +229,14 @@ class Lookup:
         self.remember(key, artifact)
         fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.emit(EventKind.HIT, request, key, **fields)
-        return Resolution(artifact, key, source)
+        return Resolution(artifact, key, source, is_stored=source != "memory")
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
         entry = self.local.get(key)
         if entry is None and tier is not None:
             entry = tier.get(key)
-        return None if entry is None else self._artifact(entry)
-
-    def _artifact(self, entry: StoredEntry) -> Artifact | None:
+        if entry is None:
+            return None
         try:
             return artifact_from_header(entry.header, entry.payloads)
         except (ValueError, KCacheError) as error:
@@ -254,9 +252,9 @@ class Lookup:
         with self._lock:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
-            self._memory_bytes += _size(artifact) - (_size(before) if before else 0)
-            while self._memory_bytes > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
-                self._memory_bytes -= _size(self.memory.popitem(last=False)[1])
+            self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
+            while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
+                self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
 
     def forget(self) -> None:
         """Drop what is kept in memory."""
@@ -297,7 +295,3 @@ def variant_of(key: str, target: str, request: str) -> Variant:
 def uncacheable(request: Request, why: str) -> UncacheableError:
     """Make the error for a request that cannot be cached."""
     return UncacheableError(f"cannot cache {request.label}", why)
-
-
-def _size(artifact: Artifact) -> int:
-    return len(artifact.cubin) + 1024

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys.components import Component
+from ..keys import Component
+from ..model import Choice, Target
 from ..model.artifact import Artifact
-from ..model.target import Choice, Target
 
 if TYPE_CHECKING:  # a hit goes without them
-    from ..headers.query import HeaderQuery
+    from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
-    from ..toolchain.libraries import Toolchain
+    from ..toolchain import Toolchain
     from ..toolchain.time_trace import TimeTrace
 
 
@@ -78,7 +78,7 @@ class Wanted:
 
     def fallbacks(self) -> Iterator[Request]:
         """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
-        for target in self._choice.fallbacks:
+        for target in self._choice.fallbacks():
             yield self._make(target, None)
 
 
@@ -95,14 +95,13 @@ class Resolution(NamedTuple):
         key: Its key; "" for what cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
+        is_stored: Whether it came from a store.
+        name: Of what has no key: no other artifact of this process has it.
     """
 
     artifact: Artifact
     key: str
     source: str
     uncacheable: str = ""
-
-    @property
-    def is_stored(self) -> bool:
-        """True where it came from a store."""
-        return self.source in ("disk", "tier", "waited")
+    is_stored: bool = False
+    name: str = ""

@@ -2,6 +2,18 @@
 
 Promise     `artifact_from_header` believes nothing: each field is held against its type, its bounds and the
             closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
+Method      Grammar of the code of a parameter:
+
+                code     ::= pointer | value
+                pointer  ::= "*" ["k"] (element | "?")          k: the pointee is const; ?: any pointee
+                element  ::= scalar | vector | "o"
+                value    ::= scalar | vector | "o" | "?"        o: struct by value; ?: only its size is known
+                vector   ::= "v" ("1" | "2" | "3" | "4") scalar
+                scalar   ::= "b1" | "i1" | "i2" | "i4" | "i8" | "u1" | "u2" | "u4" | "u8"
+                           | "f2" | "bf" | "f4" | "f8" | "c4" | "c8" | "e4" | "e5"
+
+            iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
+            numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
 Not here    The file that holds it (store.entry) and the key that names it (keys).
 """
 
@@ -11,17 +23,57 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import EntryError
-from .parameter import CODE_SIZES, Parameter
-from .target import Target, parse_target
+from . import Target, parse_target
+
+SCALAR_SIZES = {
+    "b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8,
+    "f2": 2, "bf": 2, "f4": 4, "f8": 8, "c4": 8, "c8": 16, "e4": 1, "e5": 1,
+}  # fmt: skip
+"""Bytes of each scalar code."""
+
+
+def _code_sizes() -> dict[str, int | None]:
+    vectors = {f"v{n}{each}": n * size for each, size in SCALAR_SIZES.items() for n in (1, 2, 3, 4)}
+    words: dict[str, int | None] = {**SCALAR_SIZES, **vectors, "o": None, "?": None}
+    return words | {f"*{const}{element}": 8 for element in words for const in ("", "k")}
+
+
+CODE_SIZES = _code_sizes()
+"""Every word of the vocabulary with the bytes it takes as a parameter; None where the word does not say."""
+
+
+class Parameter(NamedTuple):
+    """One kernel parameter.
+
+    Args:
+        offset: Bytes from the start of the parameter buffer.
+        size: Bytes it takes there.
+        code: What it is, in the vocabulary above.
+        c_type: Its C++ type in full, `"float const*"`; `""` where only the size is known.
+        name: Its name in the source; `""` where it could not be read.
+    """
+
+    offset: int
+    size: int
+    code: str
+    c_type: str = ""
+    name: str = ""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it takes a device address."""
+        return self.code.startswith("*")
+
+    def __str__(self) -> str:
+        return f"{self.c_type or f'{self.size} bytes'}{' ' if self.name else ''}{self.name}"
+
 
 MAX_PARAMETERS_BYTES = 32764
 """Bytes of parameters one kernel can take (CUDA C++ Programming Guide, "Function Parameters")."""
 
-KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir", "numba")
-"""What an artifact was made from."""
-
 _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
+_MAX_KIND = 32
 
 
 class Entry(NamedTuple):
@@ -70,7 +122,7 @@ class Artifact(NamedTuple):
     """The result of one compilation for one target.
 
     Args:
-        kind: One of `KINDS`.
+        kind: What it was made from, `"cuda"`: a word of its front end.
         target: What the code was built for.
         entries: The kernels in it, in order.
         cubin: The linked module; empty where `target` is virtual, or where there is LTO-IR to link kernels from.
@@ -160,7 +212,7 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
             raise ValueError("entries")
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
-        if kind not in KINDS:
+        if type(kind) is not str or not kind.isidentifier() or len(kind) > _MAX_KIND:
             raise ValueError("kind")
         target = parse_target(header["target"])
         cubin = payloads["cubin"] if "cubin" in payloads else b""  # noqa: SIM401 - Mapping.get is Python

@@ -21,12 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import Store, missing, renew_in_children
 from . import tree as trees
-from .base import Store
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -34,12 +33,11 @@ from .entry import (
     StoredEntry,
     Variant,
     decode_entry,
+    decode_manifest,
     is_key,
     merge,
     require_key,
-    variants_of,
 )
-from .system import missing, renew_in_children
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from .publish import Durability
     from .report import Problem, Removed
     from .writing import Writer
+
+Result = TypeVar("Result")
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
@@ -191,7 +191,7 @@ class DiskStore(Store):
         is_usable = self.is_usable()
         entry = None if self.private is None else self.private.get(key)
         if entry is None and is_usable:
-            entry = self._read(ENTRY, key)
+            entry = self._read(ENTRY, key, decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 self.private.put(entry)
         return entry
@@ -199,21 +199,18 @@ class DiskStore(Store):
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         variants = self.read_variants(family) if self.is_usable() else []
-        return variants if self._spare is None else reduce(merge, reversed(self._spare.get_manifest(family)), variants)
+        if not self.is_replaced or self.private is None:
+            return variants
+        return merge(variants, *reversed(self.private.get_manifest(family)))
 
     def read_variants(self, family: str) -> list[Variant]:
         """The variants of `family` in the directory itself."""
-        manifest = self._read(MANIFEST, family)
-        if manifest is None:
-            return []
-        try:
-            return variants_of(manifest.header)
-        except ValueError as error:
-            self._damaged(family, self.tree.path(MANIFEST, family), str(error))
-            return []
+        return self._read(MANIFEST, family, decode_manifest) or []
 
-    def _read(self, kind: int, key: str) -> StoredEntry | None:
-        path = self.tree.path(kind, require_key(key))
+    def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
+        if not is_key(key):
+            require_key(key)  # raises
+        path = self.tree.path(kind, key)
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
         try:
@@ -223,7 +220,7 @@ class DiskStore(Store):
                 if error.errno != errno.ESTALE:
                     raise
                 data = self.tree.read(path, now_ns, refresh_ns)  # replaced on the file server
-            return decode_entry(data, key, kind)
+            return decode(data, key)
         except DamagedEntry as error:
             self._damaged(key, path, str(error))
         except OSError as error:

@@ -19,12 +19,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from struct import Struct
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import zstandard
 from xxhash import xxh3_128_digest
 
-from ..keys.digests import sha256
+from ..keys import sha256
 
 FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""
@@ -45,11 +45,10 @@ _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, s
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 _RAW, _ZSTD = 0, 1
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the same time; 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
-
-_NAME = r"[a-z][a-z0-9_]{0,15}\Z"
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
@@ -89,21 +88,17 @@ class Payloads(Mapping[str, bytes]):
 
     __slots__ = ("_packed", "_unpacked")
 
-    def __init__(self, packed: dict[str, tuple[tuple[Any, ...], memoryview]]) -> None:
+    def __init__(self, packed: dict[str, tuple[PayloadRecord, memoryview]]) -> None:
         self._packed = packed
-        self._unpacked: dict[str, bytes] = {}
-        for name in packed:
-            self._unpacked[name] = _unpack(*packed[name])
-            break
+        self._unpacked = {name: _unpack(*packed[name]) for name in list(packed)[:1]}
 
     def __getitem__(self, name: str) -> bytes:
-        payload = self._unpacked.get(name)
-        if payload is None:
+        if name not in self._unpacked:
             try:
-                payload = self._unpacked[name] = _unpack(*self._packed[name])
+                self._unpacked[name] = _unpack(*self._packed[name])
             except DamagedEntry as error:
                 raise KeyError(name) from error
-        return payload
+        return self._unpacked[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._packed)
@@ -111,14 +106,11 @@ class Payloads(Mapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._packed)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._packed
-
     def __repr__(self) -> str:
         return f"Payloads({list(self._packed)})"
 
 
-class StoredEntry:
+class StoredEntry(NamedTuple):
     """What a key leads to.
 
     Args:
@@ -127,20 +119,9 @@ class StoredEntry:
         payloads: Bytes by name. The first is the one that a hit needs.
     """
 
-    __slots__ = ("header", "key", "payloads")
-
-    def __init__(self, key: str, header: Header, payloads: Mapping[str, bytes]) -> None:
-        self.key, self.header, self.payloads = key, header, payloads
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, StoredEntry):
-            return NotImplemented
-        return self.key == other.key and self.header == other.header and dict(self.payloads) == dict(other.payloads)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"StoredEntry({self.key!r}, {self.header!r}, {list(self.payloads)!r})"
+    key: str
+    header: Header
+    payloads: Mapping[str, bytes]
 
 
 def is_key(key: str) -> bool:
@@ -167,11 +148,11 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         TypeError: The header holds something other than JSON values.
     """
     key = bytes.fromhex(require_key(entry.key))
-    header = json.dumps(entry.header, separators=(",", ":"), allow_nan=False).encode("ascii")
+    header = _json(entry.header)
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if re.match(_NAME, name) is None:
+        if not _NAME.fullmatch(name):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (_RAW, payload)
@@ -200,95 +181,97 @@ def decode_entry(data: bytes, key: str, kind: int = ENTRY) -> StoredEntry:
     Raises:
         DamagedEntry: Any byte is not as it was written, or the file was forged badly.
     """
-    if len(data) < _SMALLEST:
+    at, end = head_bytes(data, kind), len(data) - _DIGEST_BYTES
+    written_bytes = _PREFIX.unpack_from(data)[5]
+    if len(data) != written_bytes:
+        raise DamagedEntry(f"{len(data)} bytes where {written_bytes} were written")
+    view = memoryview(data)
+    if at > end or xxh3_128_digest(view[:end]) != data[end:]:
+        raise DamagedEntry("the digest differs")
+    header, records = _decode_head(data, key, at)
+    packed: dict[str, tuple[PayloadRecord, memoryview]] = {}
+    for record in records:
+        start, at = at, at + record.stored_bytes
+        packed[record.name] = record, view[start:at]
+    if at != end or len(packed) != len(records):
+        raise DamagedEntry("the payload table is malformed")
+    return StoredEntry(key, header, Payloads(packed))
+
+
+def head_bytes(data: bytes, kind: int = ENTRY) -> int:
+    """Bytes that the head of a file takes, header included, by its first bytes.
+
+    Raises:
+        DamagedEntry: These are not the first bytes of a file of this kind.
+    """
+    if len(data) < _PREFIX.size:
         raise DamagedEntry(f"{len(data)} bytes are too few")
-    magic, version, stored_kind, payloads, header_bytes, file_bytes, stored_key = _PREFIX.unpack_from(data)
+    magic, version, stored_kind, payloads, header_bytes = _PREFIX.unpack_from(data)[:5]
     if magic != _MAGIC:
         raise DamagedEntry("not a file of this store")
     if version != FORMAT:
         raise DamagedEntry(f"format {version}, this version reads {FORMAT}")
-    if file_bytes != len(data):
-        raise DamagedEntry(f"{len(data)} bytes where {file_bytes} were written")
-    view = memoryview(data)
-    end = file_bytes - _DIGEST_BYTES
-    if xxh3_128_digest(view[:end]) != data[end:]:
-        raise DamagedEntry("the digest differs")
-    if stored_key.hex() != key or stored_kind != kind:
-        raise DamagedEntry(f"holds another {'key' if stored_kind == kind else 'kind of file'}")
-    table_end = _PREFIX.size + payloads * _RECORD.size
-    at = table_end + header_bytes
-    if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES or at > end:
+    if stored_kind != kind:
+        raise DamagedEntry("holds another kind of file")
+    if payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
         raise DamagedEntry("the header is out of bounds")
-    header = parse_object(data[table_end:at])
-    packed: dict[str, tuple[tuple[Any, ...], memoryview]] = {}
-    for record in _RECORD.iter_unpack(view[_PREFIX.size : table_end]):
-        name = _name(record[0])
-        start, at = at, at + record[1]
-        if name in packed or at > end:
-            raise DamagedEntry("the payload table is malformed")
-        packed[name] = record, view[start:at]
-    if at != end:
-        raise DamagedEntry("bytes that belong to no payload")
-    return StoredEntry(key, header, Payloads(packed))
-
-
-def head_bytes(data: bytes) -> int:
-    """How many bytes the head of an entry takes, header included, by its first bytes.
-
-    Raises:
-        DamagedEntry: These are not the first bytes of an entry.
-    """
-    if len(data) < _PREFIX.size:
-        raise DamagedEntry(f"{len(data)} bytes are too few")
-    magic, version, kind, payloads, header_bytes = _PREFIX.unpack_from(data)[:5]
-    if (magic, version, kind) != (_MAGIC, FORMAT, ENTRY) or payloads > MAX_PAYLOADS or header_bytes > MAX_HEADER_BYTES:
-        raise DamagedEntry("not an entry of this format")
     return _PREFIX.size + int(payloads) * _RECORD.size + int(header_bytes)
 
 
-def decode_head(data: bytes, key: str) -> tuple[Header, dict[str, int]]:
-    """Header and unpacked payload sizes of an entry, from its head alone; not held against the digest.
+def decode_head(data: bytes, key: str, kind: int = ENTRY) -> tuple[Header, list[PayloadRecord]]:
+    """Header and payload table of a file, from its head alone; not held against the digest.
 
     Raises:
-        DamagedEntry: It is not the head of an entry of `key`.
+        DamagedEntry: It is not the head of a file of `key`.
     """
-    end, count = head_bytes(data), _PREFIX.unpack_from(data)[3]
-    if len(data) < end or _PREFIX.unpack_from(data)[6].hex() != key:
+    return _decode_head(data, key, head_bytes(data, kind))
+
+
+def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadRecord]]:
+    prefix = _PREFIX.unpack_from(data)
+    if len(data) < end or prefix[6].hex() != key:
         raise DamagedEntry("cut short, or of another key")
-    table_end = _PREFIX.size + count * _RECORD.size
-    records = _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end])
-    return parse_object(data[table_end:end]), {_name(record[0]): record[2] for record in records}
+    table_end = _PREFIX.size + prefix[3] * _RECORD.size
+    records = []
+    for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
+        name = padded.rstrip(b"\0").decode("latin-1")
+        if not _NAME.fullmatch(name):
+            raise DamagedEntry("a payload's name is malformed")
+        records.append(PayloadRecord(name, *rest))
+    return parse_object(data[table_end:end]), records
 
 
-def variants_of(header: Header) -> list[Variant]:
-    """The variants in a manifest's header.
+def encode_manifest(family: str, variants: list[Variant]) -> bytes:
+    """The file that holds the variants of a family."""
+    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
+
+
+def decode_manifest(data: bytes, family: str) -> list[Variant]:
+    """The variants that `encode_manifest` wrote.
 
     Raises:
-        ValueError: It does not hold variants.
+        DamagedEntry: As `decode_entry`, or it does not hold variants.
     """
-    variants = header.get("variants")
+    variants = decode_entry(data, family, MANIFEST).header.get("variants")
     if type(variants) is not list or len(variants) > MAX_VARIANTS:
-        raise ValueError("holds no list of variants")
+        raise DamagedEntry("holds no list of variants")
     if not all(type(each) is dict and type(each.get("key")) is str for each in variants):
-        raise ValueError("holds a variant without a key")
+        raise DamagedEntry("holds a variant without a key")
     return variants
 
 
-def merge(variants: list[Variant], variant: Variant) -> list[Variant]:
-    """`variants`, newest first, with `variant` in front, each key once; the one used longest ago goes beyond 64."""
-    return [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
+def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
+    """`variants`, newest first, with `newer` before them, the last foremost; each key once, and no more than 64."""
+    for variant in newer:
+        variants = [variant, *(each for each in variants if each["key"] != variant["key"])][:MAX_VARIANTS]
+    return variants
 
 
 def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     """The payload table of a decoded entry; of one that was not decoded there is none yet."""
     if not isinstance(entry.payloads, Payloads):
         return []
-    return [PayloadRecord(name, *record[1:]) for name, (record, _) in entry.payloads._packed.items()]
-
-
-def payload_sizes(entry: StoredEntry) -> dict[str, int]:
-    """Unpacked bytes of each payload of a decoded entry; nothing is unpacked."""
-    return {record.name: record.size_bytes for record in payload_records(entry)}
+    return [record for record, _ in entry.payloads._packed.values()]
 
 
 def check_payloads(entry: StoredEntry) -> None:
@@ -308,76 +291,35 @@ def _pack(payload: bytes) -> tuple[int, bytes]:
     return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 else (_RAW, payload)
 
 
-_idle: list[zstandard.ZstdDecompressor] = []  # a context serves one thread at a time and takes 9 us to make
-
-
-def _unpack(record: tuple[Any, ...], stored: memoryview) -> bytes:
-    _, stored_bytes, size_bytes, codec, _ = record
-    if codec == _RAW and size_bytes == stored_bytes:
+def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
+    size_bytes, codec = record.size_bytes, record.codec
+    if codec == _RAW and size_bytes == len(stored):
         return bytes(stored)
     if codec != _ZSTD or size_bytes > MAX_PAYLOAD_BYTES:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
     try:
         if zstandard.frame_content_size(stored) != size_bytes:  # what decompress() would allocate
             raise DamagedEntry(f"a payload is not of {size_bytes} bytes")
-        try:
-            context = _idle.pop()
-        except IndexError:
-            context = zstandard.ZstdDecompressor()
-        payload = context.decompress(stored, allow_extra_data=False)
-        _idle.append(context)
+        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamagedEntry(f"a payload does not unpack: {error}") from None
-    return payload
-
-
-_names = {name.encode().ljust(16, b"\0"): name for name in ("cubin", "ptx", "log", "report")}
-"""Names that need no check: the usual ones, and those seen."""
-
-
-def _name(padded: bytes) -> str:
-    name = _names.get(padded)
-    if name is None:
-        name = padded.rstrip(b"\0").decode("latin-1")
-        if re.match(_NAME, name) is None:
-            raise DamagedEntry("a payload's name is malformed")
-        if len(_names) < 64:
-            _names[padded] = name
-    return name
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> Header:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a name is there twice")
-    return members
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(number: str) -> float:
-    value = float(number)
-    if value - value != 0:
-        raise ValueError(f"{number} is not finite")
-    return value
-
-
-_decoder = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
 
 
 def parse_object(text: bytes) -> Header:
-    """One strict JSON object in ASCII: no name twice, no NaN, nothing around it.
+    """Read one JSON object as `encode_entry` writes it: no name twice, no NaN, nothing around it.
 
     Raises:
         DamagedEntry: It is none.
     """
     try:
-        decoded = text.decode("ascii")
-        header, end = _decoder.raw_decode(decoded)
+        header: Header = json.loads(text)
+        is_own = _json(header) == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
-    if type(header) is not dict or end != len(decoded):
-        raise DamagedEntry("the header is not one JSON object")
+    if type(header) is not dict or not is_own:
+        raise DamagedEntry("the header is not one JSON object as it is written here")
     return header
+
+
+def _json(header: Header) -> bytes:
+    return json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..model.event import Emit
+from ..model import Emit
 from .disk import DiskStore
 from .memory import MemoryStore
 from .publish import Durability

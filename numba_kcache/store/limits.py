@@ -16,11 +16,11 @@ import os
 import threading
 from collections.abc import Callable
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import renew_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
 from .report import Removed
-from .system import renew_in_children
 from .tree import SHARDS, Tree, remove
 
 LEFT_FREE_BYTES = 512 << 20

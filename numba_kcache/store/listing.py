@@ -14,20 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
+from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from .entry import (
     ENTRY,
     MANIFEST,
     DamagedEntry,
+    Header,
+    PayloadRecord,
     StoredEntry,
     check_payloads,
     decode_entry,
     decode_head,
+    decode_manifest,
     head_bytes,
-    payload_sizes,
-    variants_of,
+    payload_records,
 )
 from .report import EntryInfo
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 from .tree import Found, Tree
 
 Order = Literal["age", "size", "cost", "hits"]
@@ -71,17 +73,18 @@ def listed(
 
 def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     """An entry that was read in full, as it is listed."""
-    return EntryInfo(file.key, entry.header, file.size_bytes, file.used_ns / 1e9, payload_sizes(entry))
+    return _info(file, entry.header, payload_records(entry))
 
 
 def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
     """Every file that is not what was stored, payloads that hits do not unpack included, with the reason."""
     for file in tree.walk(ENTRY, MANIFEST):
         try:
-            entry = decode_entry(tree.read(file.path, None), file.key, file.kind)
+            data = tree.read(file.path, None)
             if file.kind == MANIFEST:
-                variants_of(entry.header)
-            check_payloads(entry)
+                decode_manifest(data, file.key)
+            else:
+                check_payloads(decode_entry(data, file.key))
         except FileNotFoundError:
             continue
         except (ValueError, OSError) as error:
@@ -92,11 +95,15 @@ def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Map
     for file in files:
         try:
             data = _read_head(file.path) if file.path else get(file.key) or b""
-            header, sizes = decode_head(data, file.key)
+            header, records = decode_head(data, file.key)
         except (DamagedEntry, OSError):
             continue
-        times = hits.get(file.key[:HITS_DIGITS], 0)
-        yield EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes, times)
+        yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
+
+
+def _info(file: Found, header: Header, records: list[PayloadRecord]) -> EntryInfo:
+    sizes = {each.name: each.size_bytes for each in records}
+    return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
 
 
 def _read_head(path: str) -> bytes:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from .system import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
+from . import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
 
 Result = TypeVar("Result")
 

@@ -12,10 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import reduce
 
-from .base import Store
-from .entry import ENTRY, MANIFEST, StoredEntry, Variant, decode_entry, encode_entry, merge, require_key, variants_of
+from . import Store
+from .entry import (
+    ENTRY,
+    MANIFEST,
+    StoredEntry,
+    Variant,
+    decode_entry,
+    decode_manifest,
+    encode_manifest,
+    merge,
+    require_key,
+)
 from .eviction import LOW_WATER, choose, sum_of
 from .locks import KeyLocks, Turn
 from .report import Problem, Removed
@@ -43,7 +52,8 @@ class MemoryStore(Store):
 
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
-        return self._read(ENTRY, key)
+        data = self._read(ENTRY, key)
+        return None if data is None else decode_entry(data, key)
 
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
@@ -68,14 +78,13 @@ class MemoryStore(Store):
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
-        manifest = self._read(MANIFEST, family)
-        return variants_of(manifest.header) if manifest is not None else []
+        data = self._read(MANIFEST, family)
+        return [] if data is None else decode_manifest(data, family)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` in front of those of `family`, the last foremost; whether it was stored."""
         with self._mutex:
-            header = {"variants": reduce(merge, variants, self.get_manifest(family))}
-            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, header, {}), MANIFEST))
+            return self._write(MANIFEST, family, encode_manifest(family, merge(self.get_manifest(family), *variants)))
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
@@ -108,13 +117,12 @@ class MemoryStore(Store):
     def wait_for_eviction(self) -> None:
         """Nothing to wait for: limits hold when put returns."""
 
-    def _read(self, kind: int, key: str) -> StoredEntry | None:
+    def _read(self, kind: int, key: str) -> bytes | None:
         with self._mutex:
             data, _ = self._files.pop((kind, require_key(key)), (None, 0))
-            if data is None:
-                return None
-            self._files[kind, key] = data, int(self._clock() * 1e9)
-        return decode_entry(data, key, kind)
+            if data is not None:
+                self._files[kind, key] = data, int(self._clock() * 1e9)
+        return data
 
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         if len(data) > self.max_size_bytes:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from ..model.event import Event, EventKind
-from .entry import ENTRY, MANIFEST, StoredEntry, Variant, encode_entry, merge
+from ..model import Event, EventKind
+from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
 from .limits import Limits
 from .locks import KeyLocks
 from .report import Removed
@@ -123,10 +122,10 @@ class Writer:
             return store.private.add_variant(family, *variants)
         with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
             before = store.read_variants(family)
-            after = reduce(merge, variants, before)
+            after = merge(before, *variants)
             if after == before:
                 return True
-            return self._write(MANIFEST, family, encode_entry(StoredEntry(family, {"variants": after}, {}), MANIFEST))
+            return self._write(MANIFEST, family, encode_manifest(family, after))
 
     def _write(self, kind: int, key: str, data: bytes) -> bool:
         store = self._store

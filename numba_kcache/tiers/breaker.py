@@ -4,20 +4,22 @@ Promise     From a failure on, nobody of this node asks for `period_s`; then one
             it got an answer, or not for another period. Of processes that begin at the same moment one asks first, and
             the others when it got its answer. Only a server that fell silent within `FRESH_S` of its last answer may
             cost several processes a wait, at the same time, once.
-Method      Two files beside the local store. `<tier>.down` is empty: its time is that of the last failure. Who finds it
-            too old renews it under a lock before it asks, so that the others stay away meanwhile; an answer removes it.
-            The time of `<tier>.up` is that of the last answer, and the lock on it is held by who asks while nobody
-            knows. Where there is no directory, or none that is written to, each process has a breaker of its own.
+Method      Two files beside the local store: the time of `<tier>.down` is that of the last failure, the time of
+            `<tier>.up` that of the last answer. While neither says enough, processes take turns (store.locks): the
+            holder asks, the others wait for what it finds. The holder renews a `.down` that is too old before it asks,
+            so that the others stay away meanwhile; an answer removes it. Where there is no directory, or none that is
+            written to, each process has a breaker of its own.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from ..store.system import CLOEXEC, NOFOLLOW, try_flock
+from ..store import CLOEXEC, NOFOLLOW
+from ..store.locks import KeyLocks, Turn
 
 PERIOD_S = 30.0
 FRESH_S = 5.0
@@ -27,8 +29,12 @@ _GATE_S = 6.0
 """Longest wait for another's answer: it may have been stopped while it asked."""
 
 
+class Away(Exception):
+    """The server is left alone for now."""
+
+
 class Breaker:
-    """The breaker of one tier. Each `allows` that says yes is followed by `ended`.
+    """The breaker of one tier.
 
     Args:
         path: Of the file of the last failure, `.down`; None for this process alone.
@@ -37,141 +43,83 @@ class Breaker:
     """
 
     def __init__(self, path: str | None, *, period_s: float = PERIOD_S, clock: Callable[[], float] = time.time) -> None:
-        self._path, self._period_s, self._clock = path, period_s, clock
+        self._down, self._period_s, self._clock = path or "", period_s, clock
+        self._up = f"{self._down.removesuffix('.down')}.up"
         self._until_s = self._fresh_until_s = 0.0
-        self._is_probe = False
-        self._gate: tuple[int, int] | None = None
+        folder = os.path.dirname(self._down)
+        self._locks = KeyLocks(folder, lambda: os.makedirs(folder, exist_ok=True))
 
-    def allows(self, *, is_awaited: bool = True) -> bool:
-        """Whether the server may be asked now; for what nobody waits for, nobody else waits either."""
+    @contextmanager
+    def asking(self, *, is_awaited: bool = True) -> Iterator[None]:
+        """Ask the server in this context: an OSError that leaves it is a failure, its normal end an answer.
+
+        Args:
+            is_awaited: False for what nobody waits for: then nobody waits for its answer either.
+
+        Raises:
+            Away: It must not be asked now.
+        """
+        known = self._is_there()
+        turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
+        if known is None and (is_awaited or os.path.exists(self._down)):
+            turn = self._locks.turn(f"{os.path.basename(self._down)}.lock", self._is_there, _GATE_S)
+        with turn as taken:
+            if taken.found is False:
+                raise Away
+            is_probe = taken.found is None and os.path.exists(self._down)
+            if is_probe:
+                _mark(self._down, self._clock())
+            try:
+                yield
+            except OSError:
+                self._failed()
+                raise
+            self._answered(is_probe)
+
+    def _is_there(self) -> bool | None:
+        """True after a fresh answer, False after a failure; None where that has to be found out."""
         now_s = self._clock()
         if now_s < self._until_s:
             return False
-        if self._path is None:
+        if not self._down:
             return True
-        try:
-            failed_s = os.stat(self._path).st_mtime
-        except OSError:
-            return not is_awaited or now_s < self._fresh_until_s or self._at_gate(self._path)
-        if 0 <= now_s - failed_s < self._period_s:
+        failed_s, answered_s = _marked_s(self._down), _marked_s(self._up)
+        if failed_s is not None:
+            if not 0 <= now_s - failed_s < self._period_s:
+                return None
             self._until_s = failed_s + self._period_s
             return False
-        self._is_probe = self._renewed(failed_s, now_s)
-        if not self._is_probe:
-            self._until_s = now_s + self._period_s
-        return self._is_probe
+        return True if answered_s is not None and 0 <= now_s - answered_s < FRESH_S else None
 
-    def _at_gate(self, down: str) -> bool:
-        """Whether the server may be asked, where it is not known to be away: at once, or when another has asked."""
-        fd, is_locked, pause_s, end_s = -1, False, 0.0005, time.monotonic() + _GATE_S
-        try:
-            fd = _opened(_up(down))
-            while not (self._is_fresh(fd) or os.path.exists(down)) and time.monotonic() < end_s:
-                if is_locked:
-                    self._gate, fd = (threading.get_ident(), fd), -1
-                    return True
-                is_locked = self._gate is None and _locked(fd)  # and look again: who had it may have ended since
-                if not is_locked:
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, 0.02)
-        except (OSError, AttributeError):
-            return True  # not to be written, or no locks here
-        finally:
-            if fd >= 0:
-                os.close(fd)
-        return not os.path.exists(down) or self.allows()
+    def _answered(self, is_probe: bool) -> None:
+        now_s = self._clock()
+        if self._down and (is_probe or now_s >= self._fresh_until_s):
+            self._fresh_until_s = now_s + FRESH_S / 2
+            _mark(self._up, now_s)
+            if is_probe:
+                with suppress(OSError):
+                    os.unlink(self._down)
 
-    def _is_fresh(self, fd: int) -> bool:
-        now_s, status = self._clock(), os.fstat(fd)
-        if not (status.st_size and 0 <= now_s - status.st_mtime < FRESH_S):
-            return False
-        self._fresh_until_s = status.st_mtime + FRESH_S
-        return True
+    def _failed(self) -> None:
+        now_s = self._clock()
+        self._until_s, self._fresh_until_s = now_s + self._period_s, 0.0
+        if self._down:
+            _mark(self._down, now_s)
 
-    def _renewed(self, failed_s: float, now_s: float) -> bool:
-        """Whether this process is the one that asks next."""
+
+def _marked_s(path: str) -> float | None:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return None
+
+
+def _mark(path: str, now_s: float) -> None:
+    """Give a file this time; where it cannot be made, what it says is this process's alone."""
+    with suppress(OSError):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC, 0o600)
         try:
-            fd = os.open(self._path or "", os.O_RDWR | NOFOLLOW | CLOEXEC)
-        except OSError:
-            return True  # another got an answer meanwhile, or it cannot be written
-        try:
-            try_flock(fd)
-            if os.fstat(fd).st_mtime != failed_s:
-                return False
             os.utime(fd, (now_s, now_s))
-            return True
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # no locks here
         finally:
             os.close(fd)
-
-    def answered(self) -> None:
-        """The server answered."""
-        now_s = self._clock()
-        if self._path is None or now_s < self._fresh_until_s:
-            return
-        self._fresh_until_s = now_s + FRESH_S
-        try:
-            gate = self._own_gate()
-            fd = _opened(_up(self._path)) if gate is None else gate
-            try:
-                os.ftruncate(fd, 1)  # an empty one, only just made, says nothing
-                os.utime(fd, (now_s, now_s))
-            finally:
-                if gate is None:
-                    os.close(fd)
-            if self._is_probe:
-                os.unlink(self._path)
-        except OSError:
-            pass  # then it is this process's alone
-        self._is_probe = False
-
-    def failed(self) -> None:
-        """The server did not answer."""
-        now_s = self._clock()
-        self._until_s, self._fresh_until_s, self._is_probe = now_s + self._period_s, 0.0, False
-        if self._path is not None:
-            try:
-                fd = _opened(self._path)
-                try:
-                    os.utime(fd, (now_s, now_s))
-                finally:
-                    os.close(fd)
-            except OSError:
-                pass  # then it is this process's alone
-
-    def ended(self) -> None:
-        """What was asked has an end, whichever."""
-        gate = self._own_gate()
-        if gate is not None:
-            self._gate = None
-            os.close(gate)
-
-    def _own_gate(self) -> int | None:
-        """The descriptor on which this thread holds the lock."""
-        return self._gate[1] if self._gate is not None and self._gate[0] == threading.get_ident() else None
-
-
-def _up(down: str) -> str:
-    return f"{down.removesuffix('.down')}.up"
-
-
-def _locked(fd: int) -> bool:
-    """Whether this process has the lock on a file now. This kind is among processes, and its import is there."""
-    try:
-        os.lockf(fd, os.F_TLOCK, 0)  # fcntl, for flock, takes 0.25 ms to import
-        return True
-    except (BlockingIOError, PermissionError):
-        return False
-
-
-def _opened(path: str) -> int:
-    """The file, made where there is none, with its folder."""
-    flags = os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC
-    try:
-        return os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o600)

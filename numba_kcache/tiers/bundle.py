@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_128
 
 from ..errors import BundleError
-from ..keys.digests import sha256
+from ..keys import sha256
+from ..store import CLOEXEC, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
-from ..store.system import CLOEXEC, NONBLOCK
 from .signing import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1
@@ -125,29 +125,17 @@ class BundleTier:
         self.name, self._open = name, open_bundle
         self._bundle: Bundle | BundleError | None = None
 
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-        return self._opened().get(ENTRY, key)
+    def get(self, kind: int, key: str) -> bytes | None:
+        """Read a file; there are no signatures, for the bundle's is over all of it."""
+        return self._opened().get(kind, key)
 
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-        return self._opened().get(MANIFEST, family)
-
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """None: the bundle's is over all of it."""
-        return None
-
-    def put_entry(self, key: str, data: bytes) -> None:
+    def put(self, kind: int, key: str, data: bytes) -> None:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Never."""
         raise OSError(f"{self.name} is a bundle, which is never written to")
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Never."""
-        self.put_entry(key, record)
 
     def keys(self, kind: int) -> list[str]:
         """The keys of all entries or manifests."""

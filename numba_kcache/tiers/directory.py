@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Iterator
 
-from ..store.entry import ENTRY, MANIFEST, require_key
+from ..store.entry import MANIFEST, require_key
 from ..store.publish import Durability
 from ..store.tree import Tree, refusal
+from .trust import SIGNATURE
 
 
 class DirectoryTier:
@@ -40,40 +41,35 @@ class DirectoryTier:
         is_vouched: bool = False,
     ) -> None:
         self.name, self.readonly, self.is_vouched = path, readonly, is_vouched
-        self._shared, self._durability = shared, durability
-        self._tree = Tree(path, shared=shared)
-        self._signatures = Tree(f"{path}/signatures", shared=shared)
+        self._durability = durability
+        self._tree, self._signatures = Tree(path, shared=shared), Tree(f"{path}/signatures", shared=shared)
         self._is_checked = False
 
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-        return self._read(ENTRY, key)
+    def get(self, kind: int, key: str) -> bytes | None:
+        """Read a file as it is."""
+        self._check()
+        tree, kind = self._place(kind)
+        try:
+            return tree.read(tree.path(kind, require_key(key)), None)
+        except FileNotFoundError:
+            return None
 
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-        return self._read(MANIFEST, family)
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Publish the file of an entry."""
-        self._write(ENTRY, key, data)
+    def put(self, kind: int, key: str, data: bytes) -> None:
+        """Publish a file; the first makes the directory."""
+        if os.path.lexists(self.name):
+            self._check()
+        tree, kind = self._place(kind)
+        tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Publish the file of a manifest in place of `before`; False where another stands there by now."""
-        if os.path.lexists(self.name) and self._read(MANIFEST, family) != before:
+        if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
             return False
-        self._write(MANIFEST, family, data)  # whoever writes in this moment, too, loses: there are no locks
+        self.put(MANIFEST, family, data)  # whoever writes in this moment, too, loses: there are no locks
         return True
 
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """What stands beside an entry or manifest."""
-        return self._read(kind, key, self._signatures)
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Publish it."""
-        self._write(kind, key, record, self._signatures)
-
     def keys(self, kind: int) -> Iterator[str]:
-        """The keys of all entries or manifests."""
+        """List the keys of all entries or manifests."""
         self._check()
         return (file.key for file in self._tree.walk(kind))
 
@@ -83,19 +79,8 @@ class DirectoryTier:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _read(self, kind: int, key: str, tree: Tree | None = None) -> bytes | None:
-        self._check()
-        tree = tree or self._tree
-        try:
-            return tree.read(tree.path(kind, require_key(key)), None)
-        except FileNotFoundError:
-            return None
-
-    def _write(self, kind: int, key: str, data: bytes, tree: Tree | None = None) -> None:
-        if not self._is_checked and os.path.lexists(self.name):
-            self._check()
-        tree = tree or self._tree
-        tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
+    def _place(self, kind: int) -> tuple[Tree, int]:
+        return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)
 
     def _check(self) -> None:
         """Look at the directory once; PermissionError if it must not be used, OSError if it is not there."""
@@ -104,7 +89,7 @@ class DirectoryTier:
         status = os.stat(self.name)
         if status.st_uid == 0:  # an image layer; root could write anywhere anyhow
             status = os.stat_result((*status[:4], os.geteuid(), *status[5:10]))
-        reason = refusal(self.name, status, shared=self._shared)
+        reason = refusal(self.name, status, shared=self._tree.shared)
         if reason is not None:
             raise PermissionError(reason)
         self._is_checked = True

@@ -20,12 +20,18 @@ from typing import Any, TypeVar
 from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
+from .trust import SIGNATURE
 
 Result = TypeVar("Result")
 
 TIMEOUT_S = 5.0
 
-_KINDS = {ENTRY: "entries", MANIFEST: "manifests"}
+_KINDS = {
+    ENTRY: "entries",
+    ENTRY + SIGNATURE: "entries.signatures",
+    MANIFEST: "manifests",
+    MANIFEST + SIGNATURE: "manifests.signatures",
+}
 
 
 class ObjectTier:
@@ -59,25 +65,28 @@ class ObjectTier:
         self._config = {name: value for name, value in (("endpoint", endpoint), ("region", region)) if value}
         self._store: Any = None
 
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-        return self._get(_path("entries", key))
+    def get(self, kind: int, key: str) -> bytes | None:
+        """Read a file."""
+        path = _path(kind, key)
 
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-        return self._get(_path("manifests", family))
+        def work(obstore: Any, store: Any) -> bytes:
+            found = obstore.get(store, path)
+            size = found.meta["size"]
+            if size > self._limit_bytes:
+                raise ValueError(f"{path} has {size} bytes and is above the limit of {self._limit_bytes}")
+            return bytes(found.bytes())
 
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """The signature of an entry or manifest."""
-        return self._get(_path(f"{_KINDS[kind]}.signatures", key))
+        return self._asked(work)
 
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Keep the file of an entry."""
-        self._put(_path("entries", key), data)
+    def put(self, kind: int, key: str, data: bytes) -> None:
+        """Keep an entry or a signature."""
+        if len(data) > self._limit_bytes:
+            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
+        self._asked(lambda obstore, store: obstore.put(store, _path(kind, key), data, use_multipart=False))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Keep the file of a manifest in place of `before`; False where the service says that another stands there."""
-        path = _path("manifests", family)
+        path = _path(MANIFEST, family)
 
         def work(obstore: Any, store: Any) -> bool:
             mode: Any = "create"
@@ -98,13 +107,9 @@ class ObjectTier:
 
         return bool(self._asked(work))
 
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Keep the signature of an entry or manifest."""
-        self._put(_path(f"{_KINDS[kind]}.signatures", key), record)
-
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests."""
-        start = _path(_KINDS[kind], "")
+        start = _path(kind, "")
 
         def work(obstore: Any, store: Any) -> list[str]:
             return [str(each["path"]) for chunk in obstore.list(store, start) for each in chunk]
@@ -118,21 +123,6 @@ class ObjectTier:
     def close(self) -> None:
         """Let go of connections."""
         self._store = None
-
-    def _get(self, path: str) -> bytes | None:
-        def work(obstore: Any, store: Any) -> bytes:
-            found = obstore.get(store, path)
-            size = found.meta["size"]
-            if size > self._limit_bytes:
-                raise ValueError(f"{path} has {size} bytes and is above the limit of {self._limit_bytes}")
-            return bytes(found.bytes())
-
-        return self._asked(work)
-
-    def _put(self, path: str, data: bytes) -> None:
-        if len(data) > self._limit_bytes:
-            raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
-        self._asked(lambda obstore, store: obstore.put(store, path, data, use_multipart=False))
 
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
         """What obstore did, None for what is not there; its errors as the system's."""
@@ -166,8 +156,8 @@ class ObjectTier:
         )
 
 
-def _path(kind: str, key: str) -> str:
-    return f"{FORMAT}/{kind}/{require_key(key) if key else ''}"
+def _path(kind: int, key: str) -> str:
+    return f"{FORMAT}/{_KINDS[kind]}/{require_key(key) if key else ''}"
 
 
 def _knows_no_conditions(error: Exception) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
@@ -15,61 +16,48 @@ if TYPE_CHECKING:  # each kind is imported where it is opened
     from .tier import Tier
 
 
+_SERVER_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "ttl": ("ttl_s", int),
+    "timeout": ("timeout_s", float),
+    "wait": ("wait_s", float),
+    "prefix": ("prefix", str),
+    "endpoint": ("endpoint", str),
+    "region": ("region", str),
+}
+"""The parameter for each option of a server's URL; which server takes which was checked when the URL was read."""
+
+
 def open_tiers(settings: Settings) -> tuple[Tier, ...]:
     """The tiers of these settings, in order. Nothing is connected to and no file is opened before the first look-up."""
     return tuple(_open(address, settings) for address in settings.tiers)
 
 
 def _open(address: TierAddress, settings: Settings) -> Tier:
+    place, options = address.place, address.options
     if address.kind in ("bundle", "resource"):
         from .bundle import BundleTier
 
-        return BundleTier(address.place, functools.partial(open_any, address.place, settings))
-    if address.kind in ("redis", "rediss"):
-        return _open_redis(address)
-    if address.kind in ("s3", "gs", "az"):
-        return _open_objects(address)
-    from .directory import DirectoryTier
+        return BundleTier(place, functools.partial(open_any, place, settings))
+    is_vouched = options.get("unsigned") == "1"
+    if address.kind == "directory":
+        from .directory import DirectoryTier
 
-    return DirectoryTier(
-        address.place,
-        readonly=address.readonly is not False,
-        shared=settings.shared,
-        durability=settings.durability,
-        is_vouched=address.options.get("unsigned") == "1",
-    )
-
-
-def _open_redis(address: TierAddress) -> Tier:
-    from .redis import PREFIX, TIMEOUT_S, WAIT_S, RedisTier
-
-    options = address.options
-    try:
-        return RedisTier(
-            address.place,
-            readonly=bool(address.readonly),
-            ttl_s=int(options["ttl"]) if "ttl" in options else None,
-            timeout_s=float(options.get("timeout", TIMEOUT_S)),
-            wait_s=float(options.get("wait", WAIT_S)),
-            prefix=options.get("prefix", PREFIX),
-            is_vouched=options.get("unsigned") == "1",
+        readonly, durability = address.readonly is not False, settings.durability
+        return DirectoryTier(
+            place, readonly=readonly, shared=settings.shared, durability=durability, is_vouched=is_vouched
         )
+    given = {name: read(options[option]) for option, (name, read) in _SERVER_OPTIONS.items() if option in options}
+    given.update(readonly=bool(address.readonly), is_vouched=is_vouched)
+    if address.kind in ("s3", "gs", "az"):
+        from .object_store import ObjectTier
+
+        return ObjectTier(place, **given)
+    from .redis import RedisTier
+
+    try:
+        return RedisTier(place, **given)
     except ValueError as error:
         raise SettingsError(f"cannot use the tier {address.shown}", str(error)) from None
-
-
-def _open_objects(address: TierAddress) -> Tier:
-    from .object_store import TIMEOUT_S, ObjectTier
-
-    options = address.options
-    return ObjectTier(
-        address.place,
-        readonly=bool(address.readonly),
-        timeout_s=float(options.get("timeout", TIMEOUT_S)),
-        endpoint=options.get("endpoint", ""),
-        region=options.get("region", ""),
-        is_vouched=options.get("unsigned") == "1",
-    )
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from ..errors import ToolchainMissingError
 from ..model.tier_address import shown_place
 from ..store.entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, require_key
 from .resp import Connection, Redirection, RedisError, Server, server_of
+from .trust import SIGNATURE
 
 Result = TypeVar("Result")
 
@@ -31,12 +32,18 @@ PREFIX = "numba_kcache"
 LIMIT_BYTES = min(MAX_FILE_BYTES, 512 << 20)
 """Of one string in a server that was not told otherwise."""
 
-_IDLE = 4
 _HOPS = 4
 """Nodes of a cluster that one operation asks."""
 
 _SLOTS = 16384
-_KINDS = {ENTRY: "entry", MANIFEST: "manifest"}
+_LEASE = 0
+_KINDS = {
+    ENTRY: "entry",
+    ENTRY + SIGNATURE: "entry.signature",
+    MANIFEST: "manifest",
+    MANIFEST + SIGNATURE: "manifest.signature",
+    _LEASE: "lease",
+}
 _RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
 _REPLACE = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
@@ -78,67 +85,61 @@ class RedisTier:
     ) -> None:
         self.name, self.readonly, self.wait_s = shown_place(url), readonly, wait_s
         self.is_vouched = is_vouched
-        self._server, self._ttl_s, self._timeout_s = server_of(url), ttl_s, timeout_s
+        self._url, self._server, self._ttl_s, self._timeout_s = url, server_of(url), ttl_s, timeout_s
         self._prefix, self._limit_bytes = f"{prefix}:{FORMAT}", limit_bytes
         self._idle: dict[Server, list[Connection]] = {}
         self._slots: dict[int, Server] = {}
         self._client: Any = None
         self._pid = os.getpid()
 
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-        return self._get(self._name("entry", key))
+    def get(self, kind: int, key: str) -> bytes | None:
+        """Read a file."""
+        name = self._name(kind, key)
+        data = self._ask(b"GETRANGE", name.encode(), b"0", b"%d" % self._limit_bytes)
+        if data and len(data) > self._limit_bytes:
+            raise RedisError(f"{name} is above the limit of {self._limit_bytes} bytes")
+        return data or None
 
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-        return self._get(self._name("manifest", family))
-
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """The signature of an entry or manifest."""
-        return self._get(self._name(f"{_KINDS[kind]}.signature", key))
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Keep the file of an entry."""
-        self._put(self._name("entry", key), data)
+    def put(self, kind: int, key: str, data: bytes) -> None:
+        """Keep an entry or a signature."""
+        self._check_size(data)
+        name = self._name(kind, key)
+        self._run(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
         self._check_size(data)
-        arguments = self._name("manifest", family), before or b"", data, self._ttl_s or 0
-        return bool(self._told(lambda client: client.eval(_REPLACE, 1, *arguments)))
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Keep the signature of an entry or manifest."""
-        self._put(self._name(f"{_KINDS[kind]}.signature", key), record)
+        arguments = self._name(MANIFEST, family), before or b"", data, self._ttl_s or 0
+        return bool(self._run(lambda client: client.eval(_REPLACE, 1, *arguments)))
 
     def keys(self, kind: int) -> Iterator[str]:
         """The keys of all entries or manifests, in no order."""
-        start = self._name(_KINDS[kind], "")
+        start = self._name(kind, "")
         asked = _escaped(start) + "*"
-        found = self._told(lambda client: list(client.scan_iter(match=asked, count=1000)))
+        found = self._run(lambda client: list(client.scan_iter(match=asked, count=1000)))
         return (name[len(start) :].decode("latin-1") for name in found)
 
     # -- whose turn it is: what stands under a name is a token, or what became of the one that had it -------------
 
     def claim(self, name: str, token: str, lease_s: float) -> str:
         """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
-        lease = self._name("lease", name).encode()
+        lease = self._name(_LEASE, name).encode()
         if self._ask(b"SET", lease, token.encode(), b"NX", b"PX", b"%d" % _ms(lease_s)) is not None:
             return token
         return self.standing(name)
 
     def standing(self, name: str) -> str:
         """What stands under `name`; "" for nothing."""
-        return (self._ask(b"GET", self._name("lease", name).encode()) or b"").decode("latin-1")
+        return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 
     def renew(self, name: str, token: str, lease_s: float) -> bool:
         """Have `token` stand for another `lease_s`; whether it stood."""
-        return bool(self._told(lambda client: client.eval(_RENEW, 1, self._name("lease", name), token, _ms(lease_s))))
+        return bool(self._run(lambda client: client.eval(_RENEW, 1, self._name(_LEASE, name), token, _ms(lease_s))))
 
     def release(self, name: str, token: str, outcome: str, kept_s: float) -> bool:
         """Put `outcome` in place of `token`, for `kept_s`; whether it stood."""
-        arguments = self._name("lease", name), token, outcome, _ms(kept_s)
-        return bool(self._told(lambda client: client.eval(_RELEASE, 1, *arguments)))
+        arguments = self._name(_LEASE, name), token, outcome, _ms(kept_s)
+        return bool(self._run(lambda client: client.eval(_RELEASE, 1, *arguments)))
 
     def ready(self) -> None:
         """Import redis-py, which cannot be done any more when the process ends."""
@@ -153,13 +154,7 @@ class RedisTier:
         if client is not None:
             client.close()
 
-    # -- reading ---------------------------------------------------------------------------------------------------
-
-    def _get(self, name: str) -> bytes | None:
-        data = self._ask(b"GETRANGE", name.encode(), b"0", b"%d" % self._limit_bytes)
-        if data and len(data) > self._limit_bytes:
-            raise RedisError(f"{name} is above the limit of {self._limit_bytes} bytes")
-        return data or None
+    # -- what a launch waits for ------------------------------------------------------------------------------------
 
     def _ask(self, *words: bytes) -> bytes | None:
         """The answer to a command whose second word is a key, from whichever node of a cluster has it."""
@@ -187,38 +182,18 @@ class RedisTier:
 
     def _answer(self, server: Server, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
         idle = self._idle.setdefault(server, [])
-        limit = self._limit_bytes + 1
-        try:
-            connection, is_new = idle.pop(), False
-        except IndexError:
-            connection, is_new = Connection(server, deadline_s, limit), True
-        try:
-            answer = _asked(connection, deadline_s, words, is_lasting)
-        except ConnectionError:
-            if is_new:
-                raise
-            connection = Connection(server, deadline_s, limit)  # restarted, or it had hung up on an idle one
-            answer = _asked(connection, deadline_s, words, is_lasting)
-        except Redirection:
-            idle.append(connection)
-            raise
-        if len(idle) < _IDLE:
-            idle.append(connection)
-        else:
-            connection.close()
-        return answer
+        asked = (words,) if is_lasting else ((b"ASKING",), words)
+        with suppress(IndexError, ConnectionError):  # none is idle, or the server restarted or hung up on it
+            return _last_answer(idle.pop(), idle, deadline_s, asked)
+        return _last_answer(Connection(server, deadline_s, self._limit_bytes + 1), idle, deadline_s, asked)
 
     # -- everything else ---------------------------------------------------------------------------------------------
-
-    def _put(self, name: str, data: bytes) -> None:
-        self._check_size(data)
-        self._told(lambda client: client.set(name, data, ex=self._ttl_s))
 
     def _check_size(self, data: bytes) -> None:
         if len(data) > self._limit_bytes:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
 
-    def _told(self, work: Callable[[Any], Result]) -> Result:
+    def _run(self, work: Callable[[Any], Result]) -> Result:
         """What redis-py did; its errors as those that the readers raise."""
         redis = _redis()
         try:
@@ -235,33 +210,27 @@ class RedisTier:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        server = self._server
-        options: dict[str, Any] = {
-            "host": server.host,
-            "port": server.port,
-            "username": server.user or None,
-            "password": server.password or None,
-            "ssl": server.is_encrypted,
-            "socket_timeout": self._timeout_s,
-            "socket_connect_timeout": self._timeout_s,
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        client = redis.Redis(db=server.database, **options)
+        times = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        options: dict[str, Any] = {**times, "protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        client = redis.Redis.from_url(self._url, **options)
         with suppress(redis.ResponseError):  # a user without the right to ask has no cluster
             if client.info("cluster").get("cluster_enabled"):
                 client.close()
-                return redis.RedisCluster(**options)
+                return redis.RedisCluster.from_url(self._url, **options)
         return client
 
-    def _name(self, kind: str, key: str) -> str:
-        return f"{self._prefix}:{kind}:{require_key(key) if key else ''}"
+    def _name(self, kind: int, key: str) -> str:
+        return f"{self._prefix}:{_KINDS[kind]}:{require_key(key) if key else ''}"
 
 
-def _asked(connection: Connection, deadline_s: float, words: tuple[bytes, ...], is_lasting: bool) -> bytes | None:
-    if not is_lasting:
-        connection.ask(deadline_s, b"ASKING")
-    return connection.ask(deadline_s, *words)
+def _last_answer(
+    connection: Connection, idle: list[Connection], deadline_s: float, asked: Sequence[tuple[bytes, ...]]
+) -> bytes | None:
+    try:
+        return [connection.ask(deadline_s, *words) for words in asked][-1]
+    finally:
+        if connection.is_open:
+            idle.append(connection)
 
 
 def _redis() -> Any:

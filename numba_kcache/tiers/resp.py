@@ -140,6 +140,11 @@ class Connection:
             self.close()
             raise
 
+    @property
+    def is_open(self) -> bool:
+        """Whether another question may be asked."""
+        return self._socket.fileno() >= 0
+
     def close(self) -> None:
         """Hang up."""
         self._socket.close()

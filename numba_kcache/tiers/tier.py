@@ -1,7 +1,7 @@
-"""What a store behind the local one has to do: move whole files by key, and believe nothing.
+"""The interface of a store behind the local one: it moves whole files by key, and is not believed.
 
 Promise     A tier hands over the bytes of an entry or manifest as `store.entry.encode_entry` made them, whoever keeps
-            them and wherever. It may fail in any way and at any time: whoever asks it (tiers.checked_tier) takes every
+            them and wherever. It may fail in any way and at any time: its caller (tiers.checked_tier) takes every
             exception for a miss.
 Not here    Verification, back-fill, counting (tiers.checked_tier).
 """
@@ -16,45 +16,32 @@ class Tier(Protocol):
     """A store behind the local one.
 
     No method reads more than `store.entry.MAX_FILE_BYTES`, and none allocates a size before it was held against that.
-    What is not there is None; whatever else is wrong is an exception of any kind.
+    What is not there is None; whatever else is wrong is an exception of any kind. A file is named by its kind, `ENTRY`
+    or `MANIFEST`, and its key; with `tiers.trust.SIGNATURE` added to the kind, it is the signature of that file.
+
+    Attributes:
+        name: As it is shown to people; holds no secret.
+        readonly: Nothing is put there. From such a tier any compiler's code will do, and a lesser target's.
+        is_remote: It may be slow or away: what is put there is handed on behind the launch, and it has a breaker.
+        is_vouched: What it hands over needs no signature of its own, whoever is trusted.
     """
 
-    @property
-    def name(self) -> str:
-        """What people call it; holds no secret."""
+    name: str
+    readonly: bool
+    is_remote: bool
+    is_vouched: bool
 
-    @property
-    def readonly(self) -> bool:
-        """Whether nothing is put there. From such a tier any compiler's code will do, and a lesser target's."""
+    def get(self, kind: int, key: str) -> bytes | None:
+        """Read a file."""
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it may be slow or away: what is put there is handed on behind the launch, and it has a breaker."""
-
-    @property
-    def is_vouched(self) -> bool:
-        """Whether what it hands over needs no signature of its own, whoever is trusted."""
-
-    def get_entry(self, key: str) -> bytes | None:
-        """The file of the entry `key`."""
-
-    def get_manifest(self, family: str) -> bytes | None:
-        """The file of the manifest `family`."""
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        """Keep the file of an entry."""
+    def put(self, kind: int, key: str, data: bytes) -> None:
+        """Keep an entry or a signature."""
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         """Keep the file of a manifest in place of `before`, None for none; False where another stands there by now."""
 
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        """What stands beside an entry or manifest (`tiers.trust`)."""
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        """Keep it beside an entry or manifest."""
-
     def keys(self, kind: int) -> Iterable[str]:
-        """The keys of all entries or manifests, in no order."""
+        """List the keys of all entries or manifests, in no order."""
 
     def ready(self) -> None:
         """Do what writing needs and what cannot be done when the process ends: import."""
@@ -67,15 +54,15 @@ class TierReport(NamedTuple):
     """What was seen of a tier in this process; its counts may be those of all processes.
 
     Args:
-        name: What people call it.
-        readonly: Whether nothing is put there.
+        name: As it is shown to people.
+        readonly: Nothing is put there.
         hits: Entries that it had and that were whole.
         misses: Entries that it did not have.
         errors: What failed, and what arrived damaged.
         bytes_read: Of entries and manifests that arrived.
         bytes_written: Of entries and manifests that it took.
         latency_s: Seconds of one operation on average; 0 before the first.
-        is_reachable: Whether the last operation succeeded; None before the first.
+        is_reachable: The last operation succeeded; None before the first.
     """
 
     name: str

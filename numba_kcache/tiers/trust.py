@@ -1,4 +1,4 @@
-"""Whom to believe for code that a tier hands over: a signature beside each file, checked before the file is read.
+"""Signatures of what a tier hands over: one beside each file, checked before the file is read.
 
 Promise     Where keys are trusted, nothing of a tier is unpacked, kept or run before one of them was found to have
             signed exactly these bytes under exactly this key, and the target in them is the one that was signed.
@@ -9,14 +9,17 @@ Not here    Signatures (tiers.signing). A bundle's is over the whole of it (tier
 
 from __future__ import annotations
 
-from ..keys.digests import sha256
+from ..keys import sha256
 from ..settings import Settings
 from ..store.entry import ENTRY
 from .signing import SIGNATURE_BYTES, TrustedKeys, Unsigned, sign, statement
 
+SIGNATURE = 16
+"""Added to the kind of a file: the record that stands beside it."""
+
 
 class Trust:
-    """What must be signed, and what is signed.
+    """Keys of which one must have signed, and the key to sign with.
 
     Args:
         trusted: Keys of which one must have signed; none: nothing must be.
@@ -25,26 +28,17 @@ class Trust:
 
     def __init__(self, trusted: TrustedKeys, signing_key: str | None) -> None:
         self._trusted, self._signing_key = trusted, signing_key
-
-    @property
-    def demands(self) -> bool:
-        """Whether what is not signed is not believed."""
-        return bool(self._trusted)
-
-    @property
-    def signs(self) -> bool:
-        """Whether what is handed on is signed."""
-        return self._signing_key is not None
+        self.demands, self.signs = bool(trusted), signing_key is not None
 
     def record(self, kind: int, key: str, data: bytes, target: str) -> bytes:
-        """What stands beside a file that is handed on; b"" where nothing is signed.
+        """Make what stands beside a file that is handed on; b"" where nothing is signed.
 
         Raises:
             SettingsError, ToolchainMissingError: It cannot be signed.
         """
         if self._signing_key is None:
             return b""
-        return sign(self._signing_key, _said(kind, key, data, target)) + target.encode()
+        return sign(self._signing_key, _statement(kind, key, data, target)) + target.encode()
 
     def check(self, kind: int, key: str, data: bytes, record: bytes) -> str:
         """The target for which a trusted key has signed these bytes under this key.
@@ -54,15 +48,12 @@ class Trust:
             ToolchainMissingError: It cannot be checked.
         """
         target = _target(record)
-        self._trusted.check(record[:SIGNATURE_BYTES], _said(kind, key, data, target))
+        self._trusted.check(record[:SIGNATURE_BYTES], _statement(kind, key, data, target))
         return target
 
     def is_own(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
         """Whether the key to sign with here has made a record: of the same it always makes the same."""
-        try:
-            return bool(record) and record == self.record(kind, key, data, _target(record))
-        except Unsigned:
-            return False
+        return bool(record) and record == self.record(kind, key, data, _target(record))
 
 
 def trust_of(settings: Settings) -> Trust:
@@ -77,6 +68,6 @@ def _target(record: bytes) -> str:
     return text.decode("ascii")
 
 
-def _said(kind: int, key: str, data: bytes, target: str) -> bytes:
+def _statement(kind: int, key: str, data: bytes, target: str) -> bytes:
     named = key if kind == ENTRY else f"manifest {key}"
     return statement(key=named, digest=sha256(data).digest(), size_bytes=len(data), target=target)

@@ -165,6 +165,15 @@ def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.
     assert ".entry saxpy" in ptx.read_text()
 
 
+def test_report_goes_to_standard_output(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-` prints the page; as JSON it is one value, as with every verb."""
+    words = ("report", "-", "--directory", str(filled))
+
+    assert said(capsys, *words)[1].startswith("<!doctype html>")
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
 MODULE = """
 from numba_kcache import cached_kernel
 class Kernels:
@@ -188,6 +197,7 @@ def test_explain_takes_a_kernel_of_a_module(filled: Path, tmp_path: Path, capsys
     assert said(capsys, "explain", cached, "--directory", str(tmp_path / "own"))[0] == 0
 
 
+@pytest.mark.slow
 def test_warm_compiles_what_a_file_decorates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For each target; the second time all is there; one that does not compile is exit code 1, the others stored."""
     path = tmp_path / "warm_module.py"
@@ -362,6 +372,7 @@ def test_terminal_codes_in_an_entry_are_not_obeyed(tmp_path: Path, capsys: pytes
     assert "\x1b" not in printed
 
 
+@pytest.mark.slow
 def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     """`numba-kcache list | head -1`: no traceback."""
     store = open_store(tmp_path)
@@ -376,6 +387,7 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
     """And is as wide as the terminal there; in a pipe it is plain lines."""
     reader, writer = pty.openpty()

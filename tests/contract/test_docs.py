@@ -37,6 +37,7 @@ def run(script: Path, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
     """A reader who copies them, one after another, gets no error."""
@@ -48,6 +49,7 @@ def test_code_blocks_of_a_page_run(tmp_path: Path, page: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_runs(tmp_path: Path, example: str) -> None:
     """It exits with 0, having compiled what it says; without a GPU it says that launches are skipped."""
@@ -76,6 +78,7 @@ def in_dockerfile(instruction: str) -> list[str]:
     return [line.partition(" ")[2].strip() for line in text.splitlines() if line.startswith(f"{instruction} ")]
 
 
+@pytest.mark.slow
 def test_commands_of_the_dockerfile_run(tmp_path: Path) -> None:
     """Its own lines, without Docker, `pip install` aside, as a build and then as the user of a container: the kernels
     are served from the image's directory, which nothing is written to, also where compiling is forbidden."""
@@ -129,6 +132,7 @@ def test_no_example_is_left_out() -> None:
     assert programs == set(EXAMPLES)
 
 
+@pytest.mark.slow
 def test_notebook_runs(tmp_path: Path) -> None:
     """Its cells, one after another, twice with one cache: the second time nothing is compiled."""
     cells = json.loads((ROOT / "examples/notebook.ipynb").read_text())["cells"]

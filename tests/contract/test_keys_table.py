@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
-from numba_kcache.explain.diff import KINDS, kind_of
+from numba_kcache.explanation.diff import KINDS, kind_of
 from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.frontends.numba.request import component_kinds
 from numba_kcache.frontends.python import function as python_function
-from numba_kcache.frontends.source.definition import OWN_OPTIONS
-from numba_kcache.keys.components import derive, diff
+from numba_kcache.frontends.source import OWN_OPTIONS
+from numba_kcache.keys import derive, diff
 from numba_kcache.model.request import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
@@ -49,16 +49,31 @@ def first_cells(header: str) -> list[str]:
 
 @cache
 def constants() -> frozenset[str]:
-    """The name in each `component("name", ...)` of the package."""
+    """The name in each `component("name", ...)` and `components({"name": ...})` of the package."""
     found = set()
     for path, tree in HOUSE.trees.items():
         for node in ast.walk(tree):
+            found |= named_values(node)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "component":
                 name = node.args[0]
                 assert isinstance(name, ast.Constant), f"{HOUSE.name_of(path)}:{node.lineno} makes up a name"
                 found.add(name.value)
     assert found >= OF_MANIFESTS
     return frozenset(found - OF_MANIFESTS)
+
+
+def named_values(node: ast.AST) -> set[str]:
+    """Keys of a mapping that is given to `components`, or called `values` until it is."""
+    mapping: ast.AST | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "components" and node.args:
+        mapping = node.args[0]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "values":
+        mapping = node.value
+    keys = mapping.keys if isinstance(mapping, ast.Dict) else []
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        to = node.targets[0]
+        keys = [to.slice] if isinstance(to.value, ast.Name) and to.value.id == "values" else []
+    return {each.value for each in keys if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 
 
 def branches(node: ast.expr) -> list[ast.expr]:
@@ -213,6 +228,7 @@ print(cached_kernel(body, cache=cache, signature="void(int32[::1])").key())
 """
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_device_number_and_driver_version_keep_the_key(tmp_path: Path) -> None:
     """The same code for every device of an architecture, and under every driver."""

@@ -13,7 +13,7 @@ from numba.cuda.dispatcher import _Kernel
 
 from numba_kcache.frontends.numba.compile import compile_numba
 from numba_kcache.frontends.numba.internals import assumed_device
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 
 TARGET = Target(9, 0, "a")
 
@@ -73,6 +73,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's instructions, and those of what is linked, are the same bytes."""

@@ -19,7 +19,7 @@ import pytest
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, compiler, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 CALLS = ("open", "read", "write", "fdatasync", "rename", "unlink", "stat", "mkdir")
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EROFS", "EACCES", "ESTALE", "EINTR", "EMFILE")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import faults, publish
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
@@ -91,6 +91,7 @@ def write_at_once(directory: Path, orders: list[list[str]]) -> None:
     assert [writer.wait(timeout=120) for writer in writers] == [0] * len(orders)
 
 
+@pytest.mark.slow
 def test_numba_cuda_concurrent_writers_leave_another_signature_s_kernel(directory: Path) -> None:
     """There an int8 kernel then ran on an int64 array; here each signature's key leads to its own code."""
     types = ["signed char", "long long", "float"]
@@ -105,6 +106,7 @@ def test_numba_cuda_concurrent_writers_leave_another_signature_s_kernel(director
     assert open_store(directory).verify() == []
 
 
+@pytest.mark.slow
 def test_numba_cuda_concurrent_writers_lose_index_updates(directory: Path) -> None:
     """There the last writer of the index forgets the others' kernels; here all that was compiled is found."""
     orders = [[f"{sign} {size}" for size in ("char", "short", "int")] for sign in ("signed", "unsigned")]
@@ -129,6 +131,7 @@ def test_numba_cuda_truncated_or_empty_file_raises_out_of_the_launch(directory: 
     assert (again.cubin(), compiles(cache)) == (kernel.cubin(), 1)
 
 
+@pytest.mark.slow
 def test_numba_cuda_bit_flipped_cubin_loads_silently(directory: Path) -> None:
     """There the GPU runs what the bit made of it; here no flipped bit of the cubin is ever served."""
     kernel = compiled(open_cache(directory))
@@ -304,6 +307,7 @@ def test_triton_manifests_hold_absolute_paths(directory: Path, tmp_path: Path) -
     assert not [path for path in files_below(tmp_path / "moved") if str(directory).encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_numba_cuda_grows_without_bound(directory: Path) -> None:
     """There nothing is ever removed; here bytes and files are limited, also where nobody says so."""
     assert KernelCache(directory).session.store.max_size_bytes == 1 << 30
@@ -339,6 +343,7 @@ def test_cuda_core_clear_removes_the_directory_under_a_put(
     assert store.get(key_of(2)) == small_entry(2)
 
 
+@pytest.mark.slow
 def test_cuda_core_clear_races_with_put(directory: Path) -> None:
     """Two that put and two that clear, 200 times each: every put stores, nobody raises, what is there is whole."""
     events = Events()
@@ -373,6 +378,7 @@ def test_cuda_core_failing_put_drops_the_compiled_object(directory: Path, monkey
     assert compiles(cache) == 1
 
 
+@pytest.mark.slow
 def test_cupy_import_fails_where_the_cache_directory_cannot_be_made() -> None:
     """There `import` raises; here nothing is looked at before the first kernel, which then works."""
     code = """

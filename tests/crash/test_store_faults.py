@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import fallback, limits, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.tree import Tree
@@ -66,6 +66,7 @@ def use(store: DiskStore) -> None:
     store.wait_for_eviction()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("every", [1, 2, 5])

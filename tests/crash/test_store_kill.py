@@ -172,6 +172,7 @@ def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
     assert files_below(tmp_path / "cache" / "v1" / "locks") == []
 
 
+@pytest.mark.slow
 def test_readers_see_no_mixture_under_random_kills(tmp_path: Path) -> None:
     """Writers that put, prune and count are killed at any instant; every read is a whole entry of its key."""
     store = open_store(tmp_path / "cache", max_entries=40)
@@ -278,6 +279,7 @@ def test_first_file_of_a_directory_is_synced_once(tmp_path: Path, monkeypatch: p
     assert len(synced) == 3
 
 
+@pytest.mark.slow
 def test_writers_of_one_key_all_win(tmp_path: Path) -> None:
     """The loser of a rename race has published a whole entry too; nobody fails."""
     store = open_store(tmp_path / "cache")

@@ -19,8 +19,8 @@ with atheris.instrument_imports(include=["numba_kcache.store"]):
         DamagedEntry,
         check_payloads,
         decode_entry,
+        decode_manifest,
         encode_entry,
-        variants_of,
     )
 
 from xxhash import xxh3_128_digest
@@ -51,8 +51,8 @@ def read(data: bytes, key: str, kind: int) -> None:
     except DamagedEntry:
         return
     try:
-        variants_of(entry.header)
-    except ValueError:
+        decode_manifest(data, key)
+    except DamagedEntry:
         pass
     assert decode_entry(encode_entry(entry, kind), key, kind) == entry
 

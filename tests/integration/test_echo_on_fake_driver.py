@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.echo import CASES
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 CHILD = """
 import sys
 from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support.echo import CASES, source
 
 cache, out = KernelCache(sys.argv[1]), cuda.device_array(4096, "u1")

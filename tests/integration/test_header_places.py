@@ -55,6 +55,7 @@ def test_moved_header_costs_a_compile_only_where_its_path_is_in_the_code(tmp_pat
     assert str(tmp_path / "one").encode() not in moved
 
 
+@pytest.mark.slow
 def test_lines_of_a_header_count_by_its_content(tmp_path: Path) -> None:
     """A line more above: another content, and with `__LINE__` another code. Nothing else tells lines apart."""
     (tmp_path / "one/sub").mkdir(parents=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 HEAD = r"""
 import sys, pickle

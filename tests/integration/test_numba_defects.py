@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 NUMBA, HERE = "numba", "here"
 either = pytest.mark.parametrize("whose", [NUMBA, HERE])
@@ -58,8 +59,15 @@ class Project:
         lines = "\n".join("    " + line for line in body.splitlines())
         self.write("program.py", PROGRAM.format(head=head, body=lines, options=options, dtype=dtype))
 
+    def fill(self, *arguments: str, before: str = "", **env: str) -> str:
+        """The same as `run`, for the process that compiles and stores: it is forked with Numba imported."""
+        return self._said(arguments, before, env, is_forked=True)
+
     def run(self, *arguments: str, before: str = "", **env: str) -> str:
         """What it prints; the name of the exception where it ends in one."""
+        return self._said(arguments, before, env, is_forked=not self.is_here())
+
+    def _said(self, arguments: tuple[str, ...], before: str, env: dict[str, str], *, is_forked: bool) -> str:
         surroundings = environment(build(), log=self.log) | {
             "NUMBA_CACHE_DIR": str(self.cache / NUMBA), "NUMBA_KCACHE_DIR": str(self.cache / HERE),
             "NUMBA_KCACHE_INSTALL": str(int(self.whose == HERE)), "PYTHONDONTWRITEBYTECODE": "1", **env,
@@ -68,9 +76,13 @@ class Project:
         if before:
             start = f"import runpy, sys\n{before}\nsys.path.insert(0, {str(self.files)!r})\n"
             script = ["-c", start + f"runpy.run_path({script[0]!r}, run_name='__main__')"]
-        done = run([*script, *arguments], env=surroundings, check=False)
-        last = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()[-1]
-        return last if done.returncode == 0 else last.partition(":")[0]
+        if is_forked:
+            code, output = numba_server.run([*script, *arguments], surroundings)
+        else:
+            done = run([*script, *arguments], env=surroundings, check=False)
+            code, output = done.returncode, done.stderr if done.returncode else done.stdout
+        last = output.strip().splitlines()[-1]
+        return last.partition(":")[0] if code else last
 
     def stored(self) -> list[Path]:
         """The files that hold kernels."""
@@ -103,7 +115,7 @@ def test_edited_device_function_of_another_module_is_seen(project: Project) -> N
     """Numba looks at the kernel's file alone (numba#1833, numba#9483)."""
     project.program("x[0] = helpers.scaled(x[0])", "import helpers")
     project.write("helpers.py", HELPERS.format(k="3.0"))
-    assert THREE in project.run()
+    assert THREE in project.fill()
 
     project.write("helpers.py", HELPERS.format(k="5.0"))
 
@@ -115,7 +127,7 @@ def test_edited_constant_of_another_module_is_seen(project: Project) -> None:
     """A module's attribute that the kernel reads is part of its code."""
     project.program("x[0] *= helpers.K", "import helpers")
     project.write("helpers.py", HELPERS.format(k="3.0"))
-    assert THREE in project.run()
+    assert THREE in project.fill()
 
     project.write("helpers.py", HELPERS.format(k="5.0"))
 
@@ -126,7 +138,7 @@ def test_edited_constant_of_another_module_is_seen(project: Project) -> None:
 def test_global_from_the_environment_is_seen(project: Project) -> None:
     """The file is the same, the value is not."""
     project.program("x[0] *= SCALE", 'SCALE = float(os.environ["SCALE"])')
-    assert THREE in project.run(SCALE="3")
+    assert THREE in project.fill(SCALE="3")
 
     assert (FIVE in project.run(SCALE="5")) is project.is_here()
 
@@ -135,7 +147,7 @@ def test_global_from_the_environment_is_seen(project: Project) -> None:
 def test_decorator_option_is_seen(project: Project) -> None:
     """fastmath that comes from outside the file; Numba serves the precise kernel."""
     project.program("x[0] = x[0] / x[1]", options=', fastmath=bool(os.environ.get("FAST"))', dtype="f4")
-    assert "div.rn" in project.run()
+    assert "div.rn" in project.fill()
 
     assert ("div.approx" in project.run(FAST="1")) is project.is_here()
 
@@ -145,7 +157,7 @@ def test_decorator_option_is_seen(project: Project) -> None:
 def test_setting_that_changes_code_is_seen(project: Project, variable: str) -> None:
     """A kernel compiled under another optimisation level or for a forced capability is another kernel."""
     project.program()
-    project.run()
+    project.fill()
 
     again = project.run(**{variable: {"NUMBA_OPT": "0", "NUMBA_FORCE_CUDA_CC": "8.0"}[variable]})
 
@@ -160,13 +172,13 @@ def test_another_build_of_a_compiler_is_seen(project: Project, library: str) -> 
     build = project.root / "library.so"
     swapped = f"""
 from cuda.bindings import nvjitlink, nvrtc
-from numba_kcache.toolchain import libraries
+from numba_kcache import toolchain as libraries
 real = libraries.loaded_path
 libraries.loaded_path = lambda name: {str(build)!r} if name == {library!r} else real(name)
 libraries._sibling = lambda path, names: path
 """
     build.write_bytes(b"a build")
-    project.run(before=swapped)
+    project.fill(before=swapped)
     assert "hits 1" in project.run(before=swapped)
 
     build.write_bytes(b"another build")
@@ -202,7 +214,7 @@ def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
     project.program()
     path = project.files / "program.py"
     stamp = path.stat()
-    assert THREE in project.run()
+    assert THREE in project.fill()
 
     path.write_text(path.read_text().replace("3.0", "5.0"))
     os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -215,7 +227,7 @@ def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
 def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: str) -> None:
     """Numba compiles every kernel of the file anew after a checkout, a comment or an added line."""
     project.program()
-    project.run()
+    project.fill()
     path = project.files / "program.py"
     if change == "touch":
         os.utime(path, ns=(1, 1))
@@ -232,7 +244,7 @@ def test_edit_that_changes_no_code_keeps_the_kernel(project: Project, change: st
 def test_damaged_file_is_compiled_anew(project: Project, damage: str) -> None:
     """Numba's EOFError or UnpicklingError comes out of the launch, at every start from then on."""
     project.program()
-    project.run()
+    project.fill()
     for each in project.stored():
         content = each.read_bytes()
         each.write_bytes(b"" if damage == "empty" else content[: len(content) // 2])
@@ -244,7 +256,7 @@ def test_damaged_file_is_compiled_anew(project: Project, damage: str) -> None:
 def test_flipped_bit_is_noticed(project: Project) -> None:
     """Numba loads whatever the file holds; here every byte is under a checksum."""
     project.program()
-    project.run()
+    project.fill()
     for each in project.stored():
         content = bytearray(each.read_bytes())
         at = content.rindex(b"\x7fELF") + 200 if b"\x7fELF" in content else len(content) // 2
@@ -268,7 +280,7 @@ def test_full_disk_does_not_reach_the_launch(project: Project) -> None:
 def test_planted_file_runs_no_code(project: Project) -> None:
     """Numba unpickles an index before it looks at it; nothing that is stored here is ever code of this process."""
     project.program()
-    project.run()
+    project.fill()
     mark = project.root / "mark"
     evil = b"cos\nsystem\n(S'touch " + str(mark).encode() + b"'\ntR."
     for each in (project.cache / project.whose).rglob("*"):
@@ -303,7 +315,7 @@ def test_kernel_that_links_is_cached(project: Project, what: str) -> None:
     )
     body, head, options, dtype = KERNELS[what]
     project.program(body, head, options, dtype)
-    first = project.run()
+    first = project.fill()
 
     assert ("hits 1" in project.run()) is project.is_here(), first
 
@@ -329,9 +341,9 @@ def test_kernel_of_any_option_is_cached(project: Project, what: str) -> None:
     body, options = OPTIONS[what]
     project.program(body, options=options)
     seen = []
-    for _ in range(2):
+    for start in (project.fill, project.run):
         project.log.unlink(missing_ok=True)
-        said = project.run()
+        said = start()
         launches = read_log(project.log, "launch")
         seen.append([(each["cooperative"], each["result"], len(each["parameters"])) for each in launches])
 
@@ -351,7 +363,7 @@ def test_function_without_a_file_is_cached(project: Project, where: str) -> None
     start = text.index("@cuda.jit(cache=True)")
     end = text.index("if __name__")
     project.write("program.py", f'{text[:start]}{space}kernel = space["kernel"]\n{text[end:]}')
-    project.run()
+    project.fill()
 
     assert ("hits 1" in project.run()) is project.is_here()
 
@@ -362,7 +374,7 @@ def test_program_in_a_read_only_tree_is_cached(project: Project) -> None:
     project.program()
     project.write("__pycache__", "a file, so that no folder can be made here, root or not")
     nowhere = {"NUMBA_CACHE_DIR": "", "HOME": "/dev/null/home", "XDG_CACHE_HOME": "/dev/null/cache"}
-    project.run(**nowhere)
+    project.fill(**nowhere)
 
     assert ("hits 1" in project.run(**nowhere)) is project.is_here()
 
@@ -385,9 +397,9 @@ def test_carveout_survives_a_hit(project: Project) -> None:
     """Numba sets it when it compiles, and never again."""
     project.program(options=', shared_memory_carveout="MaxShared"')
     counts = []
-    for _ in range(2):
+    for start in (project.fill, project.run):
         project.log.unlink(missing_ok=True)
-        project.run()
+        start()
         counts.append(len(read_log(project.log, "set_attribute")))
 
     assert counts[0] > 0
@@ -399,8 +411,8 @@ def test_moved_kernel_leaves_nothing_behind(project: Project) -> None:
     """A line shift orphans Numba's files for ever."""
     project.program()
     path = project.files / "program.py"
-    for _ in range(3):
-        project.run()
+    for start in (project.fill, project.run, project.run):
+        start()
         path.write_text("\n" + path.read_text())
 
     assert (len(project.stored()) == 1) is project.is_here()
@@ -424,7 +436,7 @@ caching.IndexDataCacheFile._save_index = late
     kind = 'np.ones(4, "f4" if sys.argv[1:] == ["other"] else "f8")'
     text = text.replace("from numba import cuda\n", "from numba import cuda\n" + meet, 1)
     project.write("program.py", text.replace("np.ones(4, 'f8')", kind))
-    project.run("late")
+    project.fill("late")
     if project.is_here():
         project.run("other")
 
@@ -463,7 +475,7 @@ def test_writers_at_once_never_leave_another_signature_s_kernel(project: Project
     text = text.replace("from numba import cuda\n", "from numba import cuda\n" + MEETING, 1)
     project.write("program.py", text.replace("np.ones(4, 'f8')", kind))
     if project.is_here():
-        project.run("alone")
+        project.fill("alone")
     assert THREE in project.run("first")
 
     said = project.run("alone")  # float

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support import numba_server
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 HEAD = """
 import sys, warnings
@@ -46,10 +47,9 @@ ways = pytest.mark.parametrize("way", ["straight", "host arrays", "uncached", "d
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,), **more: Any) -> Any:
     """What the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
-    done = run(
-        ["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices, **more)
-    )
-    return done.stdout, [each for each in read_log(log, *events) if "reset" not in each]
+    surroundings = environment(build(), log=log, devices=devices, **more)
+    said = numba_server.output(["-c", HEAD + script, str(tmp_path / "cache")], surroundings)
+    return said, [each for each in read_log(log, *events) if "reset" not in each]
 
 
 def start(way: str, options: str) -> str:

@@ -7,9 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 HEAD = """
 import os, sys, threading, warnings

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
+from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 from tests.support.numba_programs import (
     AHEAD,
@@ -26,24 +27,31 @@ from tests.support.numba_programs import (
     WARM,
 )
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 
 def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
     """What a program prints under the fake driver with one device, or as many as `devices` says."""
-    log = env.pop("log", None)
-    devices = tuple(map(int, str(env.pop("devices", "90")).split()))
-    surroundings = environment(build(), log=Path(log) if log else None, devices=devices)
-    done = run(["-c", program, str(cache), *arguments], env={**surroundings, **{k: str(v) for k, v in env.items()}})
-    return done.stdout
+    return run(["-c", program, str(cache), *arguments], env=surroundings(**env)).stdout
+
+
+def forked(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
+    """The same in a child that was forked with Numba imported: for what a first process does."""
+    return numba_server.output(["-c", program, str(cache), *arguments], surroundings(**env))
+
+
+def surroundings(log: str | Path = "", devices: str | Path = "90", **env: str | Path) -> dict[str, str]:
+    """A child's environment."""
+    driver = environment(build(), log=Path(log) if log else None, devices=tuple(map(int, str(devices).split())))
+    return {**driver, **{name: str(text) for name, text in env.items()}}
 
 
 def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
     """Scalars, arrays of every layout, records, complex, fp16, tuples: the same bytes, cold, warm and generated."""
-    for misses in ("30 misses", "0 misses"):
+    for misses, start in (("30 misses", forked), ("0 misses", child)):
         log = tmp_path / f"log {misses}"
 
-        said = child(PARITY, tmp_path / "cache", log=log)
+        said = start(PARITY, tmp_path / "cache", log=log)
 
         launches = [each["parameters"] for each in read_log(log, "launch") if "echo" in each["kernel"]]
         size = 1 + GENERATE_AFTER + 2
@@ -55,7 +63,7 @@ def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
 
 def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
     """Neither NVVM, NVRTC nor nvJitLink is mapped; Numba's typing and lowering registries stay unread."""
-    child(WARM, tmp_path)
+    forked(WARM, tmp_path)
 
     said = child(WARM, tmp_path).splitlines()
 
@@ -64,19 +72,19 @@ def test_warm_start_loads_no_compiler_and_no_registry(tmp_path: Path) -> None:
 
 def test_host_arrays_and_wrappers_are_copied_as_numba_does(tmp_path: Path) -> None:
     """InOut by default, In and Out by their names; the driver sees the very copies that Numba makes."""
-    assert child(HOST, tmp_path).splitlines() == ["same copies"] * 4
+    assert forked(HOST, tmp_path).splitlines() == ["same copies"] * 4
 
 
 def test_one_kernel_takes_many_types(tmp_path: Path) -> None:
     """Alternating signatures, wrong counts and whatever else: each launch finds its own code."""
-    assert child(POLYMORPHIC, tmp_path).split() == ["done"]
+    assert forked(POLYMORPHIC, tmp_path).split() == ["done"]
 
 
 def test_each_grid_of_a_loop_is_launched(tmp_path: Path) -> None:
     """Over ever new grids, past what is kept, with other types and extents in between, and after a reset."""
     log = tmp_path / "log"
 
-    said = child(GRIDS, tmp_path / "cache", log=log).splitlines()
+    said = forked(GRIDS, tmp_path / "cache", log=log).splitlines()
 
     wanted = []
     for grid in range(1, 301):
@@ -93,7 +101,7 @@ def test_clear_reset_and_reload_are_followed(tmp_path: Path) -> None:
     """A kernel goes on after `clear()`, and after a context reset."""
     log = tmp_path / "log"
 
-    assert child(LIFE, tmp_path / "cache", log=log).split() == ["done"]
+    assert forked(LIFE, tmp_path / "cache", log=log).split() == ["done"]
 
     assert {each["result"] for each in read_log(log, "launch")} == {0}
 
@@ -102,7 +110,7 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
     """Two capabilities in one process: two entries, and the host stays in charge of which device launches."""
     log = tmp_path / "log"
 
-    said = child(DEVICES, tmp_path / "cache", log=log, devices="90 80")
+    said = forked(DEVICES, tmp_path / "cache", log=log, devices="90 80")
 
     assert said.split() == ["sm_80", "sm_90a"]
     assert [(each["device"], each["result"]) for each in read_log(log, "launch")] == [(0, 0), (1, 0), (0, 0), (1, 0)]
@@ -110,16 +118,16 @@ def test_each_device_gets_its_own_module(tmp_path: Path) -> None:
 
 def test_resources_of_each_signature_can_be_asked_for(tmp_path: Path) -> None:
     """By signature, as Numba's own are; what the device decides comes from the driver."""
-    assert child(RESOURCES, tmp_path).split() == ["done"]
+    assert forked(RESOURCES, tmp_path).split() == ["done"]
 
 
 def test_options_reach_the_launch(tmp_path: Path) -> None:
     """Cooperative grids, carveout and large shared memory, on a hit as on a miss."""
-    for _ in range(2):
+    for start in (forked, child):
         log = tmp_path / "log"
         log.unlink(missing_ok=True)
 
-        child(OPTIONS, tmp_path / "cache", log=log)
+        start(OPTIONS, tmp_path / "cache", log=log)
 
         launches = read_log(log, "launch")
         assert [bool(each["cooperative"]) for each in launches] == [True, False, True, False]
@@ -138,7 +146,7 @@ def test_compiles_ahead_without_a_driver(tmp_path: Path) -> None:
 
 def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> None:
     """A device array among the globals, an extension: launched by Numba, named once; `strict` refuses."""
-    said = child(UNCACHED, tmp_path)
+    said = forked(UNCACHED, tmp_path)
 
     assert said.count("is not cached") == 2
     assert "global table of __main__" in said
@@ -156,7 +164,7 @@ def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("what", ["returns", "unsupported", "untyped", "too large", "typing"])
 def test_numbas_own_message_comes_unchanged(tmp_path: Path, what: str) -> None:
     """Bad input raises what Numba raises, word for word; the kernel's name is a note on it."""
-    ours, numbas = child(BAD, tmp_path, what, "ours"), child(BAD, tmp_path, what, "numba")
+    ours, numbas = forked(BAD, tmp_path, what, "ours"), forked(BAD, tmp_path, what, "numba")
 
     assert ours == numbas
 

@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, SettingsError, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
-from numba_kcache.store.entry import ENTRY, encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.object_store import ObjectTier
 from numba_kcache.tiers.opening import open_tiers
+from numba_kcache.tiers.trust import SIGNATURE
 from tests.support.compiling import EMPTY
 from tests.support.object_service import CONTAINER, MISSING, ObjectService, object_service
 from tests.support.redis_server import fault_proxy, free_port
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store
+
+pytestmark = pytest.mark.slow
 
 WAIT_S = 30.0
 
@@ -60,24 +63,24 @@ def test_what_is_put_is_what_is_got(place: Place) -> None:
     """Entries, manifests and signatures; None for what is not there; the keys of each."""
     large = encode_entry(entry_of(1, 3_000_000))
     store = place.tier()
-    store.put_entry(key_of(1), large)
+    store.put(ENTRY, key_of(1), large)
     assert store.put_manifest(key_of(1), b"manifest", None)
-    store.put_signature(ENTRY, key_of(1), b"signature")
+    store.put(ENTRY + SIGNATURE, key_of(1), b"signature")
 
-    assert store.get_entry(key_of(1)) == large
-    assert store.get_manifest(key_of(1)) == b"manifest"
-    assert store.get_signature(ENTRY, key_of(1)) == b"signature"
-    assert store.get_entry(key_of(2)) is store.get_manifest(key_of(2)) is None
+    assert store.get(ENTRY, key_of(1)) == large
+    assert store.get(MANIFEST, key_of(1)) == b"manifest"
+    assert store.get(ENTRY + SIGNATURE, key_of(1)) == b"signature"
+    assert store.get(ENTRY, key_of(2)) is store.get(MANIFEST, key_of(2)) is None
     assert list(store.keys(ENTRY)) == [key_of(1)]
 
 
 def test_what_is_too_large_is_not_fetched(place: Place) -> None:
     """Nor put."""
-    place.tier().put_entry(key_of(1), bytes(2000))
+    place.tier().put(ENTRY, key_of(1), bytes(2000))
     with pytest.raises(ValueError, match="above the limit of 1000"):
-        place.tier(limit_bytes=1000).get_entry(key_of(1))
+        place.tier(limit_bytes=1000).get(ENTRY, key_of(1))
     with pytest.raises(ValueError, match="above the limit of 1000"):
-        place.tier(limit_bytes=1000).put_entry(key_of(1), bytes(1001))
+        place.tier(limit_bytes=1000).put(ENTRY, key_of(1), bytes(1001))
 
 
 def test_kernel_of_one_node_is_a_hit_on_another(place: Place, tmp_path: Path) -> None:
@@ -157,7 +160,7 @@ FAULTS: dict[str, Callable[[bytes], bytes | None]] = {
 def test_answer_that_is_not_whole_is_a_miss(place: Place, tmp_path: Path, fault: str) -> None:
     """Hung up on, cut, a bit flipped, not HTTP, refused for now, in drops: told and counted once, nothing is kept."""
     events = Events()
-    place.tier().put_entry(key_of(1), encode_entry(entry_of(1, 50_000)))
+    place.tier().put(ENTRY, key_of(1), encode_entry(entry_of(1, 50_000)))
     with fault_proxy(place.port) as proxy:
         whole = Chain(open_store(tmp_path / "whole"), [place.tier(proxy.port)], events)
         assert whole.get(key_of(1)) == entry_of(1, 50_000)  # or what follows would show nothing
@@ -175,7 +178,7 @@ def test_wrong_secret_is_told_and_never_shown(
     place: Place, running: ObjectService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither read nor written; the message holds neither secret."""
-    place.tier().put_entry(key_of(1), encode_entry(entry_of(1)))
+    place.tier().put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     (name,) = (each for each in running.environment if "SECRET" in each or "ACCOUNT_KEY" in each)
     wrong = base64.b64encode(b"fiddlesticks").decode()
     monkeypatch.setenv(name, wrong)

@@ -71,6 +71,7 @@ def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path
     assert other.pull(tier)[1:] == (0, 0, 3, 0)
 
 
+@pytest.mark.slow
 def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_path: Path) -> None:
     """Only what the entries need goes along."""
     filled.push(str(tmp_path / "share"))
@@ -78,6 +79,7 @@ def test_this_machine_s_record_of_compilers_stays_here(filled: KernelCache, tmp_
     assert b"toolchain" not in b"".join(path.read_bytes() for path in files_below(tmp_path / "share"))
 
 
+@pytest.mark.slow
 def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> None:
     """The others are; it is counted."""
     share = str(tmp_path / "share")
@@ -99,6 +101,7 @@ def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
     assert shipping._keys(tier, ENTRY, "pull from") == {key}
 
 
+@pytest.mark.slow
 def test_verbs_move_and_say_so(
     filled: KernelCache, tier: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +112,7 @@ def test_verbs_move_and_say_so(
     assert "3 entries went from" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_info_verb_shows_whether_each_tier_answers(
     filled: KernelCache, tier: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

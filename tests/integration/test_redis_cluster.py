@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.model.event import EventKind
-from numba_kcache.store.entry import ENTRY, encode_entry
+from numba_kcache.model import EventKind
+from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from numba_kcache.tiers.resp import Redirection, server_of
@@ -18,7 +18,7 @@ from tests.support.compiling import EMPTY
 from tests.support.redis_server import RedisServer, fault_proxy, needs_redis, redis_cluster
 from tests.support.stores import Events, entry_of, key_of, open_store
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.slow]
 
 WAIT_S = 30.0
 
@@ -52,15 +52,15 @@ def slot_of(name: str) -> int:
 def test_what_is_put_at_one_node_is_got_at_another(masters: list[RedisServer]) -> None:
     """Entries lie on all three; each is found, by way of each; all are listed; None for what is not there."""
     for number in range(20):
-        RedisTier(masters[0].url, ttl_s=1000).put_entry(key_of(number), encode_entry(entry_of(number)))
+        RedisTier(masters[0].url, ttl_s=1000).put(ENTRY, key_of(number), encode_entry(entry_of(number)))
 
     assert all(each.keys() for each in masters)
     for master in masters:
         tier = RedisTier(master.url)
-        assert [tier.get_entry(key_of(number)) for number in range(20)] == [
+        assert [tier.get(ENTRY, key_of(number)) for number in range(20)] == [
             encode_entry(entry_of(number)) for number in range(20)
         ]
-        assert tier.get_entry(key_of(99)) is None
+        assert tier.get(ENTRY, key_of(99)) is None
         assert sorted(tier.keys(ENTRY)) == sorted(key_of(number) for number in range(20))
 
 
@@ -69,7 +69,7 @@ def test_each_slot_is_redirected_once(masters: list[RedisServer]) -> None:
     tier = RedisTier(masters[0].url)
     slots = {slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)}
     for _ in range(3):
-        assert [tier.get_entry(key_of(number)) for number in range(20)] == [None] * 20
+        assert [tier.get(ENTRY, key_of(number)) for number in range(20)] == [None] * 20
 
     assert redirected(masters) == len({slot for slot in slots if slot > 5460})
 
@@ -83,13 +83,13 @@ def test_slot_that_moves_is_asked_where_it_goes(masters: list[RedisServer]) -> N
     masters[1].told("CLUSTER", "SETSLOT", slot, "IMPORTING", first)
     masters[0].told("CLUSTER", "SETSLOT", slot, "MIGRATING", second)
     try:
-        RedisTier(masters[2].url).put_entry(key_of(number), b"x")
-        assert [tier.get_entry(key_of(number)) for _ in range(2)] == [b"x", b"x"]
+        RedisTier(masters[2].url).put(ENTRY, key_of(number), b"x")
+        assert [tier.get(ENTRY, key_of(number)) for _ in range(2)] == [b"x", b"x"]
         assert masters[0].keys() == []
     finally:
         for each in (masters[1], masters[0], masters[2]):
             each.told("CLUSTER", "SETSLOT", slot, "NODE", second)
-    assert tier.get_entry(key_of(number)) == b"x"
+    assert tier.get(ENTRY, key_of(number)) == b"x"
 
 
 def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> None:
@@ -105,7 +105,7 @@ def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> N
         assert mine.put_manifest(key_of(number), b"a", None)
         assert not yours.put_manifest(key_of(number), b"b", None)
         assert yours.put_manifest(key_of(number), b"b", b"a")
-        assert third.get_manifest(key_of(number)) == b"b"
+        assert third.get(MANIFEST, key_of(number)) == b"b"
 
 
 def test_kernel_of_one_node_is_a_hit_on_another(masters: list[RedisServer], tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
             each.told("CONFIG", "SET", "cluster-require-full-coverage", "no")
         tier = RedisTier(masters[0].url)
         for number in range(20):
-            tier.put_entry(key_of(number), encode_entry(entry_of(number)))
-            assert tier.get_entry(key_of(number)) is not None
+            tier.put(ENTRY, key_of(number), encode_entry(entry_of(number)))
+            assert tier.get(ENTRY, key_of(number)) is not None
         masters[2].kill()
         found = []
         for number in range(20):
@@ -165,7 +165,7 @@ def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
         slots = [slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)]
         number = found.index(False)
         masters[0].told("CLUSTER", "SETSLOT", slots[number], "NODE", masters[0].told("CLUSTER", "MYID"))
-        assert tier.get_entry(key_of(number)) is None  # asked where the URL says, not where it was before
+        assert tier.get(ENTRY, key_of(number)) is None  # asked where the URL says, not where it was before
 
     assert found == [slot < 2 * 5461 for slot in slots]
     assert len(events.of(EventKind.TROUBLE)) == found.count(False)

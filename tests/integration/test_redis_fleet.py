@@ -18,7 +18,7 @@ from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import RedisServer, needs_redis, redis_server
 from tests.support.stores import Events, entry_of, key_of, open_store
 
-pytestmark = needs_redis
+pytestmark = [needs_redis, pytest.mark.slow]
 
 NODES, RANKS, KERNELS = 8, 8, 20
 BOUND_S = 20.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, SettingsError, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
 from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
@@ -55,12 +55,12 @@ def test_what_is_put_is_what_is_got(server: RedisServer) -> None:
     """Entries and manifests, byte for byte, small and beyond one read; None for what is not there."""
     tier = RedisTier(server.url)
     large = encode_entry(entry_of(1, 3_000_000))
-    tier.put_entry(key_of(1), large)
+    tier.put(ENTRY, key_of(1), large)
     assert tier.put_manifest(key_of(1), b"manifest", None)
 
-    assert tier.get_entry(key_of(1)) == large
-    assert tier.get_manifest(key_of(1)) == b"manifest"
-    assert tier.get_entry(key_of(2)) is tier.get_manifest(key_of(2)) is None
+    assert tier.get(ENTRY, key_of(1)) == large
+    assert tier.get(MANIFEST, key_of(1)) == b"manifest"
+    assert tier.get(ENTRY, key_of(2)) is tier.get(MANIFEST, key_of(2)) is None
     assert list(tier.keys(MANIFEST)) == [key_of(1)]
 
 
@@ -87,16 +87,16 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 ) -> None:
     """One reads, the other writes, the first writes: refused by the server, it reads and merges again."""
     first, second = (chain(tmp_path / name, RedisTier(server.url, ttl_s=ttl_s), events) for name in ("a", "b"))
-    read, other = first.tiers[0].tier.get_manifest, {**VARIANT, "key": key_of(3)}
+    read, other = first.tiers[0].tier.get, {**VARIANT, "key": key_of(3)}
 
-    def overtaken(family: str) -> bytes | None:
-        found = read(family)
-        if first.tiers[0].tier.get_manifest is overtaken:
-            first.tiers[0].tier.get_manifest = read  # type: ignore[method-assign]
-            second.tiers[0].add_variant_now(family, other)
+    def overtaken(kind: int, key: str) -> bytes | None:
+        found = read(kind, key)
+        if first.tiers[0].tier.get is overtaken:
+            first.tiers[0].tier.get = read  # type: ignore[method-assign]
+            second.tiers[0].add_variant_now(key, other)
         return found
 
-    first.tiers[0].tier.get_manifest = overtaken  # type: ignore[method-assign]
+    first.tiers[0].tier.get = overtaken  # type: ignore[method-assign]
     first.tiers[0].add_variant_now(key_of(9), VARIANT)
 
     assert second.tiers[0].get_manifest(key_of(9)) == [VARIANT, other]
@@ -106,11 +106,11 @@ def test_two_nodes_that_add_a_variant_at_once_lose_none(
 
 def test_prefix_keeps_teams_apart(server: RedisServer) -> None:
     """Even where it holds what a pattern would."""
-    RedisTier(server.url, prefix="a*").put_entry(key_of(1), b"a")
-    RedisTier(server.url, prefix="ab").put_entry(key_of(2), b"b")
+    RedisTier(server.url, prefix="a*").put(ENTRY, key_of(1), b"a")
+    RedisTier(server.url, prefix="ab").put(ENTRY, key_of(2), b"b")
 
     assert list(RedisTier(server.url, prefix="a*").keys(1)) == [key_of(1)]
-    assert RedisTier(server.url, prefix="ab").get_entry(key_of(1)) is None
+    assert RedisTier(server.url, prefix="ab").get(ENTRY, key_of(1)) is None
 
 
 def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events: Events) -> None:
@@ -125,8 +125,8 @@ def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events:
 
 def test_ttl_is_the_server_s(server: RedisServer) -> None:
     """What was put with one goes by itself; without one it stays."""
-    RedisTier(server.url, ttl_s=1000).put_entry(key_of(1), b"x")
-    RedisTier(server.url).put_entry(key_of(2), b"x")
+    RedisTier(server.url, ttl_s=1000).put(ENTRY, key_of(1), b"x")
+    RedisTier(server.url).put(ENTRY, key_of(2), b"x")
     names = server.keys()
     lives = {name: server.told("TTL", name) for name in names}
 
@@ -140,14 +140,14 @@ def test_what_is_too_large_is_cut_by_the_server(server: RedisServer) -> None:
     before = server.told("INFO", "stats")
     tier = RedisTier(server.url, limit_bytes=1000)
     with pytest.raises(RedisError, match="above the limit of 1000"):
-        tier.get_entry(key_of(1))
+        tier.get(ENTRY, key_of(1))
     with pytest.raises(ValueError, match="1001 bytes are above"):
-        tier.put_entry(key_of(2), bytes(1001))
+        tier.put(ENTRY, key_of(2), bytes(1001))
     after = server.told("INFO", "stats")
 
     assert after["total_net_output_bytes"] - before["total_net_output_bytes"] < 100_000  # type: ignore[index]
-    tier.put_entry(key_of(2), bytes(1000))
-    assert tier.get_entry(key_of(2)) == bytes(1000)
+    tier.put(ENTRY, key_of(2), bytes(1000))
+    assert tier.get(ENTRY, key_of(2)) == bytes(1000)
 
 
 def test_child_has_connections_of_its_own(server: RedisServer) -> None:
@@ -155,12 +155,12 @@ def test_child_has_connections_of_its_own(server: RedisServer) -> None:
     import os
 
     tier = RedisTier(server.url)
-    tier.put_entry(key_of(1), b"x")
-    assert tier.get_entry(key_of(1)) == b"x"
+    tier.put(ENTRY, key_of(1), b"x")
+    assert tier.get(ENTRY, key_of(1)) == b"x"
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if all(tier.get_entry(key_of(n)) == (b"x" if n == 1 else None) for n in range(50)) else 1)
-    found = [tier.get_entry(key_of(n)) for n in range(50)]
+        os._exit(0 if all(tier.get(ENTRY, key_of(n)) == (b"x" if n == 1 else None) for n in range(50)) else 1)
+    found = [tier.get(ENTRY, key_of(n)) for n in range(50)]
 
     assert os.waitpid(pid, 0)[1] == 0
     assert found == [b"x" if n == 1 else None for n in range(50)]
@@ -169,21 +169,21 @@ def test_child_has_connections_of_its_own(server: RedisServer) -> None:
 def test_restarted_server_is_asked_again(server: RedisServer) -> None:
     """The idle connection is gone; the answer comes over a new one."""
     tier = RedisTier(server.url)
-    tier.get_entry(key_of(1))
+    tier.get(ENTRY, key_of(1))
     server.kill()
     server.start()
 
-    assert tier.get_entry(key_of(1)) is None
-    tier.put_entry(key_of(1), b"x")
+    assert tier.get(ENTRY, key_of(1)) is None
+    tier.put(ENTRY, key_of(1), b"x")
     server.kill()
     server.start()
-    tier.put_entry(key_of(1), b"y")
-    assert tier.get_entry(key_of(1)) == b"y"
+    tier.put(ENTRY, key_of(1), b"y")
+    assert tier.get(ENTRY, key_of(1)) == b"y"
 
 
 def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, tmp_path: Path, events: Events) -> None:
     """OOM: told and counted; what is there is served, and no breaker opens."""
-    RedisTier(server.url).put_entry(key_of(1), encode_entry(entry_of(1)))
+    RedisTier(server.url).put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     server.told("CONFIG", "SET", "maxmemory", "1")
     node = chain(tmp_path, RedisTier(server.url), events)
     try:
@@ -197,6 +197,7 @@ def test_full_memory_is_an_error_that_leaves_reading_alone(server: RedisServer, 
     assert node.reports()[0].errors == 1
 
 
+@pytest.mark.slow
 def test_kernel_compiled_on_one_node_is_a_hit_on_another(server: RedisServer, tmp_path: Path) -> None:
     """Through the settings; the first process hands it on at its end at the latest."""
     code = """
@@ -214,6 +215,7 @@ print(found.compiles, found.hits, found.errors)
     assert [each.strip() for each in said] == ["1 0 0", "0 1 0"]
 
 
+@pytest.mark.slow
 def test_info_adds_up_what_all_processes_saw_of_a_tier(server: RedisServer, tmp_path: Path) -> None:
     """One process misses and hands on at its end, another has a hit, both count; this one has seen nothing."""
     code = """
@@ -234,6 +236,7 @@ cached_kernel(sys.argv[1], arch="sm_90").compile()
     assert KernelCache(tmp_path / "a", tiers=server.url).info("process").tiers[0].bytes_written == 0
 
 
+@pytest.mark.slow
 def test_process_that_ends_at_once_has_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """Without an election nothing has imported redis-py before, and at the end it is too late to begin with that."""
     code = """
@@ -247,6 +250,7 @@ KernelCache(tiers=[sys.argv[1]]).session.store.put(StoredEntry("0" * 64, {}, {"c
     assert len(server.keys()) == 1
 
 
+@pytest.mark.slow
 def test_four_cold_processes_of_four_nodes_compile_once(server: RedisServer, tmp_path: Path) -> None:
     """The resolver's own turn, with NVRTC: one compiles, three are hits."""
     code = """
@@ -267,6 +271,7 @@ print(found.compiles, found.hits, found.misses, found.errors)
     assert said == ["0 1 0 0"] * 3 + ["1 0 1 0"]
 
 
+@pytest.mark.slow
 def test_reading_needs_no_redis_py(server: RedisServer, tmp_path: Path) -> None:
     """A warm first launch does not pay for its import."""
     cached_kernel(EMPTY, cache=KernelCache(tmp_path / "a", tiers=server.url)).compile("sm_90")
@@ -388,6 +393,7 @@ def test_refused_url_shows_no_secret(url: str) -> None:
     assert "wallop" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_what_a_warm_up_compiles_is_handed_on(server: RedisServer, tmp_path: Path) -> None:
     """By workers, which end when there is nothing more to do: what waits behind their last compile goes first."""
     cache = KernelCache(tmp_path, durability="none", tiers=server.url)

@@ -16,6 +16,8 @@ from numba_kcache import KernelCache
 from numba_kcache.cli import main
 from tests.support.stores import open_store, small_entry
 
+pytestmark = pytest.mark.slow
+
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 

@@ -10,7 +10,7 @@ from numba_kcache import KernelCache
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 PROGRAM = f"""
 import atexit, builtins, sys, threading, warnings

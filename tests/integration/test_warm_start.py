@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 PROGRAM = """
 import json, os, sys, warnings

@@ -38,6 +38,7 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
     return run(HEAD + script, env=env).stdout, read_log(log, *events)
 
 
+@pytest.mark.slow
 def test_warm_start_imports_neither_numba_nor_numpy_nor_compilers(tmp_path: Path) -> None:
     """The whole launch, interpreted and generated, on memory that is nobody's: not one module more."""
     script = """
@@ -58,6 +59,7 @@ print([each for each in ("numpy", "numba", "cuda.core", "cuda.bindings.nvrtc") i
     assert [each["result"] for each in launches] == [0] * 24
 
 
+@pytest.mark.slow
 def test_driver_is_handed_the_same_bytes_with_and_without_numba(tmp_path: Path) -> None:
     """Grid, block, stream and every parameter; with Numba imported before, and not at all."""
     script = """
@@ -96,6 +98,7 @@ print("numba" in sys.modules, driver.cuDevicePrimaryCtxGetState(0)[2])
     assert {each["result"] for each in events} == {0}
 
 
+@pytest.mark.slow
 def test_kernel_alternates_between_devices(tmp_path: Path) -> None:
     """Each launch goes to the device whose context is current; memory of another one is refused."""
     script = """
@@ -118,6 +121,7 @@ except ArgumentError as error:
     assert len([each for each in events if each["event"] == "load"]) == 2
 
 
+@pytest.mark.slow
 def test_module_outlives_that_numba_is_imported(tmp_path: Path) -> None:
     """It is not loaded a second time: its variables would have two places. Arrays of Numba are taken from then on."""
     script = """
@@ -147,6 +151,7 @@ other[1, 32](2.0, array, array, 0)
     assert not [each for each in events if each["event"] == "unload" and each["call"] != "cuLibraryUnload"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("between", ["", "kernel[1, 32](2.0, array, array, 0)\n"], ids=["never met", "met"])
 def test_kernel_is_loaded_anew_after_numba_has_closed_the_context(tmp_path: Path, between: str) -> None:
     """Loaded before Numba came; whether or not it was launched between that and `cuda.close()`."""
@@ -174,6 +179,7 @@ kernel[2, 32](2.0, None, None, 0)
     assert len(loads) == 2
 
 
+@pytest.mark.slow
 def test_stream_that_is_gone_does_not_load_the_module_anew(tmp_path: Path) -> None:
     """The driver's answer is the same as for a context that is gone; the module keeps its variables."""
     script = """
@@ -203,6 +209,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_in_the_way_is_said(tmp_path: Path, case: str) -> None:
     """In words, before anything is compiled, and still without Numba."""
@@ -238,6 +245,7 @@ except NoDeviceError as error:
     assert said.rstrip().endswith("False")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["ours", "the program's own"])
 def test_fork_is_a_clear_error_in_the_child(tmp_path: Path, user: str) -> None:
     """Whoever had used CUDA before it; the parent goes on."""
@@ -263,6 +271,7 @@ kernel[1, 32](2.0, None, None, 0)
     assert said == "0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes", ["before", "after"])
 def test_generated_code_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
     """After the first of them no launch goes the slow way, of a CUDA C++ kernel or of a Numba kernel."""
@@ -272,7 +281,7 @@ from numba import cuda
 array = cuda.device_array(N, np.float32)
 """
     script = f"""
-from numba_kcache.launch.arguments import Launcher
+from numba_kcache.launch.launcher import Launcher
 slow = Launcher._slow
 def counted(*arguments):
     global asked
@@ -300,27 +309,3 @@ print(asked)
     said, _ = seen(tmp_path, "asked = 0\n" + script)
 
     assert said == "0\n"
-
-
-def test_beside_cupy_the_decoration_of_a_kernel_that_was_launched_before_imports_what_calls_the_driver(
-    tmp_path: Path,
-) -> None:
-    """The first launch then imports nothing; a kernel that never ran, or a program without CuPy, imports no CUDA."""
-    program = tmp_path / "program.py"
-    program.write_text(f"""
-import sys
-if sys.argv[1:]:
-    sys.modules["cupy"] = sys  # that it is there is all that counts
-from numba_kcache import cached_kernel
-saxpy = cached_kernel({SAXPY!r})
-print("cuda.bindings.driver" in sys.modules)
-before = set(sys.modules)
-saxpy[1, 32](2.0, None, None, 0)
-print(sorted(each for each in set(sys.modules) - before if not each.startswith("numba_kcache.store")))
-""")
-    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
-    beside, alone = [str(program), "cupy"], [str(program)]
-    said = [run(words, env=env).stdout.splitlines() for words in (beside, alone, beside)]
-
-    assert [each[0] for each in said] == ["False", "False", "True"]
-    assert said[2][1] == "[]"

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numba_kcache.frontends.source.components import lazy_components
 
+from numba_kcache import keys as key_components
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
-from numba_kcache.keys import components as key_components
-from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
-from numba_kcache.keys.encoding import encode
+from numba_kcache.frontends.source.request import link_request
+from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff, encode
+from numba_kcache.model import Target
+from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.request import ModuleEntries, Origin
 from tests.support.compiling import ROOT, in_python
-from tests.support.keying import COMPILERS, VERSIONS, key_of, request_of
+from tests.support.keying import COMPILERS, VERSIONS, definition_of, key_of, request_of
 
 GOLDEN = ROOT / "tests" / "data" / "golden_keys.json"
 SOURCE = 'extern "C" __global__ void k(float *x) { *x = N; }'
@@ -84,12 +85,14 @@ def meaning(value: Any) -> Any:
     return (b"n", b"") if value is None else (b"b", value)
 
 
+@pytest.mark.slow
 @given(plain)
 def test_encoding_can_be_read_back(value: Any) -> None:
     """A decoder gets the very value back, so no two values share their bytes."""
     assert decoded(encode(value)) == meaning(value)
 
 
+@pytest.mark.slow
 @given(plain, plain)
 def test_bytes_are_equal_exactly_where_values_are(one: Any, other: Any) -> None:
     """Injective, and the same for the same."""
@@ -122,6 +125,7 @@ def test_other_types_are_refused(value: Any) -> None:
 named = st.lists(st.tuples(st.text(max_size=4), plain), max_size=5)
 
 
+@pytest.mark.slow
 @given(named, named)
 def test_key_is_equal_exactly_where_components_are(one: Any, other: Any) -> None:
     """Names, values, number and order of the components, and nothing else."""
@@ -286,7 +290,13 @@ def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
 
 def test_kernel_of_a_lazy_module_has_the_key_of_its_module_and_name() -> None:
     """Nothing else is needed: all that its code is made of is in the module's key."""
-    keys = {derive(lazy_components(module, name)) for module in ("0" * 64, "1" * 64) for name in ("a", "b", "a<b>")}
+    module_code = Artifact("ltoir", Target(9, 0), (), b"")
+    whole = definition_of(SOURCE)
+    keys = {
+        key_of(link_request(whole, "", module_code, module, name))
+        for module in ("0" * 64, "1" * 64)
+        for name in ("a", "b", "a<b>")
+    }
 
     assert len(keys) == 6
     assert keys.isdisjoint({derive(request_of(SOURCE, name="a").components)})
@@ -462,6 +472,7 @@ print(*(key_of(request_of(**case)) for name, case in CASES.items() if name != "l
 """
 
 
+@pytest.mark.slow
 def test_processes_agree_whatever_their_seed_folder_and_locale(tmp_path: Path) -> None:
     """Hash seed, working directory, locale, import order, optimisation flag and time zone have no part in a key."""
     here = " ".join(key_of(request_of(**case)) for name, case in CASES.items() if name != "lines")

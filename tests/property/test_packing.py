@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.launch.scalars import small_float_bits
-from numba_kcache.model.parameter import CODE_SIZES, SCALAR_SIZES, Parameter
+from numba_kcache.model.artifact import CODE_SIZES, SCALAR_SIZES, Parameter
 from tests.support.launching import Interface, Kernel, Numba
 
 C_TYPES: dict[str, Any] = {
@@ -121,6 +121,7 @@ def layouts(draw: st.DrawFn) -> list[tuple[Parameter, Any, bytes]]:
     return placed
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(layouts())
 def test_parameter_bytes_are_those_of_the_c_abi(layout: list[tuple[Parameter, Any, bytes]]) -> None:
@@ -157,6 +158,7 @@ ANYTHING = (
 CODES = [*SCALAR_SIZES, *POINTERS, "v2f4", "v3i4", "v4f4", "v2f8", "v4u1"]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(CODES), ANYTHING)
 def test_generated_code_takes_and_refuses_what_the_interpreted_path_does(code: str, argument: Any) -> None:
@@ -172,6 +174,7 @@ def test_generated_code_takes_and_refuses_what_the_interpreted_path_does(code: s
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 8, 16]), ANYTHING)
 def test_parameters_of_known_size_take_certain_bytes_only(size: int, argument: Any) -> None:

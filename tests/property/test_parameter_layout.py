@@ -7,6 +7,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ def _structure(held: bytes) -> Any:
     return kind.from_buffer_copy(held)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(programs(), st.data())
 def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, values: st.DataObject) -> None:

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.frontends.python.value import value_form
-from numba_kcache.keys.encoding import encode
+from numba_kcache.keys import encode
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(), st.binary(), st.just(...)
@@ -49,6 +50,7 @@ def identity(value: Any) -> Any:
     return type(value), value
 
 
+@pytest.mark.slow
 @given(VALUES, VALUES)
 @settings(max_examples=400)
 def test_two_values_have_one_form_only_if_they_are_the_same(one: Any, other: Any) -> None:
@@ -56,6 +58,7 @@ def test_two_values_have_one_form_only_if_they_are_the_same(one: Any, other: Any
     assert (form(one) == form(other)) == (identity(one) == identity(other))
 
 
+@pytest.mark.slow
 @given(arrays.arrays(arrays.scalar_dtypes(), arrays.array_shapes(max_side=3)), st.data())
 @settings(max_examples=200)
 def test_array_counts_to_the_last_byte(array: np.ndarray[Any, Any], data: st.DataObject) -> None:
@@ -91,6 +94,7 @@ def taken(body: str, space: dict[str, Any], *, decoration: str = "") -> str:
     return found.digest
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, SCALARS, SCALARS)
 @settings(max_examples=200)
 def test_a_global_counts_if_and_only_if_it_is_read(body: str, one: Any, other: Any) -> None:
@@ -101,6 +105,7 @@ def test_a_global_counts_if_and_only_if_it_is_read(body: str, one: Any, other: A
     assert changed == ("gamma" in body and identity(one) != identity(other))
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, st.integers(0, 5))
 def test_comments_lines_and_files_do_not_count(body: str, lines: int) -> None:
     """The same function further down, under a comment, in a file of another name."""
@@ -109,6 +114,7 @@ def test_comments_lines_and_files_do_not_count(body: str, lines: int) -> None:
     assert taken(body, space) == taken(body, space, decoration="# a comment\n" + "\n" * lines)
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, EXPRESSIONS)
 @settings(max_examples=300)
 def test_two_programs_have_one_digest_only_if_they_have_one_bytecode(one: str, other: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.entry import DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
 from numba_kcache.store.memory import MemoryStore
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store
@@ -34,6 +34,7 @@ ENTRIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(ENTRIES)
 def test_what_is_stored_comes_back(entry: StoredEntry) -> None:
     """Any JSON header, any payloads, in their order; the same bytes each time."""
@@ -47,6 +48,7 @@ def test_what_is_stored_comes_back(entry: StoredEntry) -> None:
     check_payloads(read)
 
 
+@pytest.mark.slow
 @given(ENTRIES, st.data())
 def test_any_change_of_the_bytes_is_found(entry: StoredEntry, data: st.DataObject) -> None:
     """Bytes replaced, cut out or put in, anywhere."""
@@ -184,5 +186,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert self.store.size()[:2] == self.model.size()[:2]
 
 
-TestStoreAgainstModel = StoreAgainstModel.TestCase
+TestStoreAgainstModel = pytest.mark.slow(StoreAgainstModel.TestCase)
 TestStoreAgainstModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

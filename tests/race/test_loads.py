@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -34,6 +36,7 @@ print(info.compiles, info.misses, info.entries)
 """
 
 
+@pytest.mark.slow
 def test_threads_and_kernels_of_one_artifact_load_it_once_per_device(tmp_path: Path) -> None:
     """16 threads, 4 kernel objects of one source, 2 devices: one compile, one entry, 2 modules, 64 launches."""
     log = tmp_path / "log"

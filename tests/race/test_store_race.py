@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
@@ -50,6 +50,7 @@ def get_or_build(store: DiskStore, number: int, builds: Path) -> None:
     assert found == entry_of(number, 500 + number)
 
 
+@pytest.mark.slow
 def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
     """16 processes want 50 keys, each in its own order: 50 builds, no trouble, no lock left."""
 
@@ -70,6 +71,7 @@ def test_cold_keys_are_built_once_each(tmp_path: Path) -> None:
     assert open_store(tmp_path / "cache").size().entries == KEYS
 
 
+@pytest.mark.slow
 def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
     """A job that starts on all cores of a large node: one compiles, the others are given what it stored."""
 
@@ -92,6 +94,7 @@ def _build_in_child(root: Path, number: int) -> bool:
     return store.get(key_of(0)) == small_entry(0) and store.put(small_entry(number))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: str) -> None:
     """While the parent is in the middle of a build, and with a store that it has used."""
@@ -103,6 +106,7 @@ def test_children_of_every_start_method_use_the_store(tmp_path: Path, method: st
     assert {info.key for info in store.entries()} == {key_of(number) for number in range(3)}
 
 
+@pytest.mark.slow
 def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
     """Mixed with `clear` and `prune`: no more builds than keys and removals; right bytes throughout."""
 
@@ -130,6 +134,7 @@ def test_keys_are_built_once_per_generation(tmp_path: Path) -> None:
     assert open_store(tmp_path / "cache").verify() == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount the filesystem that measures")
 def test_limits_hold_while_many_write(tmp_path: Path) -> None:
     """Never more than the limit and what is in flight: a filesystem without more room does not fill up."""
@@ -302,6 +307,7 @@ def test_turn_does_not_pass_to_a_forked_child(tmp_path: Path) -> None:
         os.close(finished)
 
 
+@pytest.mark.slow
 def test_fork_in_the_middle_of_everything(tmp_path: Path) -> None:
     """A child forked while other threads are inside the store can use it at once."""
     store = open_store(tmp_path / "cache")
@@ -364,6 +370,7 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
             release.set()
 
 
+@pytest.mark.slow
 def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
     """Eight add, one folds all the time, one reads: sums never fall, and none is lost at the end."""
     directory = str(tmp_path / "statistics")
@@ -395,6 +402,7 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
     assert len(os.listdir(directory)) < 320, "nothing was folded"
 
 
+@pytest.mark.slow
 def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
     """Merged under a lock: six processes add ten each to one family."""
 
@@ -410,6 +418,7 @@ def test_variants_of_many_processes_are_all_kept(tmp_path: Path) -> None:
     assert {each["key"] for each in variants} == {f"{n}.{e}" for n in range(6) for e in range(10)}
 
 
+@pytest.mark.slow
 def test_passes_of_many_processes_do_not_add_up(tmp_path: Path) -> None:
     """Eight prune to the same limit at once: together they go no further than one would."""
     store = open_store(tmp_path / "cache")

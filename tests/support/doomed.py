@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import time
+import socket
 from pathlib import Path
 from typing import Any
 
-from numba_kcache.engine.session import Session, process_session
 from numba_kcache.frontends.base import Definition
 from numba_kcache.kernel import Kernel
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
+
+_open_until_exit: list[socket.socket] = []
 
 
 class _Undefined(Definition):
     """Names a kernel, and makes nothing."""
 
     def __init__(self, label: str) -> None:
-        super().__init__(None, {"arch": "sm_90"})
+        self.thing, self.options = None, {"arch": "sm_90"}
         self.kind, self.label, self.name = "doomed", label, label
 
 
@@ -26,26 +27,25 @@ class Doomed(Kernel):
     """A kernel that is never stored.
 
     Args:
-        how: `"killed"`; `"slow"`: writes its process id into `file` and takes a minute; `"raises"` what cannot pickle;
-            `"unlike"`: has another key in each process.
-        file: For `"slow"`, and for `"unlike"` to write the process that compiled.
+        how: `"killed"`; `"held"`: connects to `port`, sends a byte, and compiles until it is sent one, then sends
+            another; the connection stays open until the process ends; `"raises"` what cannot pickle; `"unlike"`: has
+            another key in each process.
+        file: For `"unlike"` to write the process that compiled.
+        port: For `"held"`: of loopback, where the test listens.
     """
 
-    def __init__(self, how: str, file: str = "") -> None:
+    def __init__(self, how: str, file: str = "", port: int = 0) -> None:
         super().__init__(_Undefined(how))
-        self._how, self._file = how, file
+        self._how, self._file, self._port = how, file, port
 
     def __reduce__(self) -> Any:
-        return Doomed, (self._how, self._file)
+        return Doomed, (self._how, self._file, self._port)
 
     def _to_send(self) -> Any:
         return self
 
     def _variants(self, signature: Any) -> list[None]:
         return [None]
-
-    def _resolver(self) -> Session:
-        return process_session()
 
     def _is_stored(self, target: Target, types: Any) -> bool:
         return False
@@ -58,12 +58,14 @@ class Doomed(Kernel):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._how == "raises":
             raise Unpicklable(3)
+        if self._how == "held":
+            held = socket.create_connection(("127.0.0.1", self._port))
+            _open_until_exit.append(held)
+            held.sendall(b"begun ")
+            held.recv(1)
+            held.sendall(b"done")
         if self._file:
-            part = Path(self._file).with_suffix(f".{os.getpid()}")
-            part.write_text(str(os.getpid()))
-            part.rename(self._file)
-        if self._how == "slow":
-            time.sleep(60)
+            Path(self._file).write_text(str(os.getpid()))
 
 
 class Unpicklable(Exception):

@@ -7,13 +7,13 @@ from typing import Any
 
 from numba_kcache.engine.request import Request
 from numba_kcache.engine.session import Session
-from numba_kcache.frontends.source.definition import SourceDefinition
+from numba_kcache.frontends.source import SourceDefinition
 from numba_kcache.frontends.source.request import source_request
 from numba_kcache.frontends.source.source import Source
+from numba_kcache.model import parse_target
 from numba_kcache.model.request import ModuleEntries, Origin
-from numba_kcache.model.target import parse_target
 from numba_kcache.settings import Settings
-from numba_kcache.toolchain.libraries import Library
+from numba_kcache.toolchain import Library
 
 COMPILERS = {"nvrtc": "build-id:01", "nvrtc-builtins": "build-id:02", "nvJitLink": "build-id:03"}
 VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
@@ -52,28 +52,26 @@ class UnknownToolchain(MadeUpToolchain):
         return super().identify(libraries, distributions) if looks else None
 
 
-def request_of(
+def definition_of(
     text: str | bytes,
     *,
     kind: str = "cuda",
-    name: str | None = None,
     guess: str | None = "k",
-    target: str = "sm_90",
-    through: str | None = None,
-    link: Sequence[Any] = (),
-    signature: str | None = None,
-    depends: Sequence[Any] = (),
     label: str = "somewhere.k",
     origin: Origin | None = None,
     base_dir: str = "/project",
     module: ModuleEntries | None = None,
     **options: Any,
-) -> Request:
-    """The request of a source with these options."""
+) -> SourceDefinition:
+    """The definition of a source with these options."""
     source = Source(kind, label, label, guess, origin or Origin("/project/k.py", 3), base_dir, lambda: text)
-    options |= {"name": name, "link": link, "signature": signature, "depends": depends}
-    definition = SourceDefinition(None, source, options, module)
-    return source_request(definition, text, parse_target(target), parse_target(through) if through else None)
+    return SourceDefinition(None, source, options, module)
+
+
+def request_of(text: str | bytes, *, target: str = "sm_90", through: str | None = None, **more: Any) -> Request:
+    """The request of a source for a target, by way of another where one is given."""
+    ptx_target = parse_target(through) if through else None
+    return source_request(definition_of(text, **more), text, parse_target(target), ptx_target)
 
 
 def key_of(request: Request, compilers: Mapping[str, str] = COMPILERS, versions: Mapping[str, str] = VERSIONS) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from numba_kcache.headers.search import Search
-from numba_kcache.headers.trace import TraceResult, read_trace
+from numba_kcache.headers.trace import Trace, read_trace
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
 
     code: bytes | None
     log: str
-    trace: TraceResult | None
+    trace: Trace | None
 
 
 @functools.cache
@@ -70,6 +70,7 @@ def compile_source(
 ) -> Compiled:
     """Compile for sm_90 in a process of its own."""
     path = library or library_path()
+    _loaded(path)  # here, so that the children inherit it; only they compile
     return in_child(lambda: compile_here(path, source, search, traced=traced, options=options))
 
 
@@ -79,9 +80,7 @@ def compile_here(
     """Compile for sm_90 in this process."""
     if search.working_folder:
         os.chdir(search.working_folder)
-    for builtins in Path(library).parent.glob("libnvrtc-builtins.so*"):
-        ctypes.CDLL(str(builtins))  # found by its name later, without LD_LIBRARY_PATH
-    nvrtc = ctypes.CDLL(library)
+    nvrtc = _loaded(library)
     words = [*flags_of(search), *options, "-arch=sm_90"]
     with tempfile.TemporaryDirectory() as folder:
         if traced:
@@ -92,6 +91,13 @@ def compile_here(
         except OSError:
             trace = None
     return Compiled(code, log, trace)
+
+
+@functools.cache
+def _loaded(library: str) -> ctypes.CDLL:
+    for builtins in Path(library).parent.glob("libnvrtc-builtins.so*"):
+        ctypes.CDLL(str(builtins))  # found by its name later, without LD_LIBRARY_PATH
+    return ctypes.CDLL(library)
 
 
 def _run(nvrtc: ctypes.CDLL, source: str, search: Search, words: list[str]) -> tuple[bytes | None, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, encode_entry
+from numba_kcache.store.entry import MANIFEST, StoredEntry, Variant, encode_entry, encode_manifest
+from numba_kcache.tiers.trust import SIGNATURE
 
 
 class MemoryTier:
@@ -27,20 +28,21 @@ class MemoryTier:
         return self
 
     def with_variants(self, family: str, *variants: Variant) -> MemoryTier:
-        self.manifests[family] = encode_entry(StoredEntry(family, {"variants": list(variants)}, {}), MANIFEST)
+        self.manifests[family] = encode_manifest(family, list(variants))
         return self
 
-    def get_entry(self, key: str) -> bytes | None:
-        self._operation("get_entry", key)
-        return self.entries.get(key)
+    def get(self, kind: int, key: str) -> bytes | None:
+        self._operation("get", key)
+        if kind > SIGNATURE:
+            return self.signatures.get((kind - SIGNATURE, key))
+        return (self.manifests if kind == MANIFEST else self.entries).get(key)
 
-    def get_manifest(self, family: str) -> bytes | None:
-        self._operation("get_manifest", family)
-        return self.manifests.get(family)
-
-    def put_entry(self, key: str, data: bytes) -> None:
-        self._operation("put_entry", key)
-        self.entries[key] = data
+    def put(self, kind: int, key: str, data: bytes) -> None:
+        self._operation("put", key)
+        if kind > SIGNATURE:
+            self.signatures[kind - SIGNATURE, key] = data
+        else:
+            self.entries[key] = data
 
     def put_manifest(self, family: str, data: bytes, before: bytes | None) -> bool:
         self._operation("put_manifest", family)
@@ -48,14 +50,6 @@ class MemoryTier:
             return False
         self.manifests[family] = data
         return True
-
-    def get_signature(self, kind: int, key: str) -> bytes | None:
-        self._operation("get_signature", key)
-        return self.signatures.get((kind, key))
-
-    def put_signature(self, kind: int, key: str, record: bytes) -> None:
-        self._operation("put_signature", key)
-        self.signatures[kind, key] = record
 
     def keys(self, kind: int) -> list[str]:
         return list(self.manifests if kind == MANIFEST else self.entries)

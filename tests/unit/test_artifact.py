@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numba_kcache.errors import EntryError
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import (
     MAX_PARAMETERS_BYTES,
     Artifact,
     Entry,
+    Parameter,
     Variable,
     artifact_from_header,
     artifact_header,
 )
-from numba_kcache.model.parameter import Parameter
-from numba_kcache.model.target import Target, parse_target
 
 PARAMETERS = (
     Parameter(0, 4, "f4", "float", "a"),
@@ -62,6 +62,7 @@ entries = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["cuda", "ptx", "cubin", "numba"]),
     st.sampled_from(["sm_75", "sm_90a", "sm_120f"]).map(parse_target),
@@ -192,6 +193,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(list(header())), json_values), st.booleans())
 def test_any_json_is_an_artifact_or_a_value_error(changes: dict[str, Any], with_cubin: bool) -> None:
     """Never another exception: whoever reads a store catches this one."""

@@ -70,6 +70,7 @@ def test_code_in_a_file_is_told_by_its_suffix(cache: KernelCache, tmp_path: Path
     assert kernel_of(cache, MADE[kind](), name="saxpy").key() == by_kind.key()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MADE)
 def test_second_process_makes_nothing(tmp_path: Path, kind: str) -> None:
     """What was linked and what the signature led to come from the store."""

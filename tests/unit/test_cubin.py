@@ -147,6 +147,7 @@ def test_every_truncation_is_a_value_or_a_value_error(target: str) -> None:
         assert found is None or {each.symbol for each in found.kernels} <= symbols
 
 
+@pytest.mark.slow
 def test_random_flips_are_a_value_or_a_value_error() -> None:
     """One to eight damaged bytes anywhere, half of them among the headers and tables that are read."""
     whole = compiled(SOURCE, "cubin", "sm_90")
@@ -163,6 +164,7 @@ def test_random_flips_are_a_value_or_a_value_error() -> None:
         read_or_refuse(bytes(damaged))
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_section_table_may_lie() -> None:
     """Each byte of the file header and of the section headers, set to 0, 1, 0x7f, 0x80 and 0xff."""
     whole = compiled('extern "C" __global__ void k(int a) {}')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store.entry import DamagedEntry, encode_entry
+from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, encode_entry
 from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import entry_of, file_of, files_below, key_of, open_store
 
@@ -26,15 +26,15 @@ def test_hands_over_the_files_as_they_are(filled: Path) -> None:
     """And None for what is not there."""
     tier = DirectoryTier(str(filled))
 
-    assert tier.get_entry(key_of(1)) == encode_entry(entry_of(1))
-    assert tier.get_manifest(key_of(9)) == file_of(open_store(filled), key_of(9), "manifests").read_bytes()
-    assert tier.get_entry(key_of(2)) is tier.get_manifest(key_of(8)) is None
+    assert tier.get(ENTRY, key_of(1)) == encode_entry(entry_of(1))
+    assert tier.get(MANIFEST, key_of(9)) == file_of(open_store(filled), key_of(9), "manifests").read_bytes()
+    assert tier.get(ENTRY, key_of(2)) is tier.get(MANIFEST, key_of(8)) is None
 
 
 def test_reading_changes_nothing(filled: Path) -> None:
     """No file, no byte, no time, recency neither."""
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files_below(filled)}
-    DirectoryTier(str(filled)).get_entry(key_of(1))
+    DirectoryTier(str(filled)).get(ENTRY, key_of(1))
 
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files_below(filled)} == before
 
@@ -44,19 +44,19 @@ def test_absent_directory_is_trouble_each_time(tmp_path: Path) -> None:
     tier = DirectoryTier(str(tmp_path / "later"))
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
-            tier.get_entry(key_of(1))
+            tier.get(ENTRY, key_of(1))
     open_store(tmp_path / "later").put(entry_of(1))
 
-    assert tier.get_entry(key_of(1)) is not None
+    assert tier.get(ENTRY, key_of(1)) is not None
 
 
 def test_directory_that_others_can_write_is_refused_unless_shared(filled: Path) -> None:
     """What is in it becomes code on the GPU."""
     filled.chmod(0o777)
     with pytest.raises(PermissionError, match="can be written by others"):
-        DirectoryTier(str(filled)).get_entry(key_of(1))
+        DirectoryTier(str(filled)).get(ENTRY, key_of(1))
 
-    assert DirectoryTier(str(filled), shared=True).get_entry(key_of(1)) is not None
+    assert DirectoryTier(str(filled), shared=True).get(ENTRY, key_of(1)) is not None
 
 
 def test_huge_file_is_not_read(filled: Path) -> None:
@@ -66,7 +66,7 @@ def test_huge_file_is_not_read(filled: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2 << 30)
     with pytest.raises(DamagedEntry, match="too large"):
-        DirectoryTier(str(filled)).get_entry(key_of(2))
+        DirectoryTier(str(filled)).get(ENTRY, key_of(2))
 
 
 def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
     tier = DirectoryTier(str(tmp_path / "share"), readonly=False, durability="none")
     source = open_store(tmp_path / "source")
     source.add_variant(key_of(9), VARIANT)
-    tier.put_entry(key_of(1), encode_entry(entry_of(1)))
+    tier.put(ENTRY, key_of(1), encode_entry(entry_of(1)))
     assert tier.put_manifest(key_of(9), file_of(source, key_of(9), "manifests").read_bytes(), None)
     reader = open_store(tmp_path / "share")
 
@@ -86,4 +86,4 @@ def test_writable_directory_takes_what_another_cache_reads(tmp_path: Path) -> No
 def test_key_that_is_a_path_never_reaches_the_disk(filled: Path) -> None:
     """Whoever asks."""
     with pytest.raises(ValueError, match="cannot use"):
-        DirectoryTier(str(filled)).get_entry("../" * 20 + "etc/passwd")
+        DirectoryTier(str(filled)).get(ENTRY, "../" * 20 + "etc/passwd")

@@ -15,8 +15,8 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model.event import Event, EventKind, trouble
-from numba_kcache.observe.events import Counts, Events, Statistics
+from numba_kcache.model import Event, EventKind, trouble
+from numba_kcache.observe import Counts, Events, Statistics
 from tests.support.compiling import EMPTY, ROOT
 
 
@@ -291,6 +291,7 @@ def test_what_is_out_of_the_ordinary_is_a_line(
     assert logged(caplog, (kind, fields)) == [line]
 
 
+@pytest.mark.slow
 def test_level_that_was_asked_for_is_seen_without_any_setup() -> None:
     """`NUMBA_KCACHE_LOG=info` in a program that never heard of logging: lines on standard error, none twice."""
     code = """

@@ -209,6 +209,7 @@ facts["after_retain"] = bool((cuda.to_device(host).copy_to_host() == host).all()
 """)
 
 
+@pytest.mark.slow
 def test_array_survives_round_trip(tour: Child) -> None:
     """What Numba copies to the device comes back from it, before and after a reset."""
     assert tour.facts["round_trip"]
@@ -572,6 +573,7 @@ threads = [threading.Thread(target=work, args=(first, number)) for number in ran
     )
 
 
+@pytest.mark.slow
 def test_devices_have_their_own_capability(pair: Child) -> None:
     assert pair.facts["capabilities"] == [[9, 0], [8, 6]]
 
@@ -603,6 +605,7 @@ def test_log_lines_of_threads_stay_whole(pair: Child) -> None:
     assert sorted(grids) == sorted([1, 2, 3, 4] * 200)
 
 
+@pytest.mark.slow
 def test_driver_without_devices_is_no_device(start: Start) -> None:
     child = start(
         'from numba import cuda\nfacts |= {"init": code(driver.cuInit(0)), "numba": cuda.is_available()}',
@@ -650,6 +653,7 @@ facts["launch"] = launch(kernel(value(load(CUBIN["sm_90"]))))
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_fault_reaches_numba_as_its_error(start: Start) -> None:
     child = start(
         r"""
@@ -697,6 +701,7 @@ facts["after"] = code(driver.cuMemAlloc(8))
 # -- building and starting -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_builders_at_once_agree(tmp_path: Path) -> None:
     """Processes that build at the same time get one folder with one whole library and nothing else."""
     script = "import sys; from pathlib import Path; from tests.support.fake_driver import build; "

@@ -22,8 +22,8 @@ from numba_kcache.errors import (
     OptionError,
     UncacheableError,
 )
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target, parse_target
 from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, in_python
 
@@ -374,6 +374,7 @@ print(saxpy.key(), linked.key(), *saxpy.params, sep="|")
 """
 
 
+@pytest.mark.slow
 def test_second_process_compiles_nothing_and_maps_no_compiler(tmp_path: Path) -> None:
     """Served from disk: no NVRTC, NVVM, nvJitLink or driver in its memory, and Numba not even imported."""
     first, second = (in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path)).splitlines() for _ in range(2))
@@ -397,6 +398,7 @@ sys.meta_path.insert(0, Absent())
 )
 
 
+@pytest.mark.slow
 def test_hit_needs_no_compiler_installed(tmp_path: Path) -> None:
     """A process in which neither CUDA nor Numba can be imported is served all the same."""
     in_python(SERVED, SAXPY, NUMBA_KCACHE_DIR=str(tmp_path))

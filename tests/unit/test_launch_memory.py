@@ -13,7 +13,7 @@ import pytest
 from numba.cuda.args import ArgHint
 
 from numba_kcache.errors import ArgumentError
-from numba_kcache.model.parameter import Parameter
+from numba_kcache.model.artifact import Parameter
 from tests.support.launching import CupyArray, DlpackArray, Interface, Kernel, Tensor, fake_cupy, fake_torch, one
 
 ADDRESS = 0x7F0000001000

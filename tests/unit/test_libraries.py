@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.toolchain import libraries
-from numba_kcache.toolchain.libraries import Library, Record, Toolchain
+from numba_kcache import toolchain as libraries
+from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
+from numba_kcache.toolchain import Library, Record, Toolchain
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
@@ -31,7 +32,11 @@ class Records(dict[str, Record]):
         self[name] = {key: value.copy() for key, value in record.items()}
 
     def toolchain(self) -> Toolchain:
-        return Toolchain(self.get, self.save)
+        return Toolchain(self.variants, self.save)
+
+    def variants(self, name: str) -> list[dict[str, Any]]:
+        """The manifest that a record is in."""
+        return [{"key": "toolchain", "record": self[name]}] if name in self else []
 
 
 @pytest.fixture
@@ -42,7 +47,8 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         files[name] = tmp_path / f"lib{name}.so.13"
         files[name].write_bytes(name.encode())
     monkeypatch.setattr(libraries, "_locate", lambda name, _library: str(files[name]) if name in files else None)
-    monkeypatch.setattr(libraries, "site_directories", lambda: (str(tmp_path),))
+    found_by = lambda: ((str(tmp_path),), variables(TOOLCHAIN_VARIABLES))  # noqa: E731
+    monkeypatch.setattr(libraries, "toolchain_surroundings", found_by)
     return files
 
 
@@ -60,7 +66,7 @@ def test_record_answers_without_a_look_at_the_libraries(
     monkeypatch.setattr(libraries, "_build_of", never)
     again = records.toolchain()
 
-    assert again.is_known(NAMES, ())
+    assert again.identify(NAMES, (), looks=False)
     assert [again.library(name) for name in NAMES] == found
     assert found[0] == Library(
         "nvrtc",
@@ -106,11 +112,11 @@ def test_change_of_any_file_or_folder_makes_the_record_void(
     records = Records()
     for name in NAMES:
         records.toolchain().library(name)
-    assert records.toolchain().is_known(NAMES, ())
+    assert records.toolchain().identify(NAMES, (), looks=False)
 
     change(located["nvJitLink"])
 
-    assert not records.toolchain().is_known(NAMES, ())
+    assert not records.toolchain().identify(NAMES, (), looks=False)
     content = located["nvJitLink"].read_bytes()
     found = records.toolchain().library("nvJitLink")
     assert found is not None
@@ -145,7 +151,7 @@ def test_record_made_elsewhere_is_not_read(
     records.toolchain().library("nvrtc")
     monkeypatch.setenv(variable, "/elsewhere")
 
-    assert not records.toolchain().is_known(("nvrtc",), ())
+    assert not records.toolchain().identify(("nvrtc",), (), looks=False)
 
 
 def test_forget_looks_again(located: dict[str, Path]) -> None:
@@ -164,7 +170,8 @@ def test_forget_looks_again(located: dict[str, Path]) -> None:
     [
         {}, {"watch": 3}, {"libraries": []}, {"libraries": {"nvrtc": []}}, {"libraries": {"nvrtc": [1, 2, 3, 4, 5]}},
         {"libraries": {"nvrtc": "abcde"}}, {"libraries": None}, {"versions": []}, {"versions": None},
-        {"versions": {"numba": []}}, {"include_dirs": 3}, {"include_dirs": [3]}, {"include_dirs": "/usr"},
+        {"versions": {"numba": []}}, {"folders": 3}, {"folders": {"": 3}}, {"folders": {"": [3]}},
+        {"folders": {"": "/usr"}}, {"header_trees": 3}, {"header_trees": [[1, 2, 3]]},
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:
@@ -176,7 +183,7 @@ def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage:
         records[name] = {**record, **damage} if damage else {}
     again = records.toolchain()
 
-    assert not again.is_known(("nvrtc", "nvJitLink"), ("numba", "none"))
+    assert not again.identify(("nvrtc", "nvJitLink"), ("numba", "none"), looks=False)
     assert (again.library("nvrtc"), again.version("numba"), again.include_dirs()) == right
 
 
@@ -234,7 +241,7 @@ def test_versions_are_the_installed_ones() -> None:
 
     assert toolchain.version("numba-cuda") == version("numba-cuda")
     assert toolchain.version("no-such-distribution") is None
-    assert records.toolchain().is_known((), ("numba-cuda",))
+    assert records.toolchain().identify((), ("numba-cuda",), looks=False)
 
 
 # -- nothing installed ----------------------------------------------------------------------------------------
@@ -256,6 +263,7 @@ except ToolchainMissingError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocked", "options", "says"),
     [

@@ -242,6 +242,7 @@ def test_every_option_of_the_source_reaches_lazy_kernels(cache: KernelCache) -> 
     assert len(keys) == 6
 
 
+@pytest.mark.slow
 @each_way
 def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, lazy: bool) -> None:
     """An edited header is compiled anew; the one before is found again when it comes back."""
@@ -258,6 +259,7 @@ def test_headers_of_a_module_are_in_its_key(cache: KernelCache, tmp_path: Path, 
     assert cache.info("process").compiles == (4 if lazy else 2)
 
 
+@pytest.mark.slow
 @each_way
 def test_second_process_compiles_nothing(tmp_path: Path, lazy: bool) -> None:
     """Everything a launch must know comes from the store: parameters, types, variables, templates."""
@@ -361,6 +363,7 @@ extern "C" __global__ void k(float *x, int n) {
     assert module(cache, source, lazy=True).k.regs_per_thread > 0
 
 
+@pytest.mark.slow
 @each_way
 def test_variables_of_the_toolkit_are_not_the_user_s(cache: KernelCache, lazy: bool) -> None:
     """Its headers define constants by the dozen; the user's own are found among them, with their types."""
@@ -413,6 +416,7 @@ def test_linker_that_knows_no_lists_of_patterns_still_serves(
 # -- what is refused ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_way
 def test_unknown_entry_lists_those_there_are(cache: KernelCache, lazy: bool) -> None:
     """At once where the names are known, at the first use where only the compiler knows them."""
@@ -560,6 +564,7 @@ def test_module_and_its_kernels_pickle(cache: KernelCache, lazy: bool) -> None:
     assert copy.copy(found).key() == found.key()
 
 
+@pytest.mark.slow
 @each_way
 def test_clear_makes_a_module_resolve_anew(cache: KernelCache, lazy: bool) -> None:
     """Its kernels too, and it is compiled again."""

@@ -22,9 +22,9 @@ from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba, why_
 from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.internals import assumed_device
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target, parse_target
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -219,6 +219,7 @@ def test_refused_link_inputs_are_named(tmp_path: Path) -> None:
             built(cuda.jit(SPACE["kernel"].py_func, link=[str(tmp_path / item)]), (ARRAY, ARRAY))
 
 
+@pytest.mark.slow
 def test_reshape_links_numbas_own_helper() -> None:
     """Numba's cache refuses these kernels: they link a file."""
 
@@ -232,6 +233,7 @@ def test_reshape_links_numbas_own_helper() -> None:
     assert build.uncacheable is None
 
 
+@pytest.mark.slow
 def test_half_and_bfloat16_compile() -> None:
     """Both link CUDA C++ that Numba writes while it lowers; Numba's cache refuses them."""
     from numba.cuda.types import bfloat16
@@ -253,6 +255,7 @@ def test_half_and_bfloat16_compile() -> None:
         assert build.uncacheable is None
 
 
+@pytest.mark.slow
 def test_cooperative_grid_is_recorded_and_linked() -> None:
     """Grid synchronisation needs the device runtime in the cubin and a flag at the launch."""
 
@@ -305,6 +308,7 @@ def test_what_only_this_process_can_run_is_not_cacheable() -> None:
     assert "callbacks" in str(built(cuda.jit(plain, link=[called]), (ARRAY, ARRAY)).uncacheable)
 
 
+@pytest.mark.slow
 def test_launch_bounds_registers_and_fastmath_reach_the_code() -> None:
     """Options of the decorator, or given on top of it."""
 
@@ -384,6 +388,7 @@ def test_kernel_without_cuda_array_and_with_scalars_compiles() -> None:
     assert built(kernel, signature).artifact.cubin
 
 
+@pytest.mark.slow
 def test_overload_and_intrinsic_are_made_anew_for_other_globals() -> None:
     """Numba makes each once in a process; with a changed global it would be stored under the wrong key."""
     space: dict[str, Any] = {"cuda": cuda, "GAIN": 3.0}
@@ -422,6 +427,7 @@ def second(x):
     assert all(found[name, 3.0] != found[name, 5.0] for name in ("kernel", "second")), found
 
 
+@pytest.mark.slow
 def test_compiling_keeps_digests() -> None:
     """The first compilation loads all of Numba's registries; a warm process, which never does, must find the key."""
     script = """
@@ -430,7 +436,7 @@ from numba import cuda, float32
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
 from numba_kcache.frontends.numba.request import code_environment
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.compile import compile_numba
 @cuda.jit(device=True)
@@ -476,6 +482,7 @@ def kernel(x):
     assert found == [["0d4008000000000000"], ["0d4014000000000000"]]
 
 
+@pytest.mark.slow
 def test_numbas_runtime_is_linked_where_it_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays made in a kernel need it; statistics on its use need this process."""
     from numba.cuda.core import config

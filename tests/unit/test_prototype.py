@@ -12,8 +12,8 @@ from numba_kcache.frontends.source.prototype import (
     read_variable,
     variable_name,
 )
+from numba_kcache.model.artifact import Parameter
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.parameter import Parameter
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import toolkit_dirs
 
@@ -118,6 +118,7 @@ def test_half_bfloat_and_fp8_of_the_toolkit() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_complex_of_the_standard_library() -> None:
     """cuda::std::complex, whose inline namespace has a number that changes from release to release."""
     types = "cuda::std::complex<float> a, const cuda::std::complex<double> *b"

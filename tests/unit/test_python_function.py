@@ -20,7 +20,7 @@ from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
 from numba_kcache.frontends.python.code import code_form
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.keys.encoding import Plain
+from numba_kcache.keys import Plain
 from tests.support.modules import imported
 
 HELPERS = """
@@ -178,6 +178,7 @@ def test_absent_linker_keeps_digest_of_device_functions(tmp_path: Path, monkeypa
     assert changed(before, taken(tmp_path, PROGRAM)) <= {"options of kernels.make.<locals>.kernel"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "imports"),
     [("0", "sys"), ("1", "numba.cuda.extending, numpy.ma, numba_kcache"), ("4711", "numba_kcache.doctor, numba.typed")],
@@ -517,6 +518,7 @@ def test_explicit_signature_of_a_device_function_counts(monkeypatch: pytest.Monk
     assert len(digests) == 2
 
 
+@pytest.mark.slow
 def test_reading_loads_no_compiler() -> None:
     """A warm start must not pay for Numba's registries (300 ms), nor a plain function for Numba itself."""
     script = """
@@ -585,6 +587,7 @@ def kernel(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

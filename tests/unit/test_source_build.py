@@ -61,6 +61,7 @@ def test_target_is_built_exactly(target: str) -> None:
 # -- options reach the code -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fastmath_reaches_the_code() -> None:
     """Approximate division and square root, flushed denormals."""
     assert b"div.approx.ftz" in build(DIVIDE, fastmath=True).ptx
@@ -99,6 +100,7 @@ def test_max_registers_reaches_the_code() -> None:
     assert held.local_bytes > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"lto": True}, {"through": "compute_80"}])
 def test_every_level_is_linked(how: dict[str, Any]) -> None:
     """nvJitLink has two levels of its own, 0 and 3; those between are ptxas's."""
@@ -259,6 +261,7 @@ def test_cubin_that_is_called_an_object_is_linked(inputs: dict[str, Path], tmp_p
     assert build(CALLS, link=read_link_inputs([tmp_path / "twice.o"], "")).entries[0].typed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc, which no wheel brings")
 @pytest.mark.parametrize("output", ["twice.o", "libtwice.a", "twice.fatbin"])
 def test_device_code_of_nvcc_is_linked(tmp_path: Path, output: str) -> None:
@@ -335,6 +338,7 @@ def test_link_input_that_does_not_define_it() -> None:
         build(CALLS, link=(LinkInput("cu", "other.cu", b"__device__ int other;"),))
 
 
+@pytest.mark.slow
 def test_linker_s_message_names_no_input_that_was_not_given() -> None:
     """The bindings free a name before the linker reads it: what then stands there is no name of ours, or none."""
     for number in range(8):
@@ -490,6 +494,7 @@ for source in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_failed_compile_leaves_nvrtc_as_it_was(tmp_path: Path) -> None:
     """Whoever compiles next in this thread neither finds a .json in the working directory nor is aborted for it."""
     (tmp_path / "cwd").mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store.system import missing
+from numba_kcache.store import missing
 from tests.support.compiling import EMPTY, in_python
 
 WITHOUT_POSIX = """
@@ -34,6 +34,7 @@ print(*(str(each.message) for each in said), sep="\\n")
 """
 
 
+@pytest.mark.slow
 def test_without_posix_kernels_are_kept_in_memory_with_one_warning(tmp_path: Path) -> None:
     """No fcntl, no O_NOFOLLOW, no fork: it imports, compiles, hits, lists and clears; not a file is written."""
     printed = in_python(WITHOUT_POSIX + ONE_KERNEL_TWICE, EMPTY, NUMBA_KCACHE_DIR=str(tmp_path / "cache"))
@@ -53,6 +54,7 @@ for each in pkgutil.walk_packages(numba_kcache.__path__, "numba_kcache."):
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_without_posix() -> None:
     """Whichever module a program touches first."""
     in_python(WITHOUT_POSIX + EVERY_MODULE)

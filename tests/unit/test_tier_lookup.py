@@ -9,8 +9,8 @@ import pytest
 
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache.model.event import Event, EventKind
-from numba_kcache.model.target import Target, parse_target
+from numba_kcache.engine.request import Wanted
+from numba_kcache.model import Choice, Event, EventKind, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below
@@ -71,6 +71,7 @@ def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
     assert counts(cache) == (0, 1)
 
 
+@pytest.mark.slow
 def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
     """A team's share: one compiles, the other is served, with a kernel that includes a header too."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -88,7 +89,7 @@ def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> Non
     cache.session.mount(tier)
     launched(cache, "sm_90")
 
-    assert [name for name, _ in tier.asked if name.startswith("put")] == ["put_entry", "put_manifest"]
+    assert [name for name, _ in tier.asked if name.startswith("put")] == ["put", "put_manifest"]
 
 
 @pytest.mark.parametrize("toolchain", [OTHERS, NONE])
@@ -119,8 +120,9 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     def told(**settings: Any) -> str:
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
-        jobs = [kernel._request(parse_target(each), None) for each in ("sm_86", "sm_80")]
-        return str(cache.session.explain(jobs[0], (), [lambda: jobs[1]]).outcome)
+        choice = Choice(parse_target("sm_86"), fallbacks=(parse_target("sm_80"),))
+        wanted = Wanted(lambda target, _ptx_target: kernel._request(target, None), choice)
+        return str(cache.session.explain(wanted).outcome)
 
     is_frozen = mode == "frozen"
     assert told() == ("hit" if is_frozen else "miss")
@@ -128,6 +130,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     assert told(tiers=f"{image}?readonly=0") == ("hit" if is_frozen else "miss")
 
 
+@pytest.mark.slow
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
     """Where the user's headers are as they were; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
@@ -240,6 +243,7 @@ def test_mode_off_asks_no_tier(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in files_below(tmp_path / "share")} == before
 
 
+@pytest.mark.slow
 def test_tiers_come_from_the_environment(tmp_path: Path) -> None:
     """NUMBA_KCACHE_TIERS for the process's cache."""
     fill(tmp_path / "image", "sm_90")

@@ -37,6 +37,7 @@ def test_nvrtc_12_gets_no_trace() -> None:
         assert trace is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source", ['#include "missing.h"\n', '#include "k.h"\nint broken(', '#include "k.h"\n#error no\n']
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ...keys.encoding import Plain
+from ...keys import Plain
 from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registrations
 from ..python.value import Unvouchable

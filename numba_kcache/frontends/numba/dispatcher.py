@@ -22,8 +22,8 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import CompileError, NoDeviceError, OptionError
+from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.config import LaunchShape, check_launch
 from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import LoadedKernel, loaded_by_numba
 from ...launch.streams import numba_stream
@@ -80,7 +80,7 @@ class DispatcherCache:
         device = current_device()
         found = self.resolutions.for_device(device.target, types)
         artifact, loader = found.artifact, self.resolutions.session().loader
-        loaded = loader.load(artifact, artifact.entries[0], found.key, device, stored=found.is_stored)
+        loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
             loaded.prefer_shared(int(carveout))
@@ -251,9 +251,8 @@ def _launch(
 ) -> None:
     loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    check_launch(shape, loaded.limits(sharedmem), kernel=name)
     options.apply(loaded, name)
-    loaded.allow_shared(sharedmem)
+    loaded.prepare(shape, name)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
     if options.cluster:

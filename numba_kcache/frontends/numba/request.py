@@ -17,20 +17,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
-from ...keys.components import Component, component
-from ...keys.encoding import Plain
+from ...keys import Component, Plain, component
+from ...model import Target
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
 from ..python.function import Fingerprint, Uncapturable, fingerprint
 from ..python.value import Refused, value_form
 from . import dialect
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...model.artifact import Artifact
     from ...model.reason import ReasonKind
-    from ...toolchain.libraries import Toolchain
+    from ...toolchain import Toolchain
     from ...toolchain.time_trace import TimeTrace
     from .definition import NumbaDefinition
 
@@ -140,7 +139,7 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
         return "what it links uses __DATE__ or __TIME__", ()
     if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
         return "", ()
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
 
     extra = tuple(filter(None, str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")))
     return "", tuple(

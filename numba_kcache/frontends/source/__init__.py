@@ -1,18 +1,166 @@
-"""CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules."""
+"""CUDA C++, PTX, cubin, fatbin and LTO-IR as kernels and modules: their definition, and the front end that makes it.
+
+Promise     An option that cannot be used is an `OptionError` at decoration. Nothing of the user's is called before the
+            first use, and then once.
+Not here    What a source is (source), compile options (model.options), and the components of a request (request).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...engine.request import Request
 from ...errors import OptionError
-from ...model.request import SOURCE_KINDS, ModuleEntries
-from .definition import SourceDefinition
-from .source import Source, define_function, define_path, define_text, returns_source
+from ...model import Target
+from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
+from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, read_launch_options
+from .request import source_request
+from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
 if TYPE_CHECKING:
+    from ...model.artifact import Artifact
+    from ...toolchain import Toolchain
+    from ...toolchain.time_trace import TimeTrace
     from .module import ModuleDefinition
+
+OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
+"""Options that are no compile options."""
+
+_TYPES = {"name": str, "signature": str, "strict": bool, "strided": bool}
+
+
+class SourceDefinition(Definition):
+    """A source kernel, or a source as a module.
+
+    Args:
+        thing: What the user wraps.
+        source: The source that it stands for.
+        options: Of `cached_kernel`.
+        module: Which entries, where all of a module are wanted; None for one kernel.
+
+    Attributes:
+        compile_options: How to compile.
+        wanted: The entry that is wanted; None to find it.
+        link, depends: As the user gave them.
+        signature: C++ types of the parameters; None for the compiler's word alone.
+        strict: Refuse rather than run uncached.
+        is_lazy: Whether it is a module whose kernels are linked one by one.
+    """
+
+    runs_as_ptx = True
+
+    def __init__(
+        self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
+    ) -> None:
+        self.thing, self.options, self.source, self.module = thing, options, source, module
+        self.kind, self.label, self.file = source.kind, source.label, source.origin.path
+        for name, kind in _TYPES.items():
+            value = options.get(name)
+            if value is not None and not isinstance(value, kind):
+                why = f"it is a {type(value).__name__}"
+                raise OptionError(f"cannot use {name}={value!r}", why, f"give a {kind.__name__}")
+        self.wanted, self.signature = options.get("name"), options.get("signature")
+        self.strict = bool(options.get("strict"))
+        self.link = _listed(options, "link") if "link" in options else ()
+        self.depends = _listed(options, "depends") if "depends" in options else ()
+        self.name = source.guess or self.wanted or ""
+        self.is_lazy = module is not None and module.lazy
+        self.compile_options = CompileOptions(base_dir=source.base_dir)
+        if not OWN_OPTIONS.issuperset(options):
+            from ...model.options import compile_options
+
+            compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+            self.compile_options = compile_options(source.kind, compiling, source.base_dir)
+        if any(options.get(name) is not None for name in LAUNCH_OPTIONS):
+            self.launch_options = read_launch_options(options, source.kind)
+        self._text: str | bytes | None = None
+
+    def text(self) -> str | bytes:
+        """The source; asked of the user's function once."""
+        if self._text is None:
+            self._text = self.source.text()
+        return self._text
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant = None) -> Request:
+        """Make the request for a target."""
+        if target.virtual and self.is_lazy:
+            raise OptionError(
+                f"cannot compile {self.name or self.label} for {target} lazily",
+                "its kernels are linked one by one, which makes no PTX",
+                "leave out lazy=True",
+            )
+        return source_request(self, self.text(), target, ptx_target)
+
+    def instantiate(self, values: Mapping[str, Any]) -> SourceDefinition:
+        """Define the template's instance for these values."""
+        return SourceDefinition(self.thing, define_function(self.thing, self.kind, values), self.options)
+
+    def template_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete the values of a template by its defaults."""
+        if not callable(self.thing):
+            return super().template_values(values)
+        defaults = template_defaults(self.thing)
+        unknown = [name for name in values if name not in defaults]
+        if unknown:
+            raise OptionError(
+                f"cannot instantiate {self.name} with {unknown[0]}={values[unknown[0]]!r}",
+                f"its parameters are {', '.join(defaults) or 'none'}",
+            )
+        return {**defaults, **values}
+
+    def __reduce__(self) -> Any:
+        """Pickle by content: the text, where it stood, and the options."""
+        text = self.text()
+        give = functools.partial(bytes, text) if isinstance(text, bytes) else functools.partial(str, text)
+        return type(self), (text, self.source._replace(text=give), self.options, self.module)
+
+
+class SourceResolutions(Resolutions):
+    """The artifacts of a source: linked from stored PTX, where they go by PTX and that is there."""
+
+    definition: SourceDefinition
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of the source for a target."""
+        definition = self.definition
+        request = definition.request(target, ptx_target)
+        is_split = request.headers or definition.link or definition.compile_options.lto or definition.is_lazy
+        if ptx_target is None or is_split:
+            return request
+        return request._replace(build=functools.partial(self._build_from_ptx, request, ptx_target))
+
+    def _build_from_ptx(
+        self, request: Request, ptx_target: Target, toolchain: Toolchain, trace: TimeTrace | None
+    ) -> Artifact:
+        """Build from the PTX alone, where `compile` has stored it."""
+        stored = None
+        if not request.uncacheable:
+            stored = self.session().find(self.definition.request(ptx_target, None))
+        if stored is None or not stored.artifact.ptx:
+            return request.build(toolchain, trace)
+        from ...model.request import SourceRequest
+        from .build import link_stored
+
+        definition = self.definition
+        wanted = SourceRequest(
+            definition.kind, definition.label, "", None, None, request.target, definition.compile_options
+        )
+        return link_stored(wanted, stored.artifact)
+
+
+SourceDefinition.resolutions_type = SourceResolutions
+
+
+def _listed(options: Mapping[str, Any], name: str) -> Sequence[Any]:
+    value = options.get(name)
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise OptionError(f"cannot use {name}={value!r}", "it is not a list", f"write {name}=[...]")
+    return tuple(value)
 
 
 class SourceFrontEnd:
@@ -44,8 +192,8 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
 
 def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
     """The source that a thing stands for; None for none."""
-    if _is_compiled_ptx(thing):
-        thing, kind = thing[0], "ptx"
+    if isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes)):
+        thing, kind = thing[0], "ptx"  # of `numba.cuda.compile_ptx`, with its return type
     if isinstance(thing, (str, bytes)):
         return define_text(thing, kind, depth + 1)
     if isinstance(thing, Path):
@@ -54,11 +202,6 @@ def _source_of(thing: Any, kind: str | None, depth: int) -> Source | None:
         return None
     is_source = kind in SOURCE_KINDS if kind is not None else returns_source(thing)
     return define_function(thing, kind) if is_source else None
-
-
-def _is_compiled_ptx(thing: Any) -> bool:
-    """Tell if it is what `numba.cuda.compile_ptx` returns: PTX and its return type."""
-    return isinstance(thing, tuple) and len(thing) == 2 and isinstance(thing[0], (str, bytes))
 
 
 FRONT_END = SourceFrontEnd()

@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ...model.parameter import CODE_SIZES, Parameter
+from ...model.artifact import CODE_SIZES, Parameter
 
 PROBE = "numba_kcache_prototype"
 PROBE_SOURCE = f"\n\ntemplate<class> __device__ char {PROBE};\n"

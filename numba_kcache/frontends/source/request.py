@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
-from ...keys.components import Component, components
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
+from ...keys import Component, Plain, components, encode, sha256
+from ...model import Target
 from ...model.artifact import Artifact
 from ...model.request import FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
-from ...toolchain.libraries import Toolchain
+from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
-    from .definition import SourceDefinition
+    from . import SourceDefinition
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
@@ -53,7 +51,7 @@ def source_request(
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
-    is_plain = not (link or options.flags or options.defines or any([word in text for word in FILE_WORDS]))
+    is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
     uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options)
     wanted = SourceRequest(
         kind, definition.label, text, definition.wanted, source.guess, target, options, link, definition.signature,
@@ -195,8 +193,8 @@ def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
-    from ...headers.query import HeaderQuery
     from ...headers.scanner import scan_includes
+    from ...headers.search import HeaderQuery
 
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)

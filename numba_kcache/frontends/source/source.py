@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...errors import KCacheError, OptionError
-from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
@@ -104,7 +103,8 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
     label = f"{function.__module__}.{qualname}"
     if kind and kind not in _TEXTS:
         raise OptionError(f"cannot use kind={kind!r} for {label}", "a function returns text", "pass bytes or a Path")
-    template_defaults(function)
+    if code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
+        template_defaults(function)
     if values:
         chosen = f"({', '.join(f'{name}={value!r}' for name, value in values.items())})"
         label, qualname = label + chosen, qualname + chosen
@@ -257,6 +257,8 @@ def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
 
 
 def _link_input(item: Any, base_dir: str) -> LinkInput:
+    from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
+
     if isinstance(item, (str, os.PathLike)):
         path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
         kind = kind_of_path(path)

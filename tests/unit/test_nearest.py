@@ -14,8 +14,8 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.explain.history import SOURCE_LIMIT_BYTES, digests_of, name_of
-from numba_kcache.keys.components import component
+from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, name_of
+from numba_kcache.keys import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain, request_of
@@ -105,6 +105,7 @@ def test_miss_names_every_difference_from_the_nearest_entry(program: Program) ->
     assert found.nearest.target == "sm_90"
 
 
+@pytest.mark.slow
 def test_source_line_is_that_of_the_user_s_file(program: Program, tmp_path: Path) -> None:
     """A file of Python, and a file that is the source."""
     (tmp_path / "k.cu").write_text(SAXPY)
@@ -152,6 +153,7 @@ def test_header_is_named_with_what_became_of_it(
     assert reason.old != reason.new
 
 
+@pytest.mark.slow
 def test_every_header_that_changed_is_named(program: Program) -> None:
     """Not the first alone; beside what else changed; against the entry with the fewest changes."""
     program.including().compile()
@@ -262,6 +264,7 @@ def test_evicted_relative_is_passed_over_for_one_that_is_there(program: Program)
     assert {(each.component, each.old) for each in found.reasons} == {("source", EMPTY + "//"), ("options", "c++17")}
 
 
+@pytest.mark.slow
 def test_no_more_than_a_few_relatives_are_read(program: Program) -> None:
     """A kernel with hundreds of entries is explained as quickly as one with eight."""
     for number in range(10):
@@ -315,6 +318,7 @@ for each in (k, cached_kernel(SOURCE, arch="sm_90", fastmath=True)):
 """
 
 
+@pytest.mark.slow
 def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
     """Both are `__main__`: by a file of its own, by the folder it is typed in; moved lines are the same program."""
 
@@ -495,6 +499,7 @@ def test_explain_of_the_package_is_the_kernel_s_own(program: Program) -> None:
 # -- what it must not do -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> None:
     """No event, no file, no time of use, no damage set aside, nothing counted."""
     program.kernel().compile()
@@ -541,6 +546,7 @@ print(cache.info("process").hits, *files, *loaded)
 """
 
 
+@pytest.mark.slow
 def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Program) -> None:
     """A warm start goes without rolls, reasons and words; it opens one file of the store."""
     directory = str(program.root / "cache")
@@ -549,6 +555,7 @@ def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Pr
     assert in_python(HIT, directory, SAXPY).split() == ["1", "entries"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variants",
     [
@@ -606,7 +613,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
-    monkeypatch.setattr("numba_kcache.explain.nearest.roll", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.explanation.nearest.roll", lambda *_: 1 / 0)
     kernel = program.kernel()
     kernel.compile()
 

@@ -106,7 +106,7 @@ class Explanation(NamedTuple):
 def _facts(stored: Stored) -> str:
     from datetime import UTC, datetime
 
-    from ..observe.info import bytes_text, seconds_text
+    from ..observe.text import bytes_text, seconds_text
 
     when = f"{datetime.fromtimestamp(stored.created_s, UTC):%Y-%m-%d %H:%M} UTC" if stored.created_s else "unknown"
     return f"stored {when}, compiled in {seconds_text(stored.compile_time_s)}, {bytes_text(stored.size_bytes)} of code"

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..keys.components import Difference, diff
+from ..keys import Difference, diff
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 
@@ -66,7 +66,7 @@ def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, Re
     found: list[Reason] = []
     for each in differences:
         if each.name != "function" or not has_parts:
-            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in whole else each.name)
+            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in KINDS else each.name)
     return found
 
 

@@ -13,9 +13,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys.components import Component, names_a_compiler
+from ..keys import Component, names_a_compiler
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .diff import compare, with_line
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 _LEARNED = frozenset(("headers", "paths"))
 """Components that are known after a compile alone: held against the headers on record instead."""
+
+_MAX_HEADERS = 16
+"""Headers that an explanation names; a branch that was switched may have changed every one."""
 
 _APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which entries of one kernel differ side by side; the nearest entry shares them if any does."""
@@ -143,9 +147,8 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
     """What the headers of an entry are now; None where it is not known any more what they were."""
     if not subject.headers:
         return []
-    from ..headers.check import Change
-    from ..headers.lookup import read_closures, with_toolkit_of
-    from ..headers.mismatches import mismatches
+    from ..headers.check import Change, differences
+    from ..headers.lookup import read_header_sets, with_toolkit_of
 
     kinds = {
         Change.LAYOUT: ReasonKind.HEADER_SEARCH,
@@ -160,15 +163,15 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         if each["key"] != variant["key"]:
             continue
         try:
-            closures = read_closures(each, len(searches))
+            sets = read_header_sets(each, len(searches))
         except ValueError:
             return None
         lost = (str(path) for path in each.get("paths", ()) if str(path) not in folders)
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
-        for closure, search in zip(closures, searches, strict=True):
-            if closure is not None:
-                where = with_toolkit_of(closure, search) if evidence.any_compiler else search
-                for change, path, old, new in mismatches(closure, where, now_ns=time.time_ns()):
+        for headers, search in zip(sets, searches, strict=True):
+            if headers is not None:
+                where = with_toolkit_of(headers, search) if evidence.any_compiler else search
+                for change, path, old, new in islice(differences(headers, where, now_ns=time.time_ns()), _MAX_HEADERS):
                     kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
                     found.append(Reason(kind, "headers", path, _short(old), _short(new)))
         return list(dict.fromkeys(found))

@@ -48,6 +48,7 @@ def told(explanation: Explanation) -> set[tuple[ReasonKind, str, str | None, str
     return {each[:1] + each[2:] for each in explanation.reasons}
 
 
+@pytest.mark.slow
 def test_numba_kernel_names_function_line_value_and_option(tmp_path: Path) -> None:
     """Of whichever file; comments and lines that moved are no difference."""
     numba_kernel(tmp_path).compile()
@@ -142,6 +143,7 @@ print(json.dumps([before.outcome, event.kind, event.fields.get("reason", ""),
 """
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_launch_that_misses_says_why_in_its_event(tmp_path: Path) -> None:
     """For the device at hand: cold, with another option, and warm."""

@@ -1,0 +1,196 @@
+"""Keys: plain values as canonical bytes, their digests, and the named inputs of a request.
+
+Promise     The key is a pure function of the ordered (name, value) pairs: any change of any component changes it,
+            and nothing else does. Encoding is injective over None, bool, int, float, str, bytes, list, tuple and dict
+            with str keys: 1, True, 1.0 and "1" differ; a tuple equals a list; dicts do not depend on their order.
+Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container's body is the
+            concatenation of its encoded members, so no separator can be forged by content. key = sha256 over schema,
+            then each name and encoded value. sha256 rather than blake2b: hosts in FIPS mode switch blake2b off. Up to
+            16 KiB it is the interpreter's own: importing hashlib loads OpenSSL (3 ms).
+Not here    Reading files, versions or environment: front ends and the engine hand values over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from _hashlib import HASH
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
+
+
+def encode(value: Any) -> bytes:
+    """Write the canonical bytes of a value.
+
+    Raises:
+        TypeError: A value of another type is inside.
+    """
+    body: bytes
+    kind = type(value)
+    if kind is str:
+        tag, body = b"s", value.encode("utf-8", "surrogatepass")
+    elif kind is bytes:
+        tag, body = b"b", value
+    elif kind is tuple or kind is list:
+        tag, body = b"l", _joined(value)
+    elif value is None:
+        tag, body = b"n", b""
+    elif kind is bool:
+        tag, body = b"t", b"1" if value else b"0"
+    elif kind is int:
+        tag, body = b"i", b"%d" % value
+    elif kind is float:
+        tag, body = b"f", value.hex().encode()
+    elif kind is dict:
+        tag, body = b"d", _joined([each for key in sorted(value) for each in (key, value[key])])
+    else:
+        raise TypeError(f"cannot encode a {kind.__name__} into a key")
+    return tag + len(body).to_bytes(8, "big") + body
+
+
+def _joined(members: Iterable[Any]) -> bytes:
+    """The bytes of one member after another. Most are text: a call for each would take longer than its encoding."""
+    parts = []
+    for each in members:
+        if type(each) is str:
+            text = each.encode("utf-8", "surrogatepass")
+            parts.append(b"s" + len(text).to_bytes(8, "big") + text)
+        elif each is None:
+            parts.append(NOTHING)
+        else:
+            parts.append(encode(each))
+    return b"".join(parts)
+
+
+NOTHING = b"n" + bytes(8)
+"""The canonical bytes of None."""
+
+
+# -- digests ---------------------------------------------------------------------------------------------------------
+
+try:
+    from _sha2 import sha256 as _own  # type: ignore[import-not-found]  # CPython 3.12 and later
+except ImportError:
+    try:
+        from _sha256 import sha256 as _own  # type: ignore[import-not-found]
+    except ImportError:
+        _own = None
+
+_OWN_LIMIT_BYTES = 16 << 10
+
+
+def sha256(data: bytes) -> HASH:
+    """The hash object of `data`, as hashlib's."""
+    digest: Any = _own
+    if digest is None or len(data) > _OWN_LIMIT_BYTES:
+        from hashlib import sha256 as digest
+    found: HASH = digest(data, usedforsecurity=False)
+    return found
+
+
+# -- components ------------------------------------------------------------------------------------------------------
+
+SCHEMA = 1
+"""Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""
+
+CLEAR_LIMIT_BYTES = 2048
+"""A component's value is kept in clear, for explanations, up to this many encoded bytes."""
+
+_VEILED = frozenset(("environment", "depends"))
+"""Components whose text may be a secret, as those of a Numba kernel that start with `depends[`."""
+
+OF_ONE_REQUEST = frozenset(("target", "argument types"))
+"""Components in which the requests of one kernel differ."""
+
+_PREFIX = encode("numba_kcache") + encode(SCHEMA)
+
+
+class Component(NamedTuple):
+    """One named input of a key.
+
+    Args:
+        name: What it is.
+        encoded: The canonical bytes of name and value.
+        value: The value, for explanations.
+    """
+
+    name: str
+    encoded: bytes
+    value: Plain = None
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the encoded bytes, as 64 hexadecimal digits."""
+        return sha256(self.encoded).hexdigest()
+
+    def record(self) -> tuple[str, str, Any]:
+        """(name, digest, value in clear where it is small), to be kept with an entry.
+
+        Text that may be a secret is replaced by the start of its digest: it can be told from another, not read.
+        """
+        value = self.value if len(self.encoded) <= CLEAR_LIMIT_BYTES else None
+        is_veiled = self.name in _VEILED or self.name.startswith("depends[")
+        return self.name, self.digest, _veiled(value) if is_veiled else value
+
+
+class Difference(NamedTuple):
+    """A component that two requests do not share, as records; None where one of them lacks it."""
+
+    name: str
+    old: tuple[str, str, Any] | None
+    new: tuple[str, str, Any] | None
+
+
+def component(name: str, value: Plain) -> Component:
+    """Name a value."""
+    return components({name: value})[0]
+
+
+def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
+    """Name several values, in order."""
+    made = []
+    for name, value in values.items():
+        text = name.encode()
+        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encode(value), value))
+    return tuple(made)
+
+
+def digest_of(value: Plain) -> str:
+    """sha256 of the canonical bytes of a value, as 64 hexadecimal digits."""
+    return sha256(encode(value)).hexdigest()
+
+
+def names_a_compiler(name: str) -> bool:
+    """Tell if a component says who compiled, not what: `compilers`, `versions`, and a front end's own `... toolkit`."""
+    return name in ("compilers", "versions") or name.endswith(" toolkit")
+
+
+def _veiled(value: Plain) -> Plain:
+    if isinstance(value, dict):
+        return {name: _veiled(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_veiled(each) for each in value]
+    return f"sha256 {sha256(encode(value)).hexdigest()[:12]}" if isinstance(value, (str, bytes)) else value
+
+
+def derive(components: Iterable[Component]) -> str:
+    """The key of these components, as 64 hexadecimal digits. Their order counts."""
+    encoded = b"".join([each[1] for each in components])
+    return sha256(_PREFIX + encoded).hexdigest()
+
+
+def diff(old: Sequence[tuple[str, str, Any]], new: Sequence[tuple[str, str, Any]]) -> tuple[Difference, ...]:
+    """Every component that differs between two lists of records, in the order of `new`, then what only `old` has."""
+    before = {each[0]: each for each in old}
+    after = {each[0] for each in new}
+    changed = [
+        Difference(each[0], before.get(each[0]), each)
+        for each in new
+        if each[0] not in before or before[each[0]][1] != each[1]
+    ]
+    gone = [Difference(each[0], each, None) for each in old if each[0] not in after]
+    return tuple(changed + gone)
