@@ -14,16 +14,7 @@ from numba.cuda.args import ArgHint
 
 from numba_kcache.errors import ArgumentError
 from numba_kcache.model.parameter import Parameter
-from tests.support.launching import (
-    CupyArray,
-    DlpackArray,
-    Interface,
-    Kernel,
-    Tensor,
-    fake_cupy,
-    fake_torch,
-    one,
-)
+from tests.support.launching import CupyArray, DlpackArray, Interface, Kernel, Tensor, fake_cupy, fake_torch, one
 
 ADDRESS = 0x7F0000001000
 PATHS = pytest.mark.parametrize("generated", [False, True], ids=["interpreted", "generated"])

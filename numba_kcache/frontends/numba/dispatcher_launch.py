@@ -19,8 +19,8 @@ from typing import Any
 
 from ...launch.attributes import LaunchOptions
 from ...launch.configurations import LaunchShape
+from ...launch.devices import numba_stream
 from ...launch.loader import loaded_by_numba
-from ...launch.streams import numba_stream
 
 
 def launch_with(

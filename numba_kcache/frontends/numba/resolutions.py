@@ -20,9 +20,8 @@ from ...engine.request import Resolution, Wanted
 from ...engine.session import Session
 from ...errors import CompileError, NoDeviceError, UncacheableError
 from ...launch.configurations import LaunchShape
-from ...launch.devices import check_interpreter, current_device
+from ...launch.devices import check_interpreter, current_device, numba_stream
 from ...launch.loader import LoadedKernel
-from ...launch.streams import numba_stream
 from ...model.target import Choice, Target
 from ..base import Resolutions, RunsUncached, Variant
 from .definition import NumbaDefinition, Types
