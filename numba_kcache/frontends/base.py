@@ -93,7 +93,12 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
         found = front_end.define(thing, options, depth + 1)
         if found is not None:
             return found
-    raise OptionError(
+    raise not_source(thing)
+
+
+def not_source(thing: object) -> OptionError:
+    """The refusal of what no front end knows."""
+    return OptionError(
         f"cannot make a kernel of {thing!r}",
         f"a {type(thing).__name__} is not source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",

@@ -51,7 +51,7 @@ class ToyDefinition(Definition):
             strict=bool(self.options.get("strict")),
             file=self.file,
             name=self.name,
-            kinds={"toy row": ReasonKind.SOURCE_CHANGED, "toy revision": ReasonKind.OPTIONS},
+            kinds=lambda: {"toy row": ReasonKind.SOURCE_CHANGED, "toy revision": ReasonKind.OPTIONS},
         )
 
 
