@@ -23,7 +23,7 @@ from numba_kcache.launch.arguments import Call, struct_format
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter
 
-CALL = Call(LaunchShape((1, 1, 1), (1, 1, 1), 0), None, 0, 0, ())
+CALL = Call(LaunchShape((1, 1, 1), (1, 1, 1), 0), None, 0, ())
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give
 VALUES: dict[str, Any] = {
     "int": 5,
