@@ -1,18 +1,18 @@
-"""From the components of two requests to the reasons why they have two keys.
+"""List the reasons for which two requests have two keys, from their components.
 
 Promise     Every component that differs is in at least one reason, and where its values are known, every part that
             differs is in one: each option, each library, each variable. Whatever a store gives back is taken as it
             is; no value of it raises.
-Method      One table says what a component is about, another how a component's value falls into named parts. The
+Method      A table has what each component is about; another lists those whose values have named parts. The
             functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
             only where none of them differs.
-Not here    The words (explain) and which two requests to compare (misses).
+Not here    The words (text), and the choice of the two requests (nearest).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..keys import Difference, diff
@@ -38,9 +38,12 @@ KINDS: Mapping[str, ReasonKind] = {
     "compilers": ReasonKind.COMPILER,
     "versions": ReasonKind.VERSION,
 }
-"""What each component of a key is about. docs/keys.md has a row for each."""
+"""The subject of each component of a key. docs/keys.md has a row for each."""
 
-_UNKNOWN = ReasonKind.UNKNOWN
+_WITH_PARTS = frozenset((
+    "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",
+))  # fmt: skip
+_PARTS_BY_PLACE = {"target": ("", "PTX"), "lines": ("file", "line", "base folder", "working directory")}
 
 _LIMIT = 160
 """Characters of a value in a reason."""
@@ -60,9 +63,9 @@ def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
 
 def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, ReasonKind]) -> list[Reason]:
     """List every reason why two lists of component records have two keys."""
-    differences = diff(old, new)
-    whole = KINDS.keys() | kinds.keys()
-    has_parts = any(each.name not in whole and kind_of(each.name, kinds) is not _UNKNOWN for each in differences)
+    differences, whole = diff(old, new), {*KINDS, *kinds}
+    parts = [each.name for each in differences if each.name not in whole]
+    has_parts = any(kind_of(name, kinds) is not ReasonKind.UNKNOWN for name in parts)
     found: list[Reason] = []
     for each in differences:
         if each.name != "function" or not has_parts:
@@ -73,117 +76,69 @@ def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, Re
 def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason]:
     name, old, new = difference
     before, after = old[2] if old else None, new[2] if new else None
-    parts = _options_of(name) if name.startswith("options of ") else _PARTS.get(name)
-    if parts is not None and (old is None or before is not None) and (new is None or after is not None):
-        was, now = parts(before), parts(after)
-        found = [
-            Reason(kind, name, each, was.get(each), now.get(each))
-            for each in dict.fromkeys((*was, *now))
-            if was.get(each) != now.get(each)
-        ]
-        if found:
-            return found
-    if kind is ReasonKind.SOURCE_CHANGED and name != "kind":  # its value is a place, or all of the text
+    if (old is None or before is not None) and (new is None or after is not None):
+        was, now = _parts(name, before), _parts(name, after)
+        changed = [each for each in dict.fromkeys((*was, *now)) if was.get(each) != now.get(each)]
+        if changed:
+            return [Reason(kind, name, each, was.get(each), now.get(each)) for each in changed]
+    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):  # a place, or all of the text
         before = after = None
-    is_shown = before != after
-    return [
-        Reason(kind, name, part, _whole(old, before if is_shown else None), _whole(new, after if is_shown else None))
-    ]
+    return [Reason(kind, name, part, _whole(old, before), _whole(new, after))]
+
+
+def _parts(name: str, value: Any) -> dict[str, str]:
+    """Divide a component's value into named parts, without those that are None; empty where it has no parts."""
+    prefix = f"{name.split()[0]}.config." if name.endswith((" settings", " toolkit")) else ""
+    suffix = name.removeprefix("options") if name.startswith("options of ") else ""
+    if value is None or not (prefix or suffix or name in _WITH_PARTS):
+        return {}
+    if name == "argument types" and isinstance(value, list):
+        value = f"({', '.join(map(str, value))})"
+    elif name == "link" and isinstance(value, list):
+        value = dict(map(_link_input, enumerate(value)))
+    elif isinstance(value, list):
+        names = _PARTS_BY_PLACE.get(name) or [f"{name}[{index}]" for index in range(len(value))]
+        value = dict(zip(names, value, strict=False))
+    elif name == "options" and isinstance(value, dict):
+        value = {**value, "defines": None, **_defines(value.get("defines"))}
+    table = value if isinstance(value, dict) else {"": value}
+    return {f"{prefix}{part}{suffix}": as_text(each) for part, each in table.items() if each is not None}
+
+
+def _defines(pairs: Any) -> dict[str, Any]:
+    """Name each macro; one that is no pair, of a forged record, is left out."""
+    known = [each for each in pairs if isinstance(each, list) and len(each) == 2] if isinstance(pairs, list) else []
+    return {f"defines {macro}": "defined" if text is None else text for macro, text in known}
+
+
+def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
+    """Name a link input by its position and file; the name of CUDA C++ is known."""
+    index, value = numbered
+    if not isinstance(value, list) or len(value) != 3:
+        return f"link[{index}]", value
+    kind, name, digest = value
+    return f"link[{index}] {name or kind}", f"sha256 {str(digest)[:12]}"
 
 
 def _whole(record: Record | None, value: Any) -> str | None:
-    """A component's value where it is kept, else its digest."""
+    """Show a component's value where it is kept, else its digest."""
     if record is None:
         return None
     return f"sha256 {record[1][:12]}" if value is None else as_text(value)
 
 
 def as_text(value: Any) -> str:
-    """A value as a reader sees it, on one line and not too long."""
+    """Show a value on one line that is not too long."""
     text = value if isinstance(value, str) else json.dumps(value, default=repr)
     text = " ".join(text.split())
     return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
-
-
-# -- the parts of a component ------------------------------------------------------------------------------------
-
-
-def _named(value: Any) -> dict[str, str]:
-    """`{name: value}`; what is None is not there."""
-    table = value if isinstance(value, dict) else {}
-    return {str(name): as_text(each) for name, each in table.items() if each is not None}
-
-
-def _options(value: Any) -> dict[str, str]:
-    table = dict(value) if isinstance(value, dict) else {}
-    defines = table.pop("defines", None)
-    found = _named(table)
-    for pair in defines if isinstance(defines, list) else ():
-        if isinstance(pair, list) and len(pair) == 2:
-            found[f"defines {pair[0]}"] = "defined" if pair[1] is None else as_text(pair[1])
-    return found
-
-
-def _options_of(name: str) -> Callable[[Any], dict[str, str]]:
-    """The options of one function under `cuda.jit`."""
-    return lambda value: {f"{option} {name.removeprefix('options ')}": text for option, text in _named(value).items()}
-
-
-def _settings(value: Any) -> dict[str, str]:
-    return {f"numba.config.{name}": text for name, text in _named(value).items()}
-
-
-def _types(value: Any) -> dict[str, str]:
-    is_list = isinstance(value, list)
-    return {"": f"({', '.join(map(str, value))})" if is_list else as_text(value)} if value is not None else {}
-
-
-def _target(value: Any) -> dict[str, str]:
-    name, through = value if isinstance(value, list) and len(value) == 2 else (value, None)
-    found = {} if name is None else {"": as_text(name)}
-    return {**found, "through": as_text(through)} if through else found
-
-
-def _links(value: Any) -> dict[str, str]:
-    """By position; the name of CUDA C++ is known."""
-    found = {}
-    for index, each in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(each, list) and len(each) == 3:
-            kind, name, digest = map(str, each)
-            found[f"link[{index}] {name or kind}"] = f"sha256 {digest[:12]}"
-    return found
-
-
-def _positions(value: Any) -> dict[str, str]:
-    return {f"depends[{n}]": as_text(each) for n, each in enumerate(value if isinstance(value, list) else ())}
-
-
-def _place(value: Any) -> dict[str, str]:
-    names = ("file", "line", "base folder", "working directory")
-    return dict(zip(names, map(as_text, value), strict=False)) if isinstance(value, list) else {}
-
-
-_PARTS: Mapping[str, Callable[[Any], dict[str, str]]] = {
-    "entry": _named,
-    "options": _options,
-    "target": _target,
-    "link": _links,
-    "environment": _named,
-    "numba settings": _settings,
-    "numba toolkit": _settings,
-    "argument types": _types,
-    "lines": _place,
-    "depends": _positions,
-    "compilers": _named,
-    "versions": _named,
-}
 
 
 # -- lines -------------------------------------------------------------------------------------------------------
 
 
 def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reason:
-    """The reason with the first line that differs, and its place in the user's file.
+    """Add to a reason the first line that differs, and its place in the user's file.
 
     Args:
         reason: About a source or function that changed.
@@ -192,7 +147,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
         origin: The file that shows it, and the line at which it starts there; line 0 where that is not known.
     """
     is_python = reason.component != "source"
-    before, after = _telling_lines(old or "", is_python), _telling_lines(new, is_python)
+    before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)
     if old is None:
         return reason._replace(where=_where(origin, 0))
     pairs = enumerate(zip(before, after, strict=False))
@@ -208,12 +163,10 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
     return reason._replace(old=was_text, new=now_text, where=_where(origin, index))
 
 
-def _telling_lines(text: str, is_python: bool) -> list[tuple[int, str]]:
-    """(index, line); without those that say nothing in Python."""
+def _counted_lines(text: str, is_python: bool) -> list[tuple[int, str]]:
+    """List (index, line); in Python without blank ones and comments."""
     lines = enumerate(text.splitlines())
-    if not is_python:
-        return list(lines)
-    return [(index, line) for index, line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return [each for each in lines if not is_python or (each[1].strip() and not each[1].lstrip().startswith("#"))]
 
 
 def _where(origin: Origin, index: int) -> str:

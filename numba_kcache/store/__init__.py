@@ -153,5 +153,5 @@ class Store(ABC):
         """How much there is, counted file by file."""
         from .report import Usage
 
-        files = [(file.size_bytes, file.kind == ENTRY) for file in self.files(ENTRY, MANIFEST)]
-        return Usage(sum(size for size, _ in files), sum(is_entry for _, is_entry in files))
+        files = list(self.files(ENTRY, MANIFEST))
+        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))

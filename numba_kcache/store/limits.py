@@ -41,13 +41,7 @@ class Limits:
     """
 
     def __init__(
-        self,
-        tree: Tree,
-        *,
-        max_size_bytes: int,
-        max_entries: int,
-        emit: Emit,
-        clock: Callable[[], float],
+        self, tree: Tree, *, max_size_bytes: int, max_entries: int, emit: Emit, clock: Callable[[], float]
     ) -> None:
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self._tree, self._emit, self._clock = tree, emit, clock
@@ -65,8 +59,6 @@ class Limits:
             list(self._tree.walk(ENTRY, MANIFEST, shards=(key[:2],))),
             max_size_bytes=self.max_size_bytes / len(SHARDS),
             max_entries=self.max_entries / len(SHARDS),
-            before_ns=None,
-            low_water=1.0,
         )
         try:
             if is_full or is_due(self._tree, self._clock()):

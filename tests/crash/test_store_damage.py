@@ -198,7 +198,7 @@ def use_every_verb(store: DiskStore) -> None:
     store.add_variant(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
     with store.building(key_of(3)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
     assert {info.key for info in store.entries()} <= {key_of(1), key_of(2)}
     store.counters.add({"hits": 1})
     store.counters.read()

@@ -56,7 +56,8 @@ class SourceDefinition(Definition):
         self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
     ) -> None:
         self.thing, self.options, self.source, self.module = thing, options, source, module
-        self.kind, self.label, self.file = source.kind, source.label, source.origin.path
+        self.kind, self.label = source.kind, source.label
+        self.file = "" if source.origin.is_cell else source.origin.path
         for name, kind in _TYPES.items():
             value = options.get(name)
             if value is not None and not isinstance(value, kind):
