@@ -98,9 +98,6 @@ def _read_head(path: str) -> bytes:
     fd = os.open(path, _READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
-        wanted = frame.head_bytes(data)
-        if wanted > len(data):
-            data += os.pread(fd, wanted - len(data), len(data))
+        return data + os.pread(fd, max(0, frame.head_bytes(data) - len(data)), len(data))
     finally:
         os.close(fd)
-    return data

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -242,9 +242,9 @@ class _Worker:
 
 
 def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
-    """Have all done by `count` processes, and hand over each outcome as it comes."""
-    waiting = deque(tasks)
-    with _pool() as workers:
+    """Have all done by `count` processes, and yield each outcome as it comes; no process is left at the end."""
+    waiting, workers = deque(tasks), list[_Worker]()
+    try:
         while waiting or any(each.task for each in workers):
             idle = [each for each in workers if each.task is None]
             while waiting and (idle or len(workers) < count):
@@ -264,13 +264,6 @@ def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator
                     worker.end()
                 assert task is not None
                 yield task, outcome
-
-
-@contextmanager
-def _pool() -> Iterator[list[_Worker]]:
-    workers: list[_Worker] = []
-    try:
-        yield workers
     finally:
         for each in workers:
             if each.task is not None:
