@@ -31,8 +31,8 @@ ROOMS = """
 __main__
 __init__
 cli
-doctor
 cache
+doctor
 bundles | warmup
 numba_hook
 module
@@ -42,7 +42,7 @@ frontends/numba | frontends/source | frontends/mlir
 frontends/python
 frontends/base
 engine
-explain
+explanation
 headers
 tiers | launch
 toolchain | store | observe

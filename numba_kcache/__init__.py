@@ -3,141 +3,65 @@
 Importing this package imports neither CUDA nor Numba; names are resolved at first use.
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from .cache import (
-        KernelCache,
-        clear,
-        configure,
-        entries,
-        explain,
-        export_bundle,
-        import_bundle,
-        info,
-        print_info,
-        prune,
-        pull,
-        push,
-        register_bundle,
-        subscribe,
-        verify,
-        warm_up,
-    )
-    from .errors import (
-        ArgumentError,
-        BundleError,
-        CompileError,
-        EntryError,
-        FrozenCacheError,
-        KCacheError,
-        KCacheWarning,
-        LaunchConfigError,
-        LaunchError,
-        LinkError,
-        NoDeviceError,
-        OptionError,
-        SettingsError,
-        ToolchainMissingError,
-        UncacheableError,
-    )
-    from .explain.text import Explanation
-    from .kernel import Kernel, cached_kernel
-    from .model.event import Event, EventKind
-    from .model.reason import Reason, ReasonKind
-    from .module import CachedModule, cached_module
-    from .numba_hook import install, uninstall
-    from .observe.info import CacheInfo
-    from .store.report import EntryInfo, Problem
-    from .tiers.bundle import BundleReport
-    from .warmup.discovery import find_kernels
-    from .warmup.pool import WarmUpReport
+if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` says which of them are public
+    from .cache import *
+    from .errors import *
+    from .explanation.text import *
+    from .kernel import *
+    from .model import *
+    from .model.reason import *
+    from .module import *
+    from .numba_hook import *
+    from .observe.info import *
+    from .store.report import *
+    from .tiers.bundle import *
+    from .version import __version__
+    from .warmup.discovery import *
+    from .warmup.pool import *
+
+__all__ = [
+    "ArgumentError", "BundleError", "BundleReport", "CacheInfo", "CachedModule", "CompileError", "EntryError",
+    "EntryInfo", "Event", "EventKind", "Explanation", "FrozenCacheError", "KCacheError", "KCacheWarning", "Kernel",
+    "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError", "Problem",
+    "Reason", "ReasonKind", "SettingsError", "ToolchainMissingError", "UncacheableError", "WarmUpReport",
+    "__version__", "cached_kernel", "cached_module", "clear", "configure", "entries", "explain", "export_bundle",
+    "find_kernels", "import_bundle", "info", "install", "print_info", "prune", "pull", "push", "register_bundle",
+    "subscribe", "uninstall", "verify", "warm_up",
+]  # fmt: skip
 
 _HOMES = {
-    "cache": (
-        "KernelCache", "clear", "configure", "entries", "explain", "export_bundle", "import_bundle", "info",
-        "print_info", "prune", "pull", "push", "register_bundle", "subscribe", "verify", "warm_up",
-    ),
-    "errors": (
-        "ArgumentError", "BundleError", "CompileError", "EntryError", "FrozenCacheError", "KCacheError",
-        "KCacheWarning", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError",
-        "SettingsError", "ToolchainMissingError", "UncacheableError",
-    ),
-    "kernel": ("Kernel", "cached_kernel"),
-    "module": ("CachedModule", "cached_module"),
-    "numba_hook": ("install", "uninstall"),
-    "model.event": ("Event", "EventKind"),
-    "model.reason": ("Reason", "ReasonKind"),
-    "explain.text": ("Explanation",),
-    "observe.info": ("CacheInfo",),
-    "store.report": ("EntryInfo", "Problem"),
-    "warmup.discovery": ("find_kernels",),
-    "tiers.bundle": ("BundleReport",),
-    "warmup.pool": ("WarmUpReport",),
-}  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__version__ = "0.1.0.dev0"
-__all__ = [
-    "ArgumentError",
-    "BundleError",
-    "BundleReport",
-    "CacheInfo",
-    "CachedModule",
-    "CompileError",
-    "EntryError",
-    "EntryInfo",
-    "Event",
-    "EventKind",
-    "Explanation",
-    "FrozenCacheError",
-    "KCacheError",
-    "KCacheWarning",
-    "Kernel",
-    "KernelCache",
-    "LaunchConfigError",
-    "LaunchError",
-    "LinkError",
-    "NoDeviceError",
-    "OptionError",
-    "Problem",
-    "Reason",
-    "ReasonKind",
-    "SettingsError",
-    "ToolchainMissingError",
-    "UncacheableError",
-    "WarmUpReport",
-    "__version__",
-    "cached_kernel",
-    "cached_module",
-    "clear",
-    "configure",
-    "entries",
-    "explain",
-    "export_bundle",
-    "find_kernels",
-    "import_bundle",
-    "info",
-    "install",
-    "print_info",
-    "prune",
-    "pull",
-    "push",
-    "register_bundle",
-    "subscribe",
-    "uninstall",
-    "verify",
-    "warm_up",
-]
+    "CacheInfo": "observe.info",
+    "BundleReport": "tiers.bundle",
+    "CachedModule": "module",
+    "EntryInfo": "store.report",
+    "Event": "model",
+    "EventKind": "model",
+    "Explanation": "explanation.text",
+    "Kernel": "kernel",
+    "Problem": "store.report",
+    "Reason": "model.reason",
+    "ReasonKind": "model.reason",
+    "WarmUpReport": "warmup.pool",
+    "__version__": "version",
+    "cached_kernel": "kernel",
+    "cached_module": "module",
+    "find_kernels": "warmup.discovery",
+    "install": "numba_hook",
+    "uninstall": "numba_hook",
+}
+"""The modules of the names that are neither errors nor verbs of the process's cache."""
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
     value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
     return value
 

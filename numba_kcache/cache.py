@@ -2,7 +2,7 @@
 
 Promise     A verb never fails because of what it finds on disk. The functions of the package are those of the
             process's cache, whichever settings it has at the moment.
-Not here    What the verbs do (engine, store): they are called from here.
+Not here    The work behind the verbs (engine, store, bundles, warmup).
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from typing import TYPE_CHECKING, Any
 from .engine.session import Session, configure_process, process_events, process_session, register
 from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import Kernel, make_kernel
+from .model import Event
 from .model.artifact import artifact_from_header
-from .model.event import Event
-from .observe.detail import EntryDetail, detail
-from .observe.events import KEY_DIGITS, Counts
+from .observe import KEY_DIGITS, Counts
+from .observe.detail import EntryDetail, read_report
 from .observe.history import History, history_of
-from .observe.info import CacheInfo, cache_info
+from .observe.info import CacheInfo
 from .settings import Settings, default_directory, read_settings
-from .store.listing import Order
+from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
     from .store.tree import Found
-    from .tiers.bundle import BundleReport
-    from .tiers.tier import Tier
+    from .tiers.bundle import BundleReport, BundleTier
     from .warmup.pool import WarmUpReport
 
 
@@ -68,7 +67,7 @@ class KernelCache:
 
     @property
     def directory(self) -> str:
-        """Where its entries are; "" where they are kept in memory."""
+        """The folder of its entries; "" where they are kept in memory."""
         return self.session.store.directory or ""
 
     def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> Kernel:
@@ -85,7 +84,7 @@ class KernelCache:
         return make_kernel(source, {**options, "name": name, "cache": self}, depth=2)
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
-        """What the cache holds and saved.
+        """Count what the cache holds and saved.
 
         Args:
             scope: `"lifetime"`: all processes since the cache began; `"process"`: this process.
@@ -93,36 +92,21 @@ class KernelCache:
         Raises:
             SettingsError: Another scope.
         """
-        session = self.session
-        sums = None
-        if scope == "lifetime":
-            sums = session.lifetime()
-            counts = Counts(sums)
-        elif scope == "process":
-            counts = session.statistics.process
-        else:
+        if scope not in ("lifetime", "process"):
             raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
-        usage = session.store.size()
-        return cache_info(
-            scope,
-            counts,
-            directory=self.directory,
-            entries=usage.entries,
-            size_bytes=usage.size_bytes,
-            limit=session.settings.max_size_bytes,
-            tiers=session.tier_reports(sums),
-        )
+        session = self.session
+        sums = session.lifetime() if scope == "lifetime" else None
+        counts = session.statistics.process if sums is None else Counts(sums)
+        usage, limit = session.store.size(), session.settings.max_size_bytes
+        figures = (scope, self.directory, usage.entries, usage.size_bytes, limit)
+        return CacheInfo(*figures, tiers=session.tier_reports(sums), **vars(counts))
 
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""
         print(self.info(scope))
 
     def clear(self) -> int:
-        """Remove every entry; the next launch of each kernel resolves anew. Running work is untouched.
-
-        Returns:
-            Entries removed.
-        """
+        """Remove every entry and return their number. Each kernel resolves anew; running work is untouched."""
         removed = self.session.store.clear()
         self.session.forget()
         return removed.entries
@@ -140,11 +124,9 @@ class KernelCache:
         return self.session.store.prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry that can be trusted, in no order; looking does not count as use.
+        """Every entry that can be trusted, in no order: key, kernels, target, size, compile time and last use.
 
-        Yields:
-            `key`, `kernels`, `target`, `size_bytes`, `compile_time_s` and `used_s`, when it was last used to the hour,
-            of each.
+        Looking does not count as use.
         """
         return self.session.store.entries()
 
@@ -152,15 +134,12 @@ class KernelCache:
         """Entries in an order, read only as far as a list needs: quick for many, and not verified.
 
         Args:
-            by: `"age"`: used last first; `"size"`: largest first; `"cost"`: longest compilation first; `"hits"`: most
-                hits first.
+            by: `"age"` (used last first), `"size"` (largest), `"cost"` (longest compilation) or `"hits"` (most).
             limit: How many; None for all.
 
         Raises:
             OptionError: Another order.
         """
-        from .store.listing import ORDERS
-
         if by not in ORDERS:
             raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}")
         return self.session.store.listing(by, limit, self.history().hits)
@@ -183,14 +162,9 @@ class KernelCache:
         except (ValueError, KCacheError) as error:
             hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
             raise EntryError(f"cannot show the entry {key!r}", f"it is damaged ({error})", hint) from None
-        return detail(
-            file.key,
-            artifact,
-            size_bytes=file.size_bytes,
-            used_s=file.used_ns / 1e9,
-            hits=self.history().hits.get(file.key[:KEY_DIGITS], 0),
-            report=stored.payloads.get("report", b""),
-        )
+        hits = self.history().hits.get(file.key[:KEY_DIGITS], 0)
+        kept = read_report(stored.payloads.get("report", b""))
+        return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, hits, **kept)
 
     def _find(self, key: str) -> Found:
         """The file of the entry whose key begins so."""
@@ -202,32 +176,26 @@ class KernelCache:
 
     def report(self) -> str:
         """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
-        from .observe.page import Kernel, page
+        from .observe.page import page
 
-        def kernels(by: Order) -> list[Kernel]:
-            return [
-                Kernel(each.key, ", ".join(each.kernels), each.target, each.size_bytes, each.compile_time_s, each.hits)
-                for each in self.listing(by, 12)
-            ]
-
-        return page(self.info(), self.history(), kernels("cost"), kernels("size"), now_s=time.time())
+        costly, large = self.listing("cost", 12), self.listing("size", 12)
+        return page(self.info(), self.history(), costly, large, now_s=time.time())
 
     def doctor(self) -> Diagnosis:
-        """Look at driver, compilers, versions, directory and tiers, and say what is wrong and what to do."""
+        """Examine driver, compilers, versions, directory and tiers; a finding that is wrong has what to do."""
         from .doctor import examine
 
         return examine(self.session, self.info())
 
     def history(self) -> History:
-        """What was counted in all processes by day, by entry and by reason of the miss."""
-        self.session.save_counts()
-        return history_of(self.session.store.counters.read())
+        """Counts of all processes by day, by entry and by reason of the miss."""
+        return history_of(self.session.lifetime())
 
     def verify(self) -> list[Problem]:
         """Read every file in full and set aside what is damaged, which the next launch then compiles again.
 
         Returns:
-            The key and the reason for each damaged file; empty where all are whole.
+            Key and reason of each damaged file.
         """
         return self.session.store.verify()
 
@@ -243,14 +211,11 @@ class KernelCache:
                 these. They go to the caches that they were decorated with, which need not be this one.
             arch: Targets, as in `cached_kernel`; None for each kernel's own, or the device.
             workers: Processes that compile; None for as many as there are cores to run on.
-            progress: Say on standard error how far it is: a bar on a terminal, lines elsewhere.
-
-        Returns:
-            What was built, what was there, and how long it took.
+            progress: Show on standard error how far it is: a bar on a terminal, lines elsewhere.
 
         Raises:
-            CompileError: Some kernels could not be compiled; the others were. `.log` has all that was said, `.report`
-                what would have been returned.
+            CompileError: Some kernels could not be compiled; the others were. `.log` has the compilers' output,
+                `.report` what would have been returned.
             EntryError, OptionError: There are no such kernels, or targets.
             SettingsError: The mode of a kernel's cache stores nothing, or `workers` is no number.
         """
@@ -259,13 +224,11 @@ class KernelCache:
         return warm_up(kernels, arch, workers=workers, progress=progress)
 
     def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
-        """Whether a kernel is in the cache and where, and if not, every difference from what is.
-
-        Never compiles, and never changes the store.
+        """Find a kernel in the cache, or every difference from the nearest entry. Compiles and changes nothing.
 
         Args:
             kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
-                first digits as no other has, which tells what it is and how others of its kernel differ from it.
+                first digits as no other has: what it is, and how others of its kernel differ from it.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Of a Numba kernel; None for its own, or the first that was used.
 
@@ -287,15 +250,13 @@ class KernelCache:
     def export_bundle(
         self, path: Any, kernels: Any = None, arch: Any = None, *, sign: bool | None = None
     ) -> BundleReport:
-        """Write entries into one file, to be shipped: in a wheel, an image layer, by hand.
-
-        The same entries give the same bytes.
+        """Write entries into one file, to be shipped in a wheel or an image. The same entries give the same bytes.
 
         Args:
             path: Where to; a file that is there is replaced when the new one is complete.
             kernels: A kernel, a module, a dotted name, a file, or a list of these; None for all that the cache holds.
             arch: A target or a list of them; None for all.
-            sign: Whether it must be signed; None: if there is a `signing_key`.
+            sign: True: it must be signed, False: it is not; None: if there is a `signing_key`.
 
         Raises:
             BundleError: There is nothing to write, or it cannot be written.
@@ -324,7 +285,7 @@ class KernelCache:
         return import_bundle(self.session, path)
 
     def ask_tiers(self) -> None:
-        """Ask each tier whether it answers; `info().tiers` then says how fast, and what was seen of it."""
+        """Ask each tier for an answer; `info().tiers` then has how fast it came, and what was seen of it."""
         self.session.tier_reports(asks=True)
 
     def push(self, tier: str | None = None) -> Moved:
@@ -383,7 +344,7 @@ class _ProcessCache(KernelCache):
         self._session = None
 
     def __reduce__(self) -> Any:
-        return "_PROCESS_CACHE"
+        return "process_cache"
 
     def subscribe(self, callback: Callable[[Event], object]) -> Callable[[], None]:
         """Call `callback` with every event from now on, also after `configure()`; call the result to end it.
@@ -396,7 +357,7 @@ class _ProcessCache(KernelCache):
         """As for any cache, and `configure` leaves it registered."""
         report = super().register_bundle(path_or_package_resource)
 
-        def make(settings: Settings) -> Tier:
+        def make(settings: Settings) -> BundleTier:
             from .tiers.bundle import BundleTier
             from .tiers.opening import open_any
 
@@ -406,38 +367,29 @@ class _ProcessCache(KernelCache):
         return report
 
 
-_PROCESS_CACHE = _ProcessCache()
+process_cache = _ProcessCache()
 
-info = _PROCESS_CACHE.info
-print_info = _PROCESS_CACHE.print_info
-clear = _PROCESS_CACHE.clear
-prune = _PROCESS_CACHE.prune
-entries = _PROCESS_CACHE.entries
-listing = _PROCESS_CACHE.listing
-entry = _PROCESS_CACHE.entry
-history = _PROCESS_CACHE.history
-report = _PROCESS_CACHE.report
-doctor = _PROCESS_CACHE.doctor
-verify = _PROCESS_CACHE.verify
-explain = _PROCESS_CACHE.explain
-subscribe = _PROCESS_CACHE.subscribe
-warm_up = _PROCESS_CACHE.warm_up
-export_bundle = _PROCESS_CACHE.export_bundle
-import_bundle = _PROCESS_CACHE.import_bundle
-ask_tiers = _PROCESS_CACHE.ask_tiers
-push = _PROCESS_CACHE.push
-pull = _PROCESS_CACHE.pull
-register_bundle = _PROCESS_CACHE.register_bundle
+info = process_cache.info
+print_info = process_cache.print_info
+clear = process_cache.clear
+prune = process_cache.prune
+entries = process_cache.entries
+verify = process_cache.verify
+explain = process_cache.explain
+subscribe = process_cache.subscribe
+warm_up = process_cache.warm_up
+export_bundle = process_cache.export_bundle
+import_bundle = process_cache.import_bundle
+push = process_cache.push
+pull = process_cache.pull
+register_bundle = process_cache.register_bundle
 
 
 def configure(**settings: Any) -> None:
     """Change settings of the process's cache; the next launch of every kernel resolves anew.
 
     Args:
-        settings: `directory`, `max_size_bytes`, `max_entries`, `mode`, `toolchain`, `shared`, `durability`,
-            `debug_launches`, `log_level`, `tiers`, `trusted_keys`,
-            `signing_key`: see docs/reference/settings.md. None takes a setting back to environment or
-            default.
+        settings: Those of docs/reference/settings.md. None takes one back to environment or default.
 
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.

@@ -1,7 +1,7 @@
 """Look at everything that a kernel cache needs: driver, compilers, versions that do not fit together, the directory.
 
-Promise     Looking changes nothing but one empty file that is made in the cache's directory and removed. What is
-            absent is said; nothing has to be importable for that. Each finding that is wrong says what to do.
+Promise     Looking changes nothing but one empty file that is made in the cache's directory and removed. An absent
+            thing is a finding; nothing has to be importable for that. Each finding that is wrong has a next step.
 Method      Facts are gathered by small functions, judged by pure ones.
 Not here    Damage in the cache (`verify`).
 Ground      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .engine.session import Session
 from .errors import KCacheError
-from .observe.info import CacheInfo, bytes_text
+from .observe.info import CacheInfo
+from .observe.text import aligned, bytes_text
 from .store.tree import is_network, refusal
-from .toolchain.libraries import installed_include_dirs, loaded_path
+from .toolchain import installed_include_dirs, loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
@@ -45,10 +49,10 @@ class Finding(NamedTuple):
     """One thing that was looked at.
 
     Args:
-        subject: What: `"driver"`, `"numpy"`.
+        subject: Its name: `"driver"`, `"numpy"`.
         state: `"fine"`, `"note"` (something is absent that not everybody needs) or `"wrong"`.
-        says: What was found.
-        advice: What to do about it; "" for nothing.
+        says: Its version, place or trouble.
+        advice: The next step for the user; "" for none.
     """
 
     subject: str
@@ -58,13 +62,13 @@ class Finding(NamedTuple):
 
 
 class Diagnosis(NamedTuple):
-    """All that was found."""
+    """All findings."""
 
     findings: tuple[Finding, ...]
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
+        """True where nothing is wrong."""
         return all(each.state != WRONG for each in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,8 +76,7 @@ class Diagnosis(NamedTuple):
         return {"is_well": self.is_well, "findings": [each._asdict() for each in self.findings]}
 
     def __str__(self) -> str:
-        width = max(len(each.subject) for each in self.findings)
-        lines = [f"{each.state:<5}  {each.subject:<{width}}  {each.says}" for each in self.findings]
+        lines = aligned([(f"{each.state:<5}", each.subject, each.says) for each in self.findings])
         for title, state in (("what to do", WRONG), ("what else could be done", NOTE)):
             steps = [each.advice for each in self.findings if each.state == state and each.advice]
             if steps:
@@ -88,16 +91,17 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
 
     Args:
         session: The cache.
-        info: What it holds and what happened in it.
+        info: Its counts, and the room that it takes.
     """
     driver, devices, why = _driver()
-    compiler = _compiler()
+    compilers = _compilers()
     return Diagnosis(
         (
-            *_versions({name: _version(name) for name in _RANGES}),
-            *_judged_driver(driver, why, compiler.version),
-            *_judged_compilers(compiler),
-            *_judged_devices(devices, compiler),
+            Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
+            *(_judged_version(name, _version(name)) for name in _RANGES),
+            _judged_driver(driver, why, compilers.version),
+            *_judged_compilers(compilers),
+            *(_judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
             *_directory(session, info),
             *_judged_tiers(session),
             *_judged_past(info),
@@ -115,28 +119,20 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (2, 5, 0) of 2.5.0rc1."""
-    found = []
-    for part in text.split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
-        if not digits:
-            break
-        found.append(int(digits))
-    return tuple(found)
+def _numbers(text: str) -> list[int]:
+    """The numbers of a version: [2, 5, 0, 1] of 2.5.0rc1."""
+    return [int(digits) for digits in re.findall(r"\d+", text)]
 
 
-def _versions(installed: Mapping[str, str | None]) -> Iterable[Finding]:
-    yield Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}")
-    for name, found in installed.items():
-        first, last = _RANGES.get(name, ("", ""))
-        wanted = ", ".join(filter(None, (first and f">={first}", last and f"<{last}")))
-        if found is None:
-            yield Finding(name, WRONG, "not installed", f"pip install '{name}{wanted}'")
-        elif _numbers(found) < _numbers(first) or (last and _numbers(found) >= _numbers(last)):
-            yield Finding(name, WRONG, f"{found}; what works is {wanted}", f"pip install '{name}{wanted}'")
-        else:
-            yield Finding(name, FINE, found)
+def _judged_version(name: str, found: str | None) -> Finding:
+    first, last = _RANGES[name]
+    wanted = ", ".join(filter(None, (first and f">={first}", last and f"<{last}")))
+    advice = f"pip install '{name}{wanted}'"
+    if found is None:
+        return Finding(name, WRONG, "not installed", advice)
+    if _numbers(found) < _numbers(first) or (last and _numbers(found) >= _numbers(last)):
+        return Finding(name, WRONG, f"{found}; what works is {wanted}", advice)
+    return Finding(name, FINE, found)
 
 
 # -- driver, compilers and devices ----------------------------------------------------------------------------
@@ -151,10 +147,10 @@ class Device(NamedTuple):
 
 
 class Compilers(NamedTuple):
-    """What compiles.
+    """The libraries that compile.
 
     Args:
-        paths: Where each library is; None where it is absent.
+        paths: Each library by its name; None where it is absent.
         version: Of NVRTC; None where it is absent.
         targets: Compute capabilities that NVRTC knows, 90 for 9.0.
         headers: The toolkit's header folders.
@@ -167,60 +163,51 @@ class Compilers(NamedTuple):
 
 
 def _driver() -> tuple[tuple[int, int] | None, list[Device], str]:
-    """The newest CUDA version that the driver knows and its devices; or why there are none."""
+    """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
     try:
-        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError as error:
         return None, [], str(error)
-    status = library.cuInit(0)
-    number, count = ctypes.c_int(), ctypes.c_int()
-    library.cuDriverGetVersion(ctypes.byref(number))
+    status, number, count = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(number))
     driver = number.value // 1000, number.value % 1000 // 10
     if status:
         return driver, [], f"cuInit says {status}"
-    library.cuDeviceGetCount(ctypes.byref(count))
-    devices = []
-    for ordinal in range(count.value):
-        name, handle = ctypes.create_string_buffer(256), ctypes.c_int()
-        library.cuDeviceGet(ctypes.byref(handle), ordinal)
-        library.cuDeviceGetName(name, len(name), handle)
-        parts = ctypes.c_int(), ctypes.c_int()
-        for part, attribute in zip(parts, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
-            library.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
-        devices.append(Device(name.value.decode("utf-8", "replace"), parts[0].value, parts[1].value))
-    return driver, devices, ""
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
 
 
-def _compiler() -> Compilers:
+def _device(cuda: ctypes.CDLL, ordinal: int) -> Device:
+    name, handle = ctypes.create_string_buffer(256), ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
+    cuda.cuDeviceGetName(name, len(name), handle)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for part, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+        cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
+    return Device(name.value.decode("utf-8", "replace"), major.value, minor.value)
+
+
+def _compilers() -> Compilers:
     paths = {name: loaded_path(name) for name in ("nvrtc", "nvvm", "nvJitLink")}
+    headers = tuple(installed_include_dirs())
     try:
-        return Compilers(paths, nvrtc_version(), supported_targets(), tuple(installed_include_dirs()))
+        return Compilers(paths, nvrtc_version(), supported_targets(), headers)
     except (KCacheError, ImportError):
-        return Compilers(paths, None, (), tuple(installed_include_dirs()))
+        return Compilers(paths, None, (), headers)
 
 
-def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Iterable[Finding]:
+def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
     if driver is None:
-        yield Finding(
-            "driver",
-            NOTE,
-            f"none: {why}",
-            "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); compiling with an "
-            "explicit arch works without",
-        )
-        return
+        advice = "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); "
+        return Finding("driver", NOTE, f"none: {why}", advice + "compiling with an explicit arch works without")
     says = f"CUDA {driver[0]}.{driver[1]}"
     if why:
-        yield Finding("driver", WRONG, f"{says}, but {why}", "run nvidia-smi: the driver finds no device it can use")
-    elif nvrtc is not None and nvrtc[0] > driver[0]:
-        yield Finding(
-            "driver",
-            WRONG,
-            f"{says}, which does not run what NVRTC {nvrtc[0]}.{nvrtc[1]} compiles",
-            f"update the driver, or take the older toolkit: pip install 'numba-kcache[cu{driver[0]}]'",
-        )
-    else:
-        yield Finding("driver", FINE, says)
+        return Finding("driver", WRONG, f"{says}, but {why}", "run nvidia-smi: the driver finds no device it can use")
+    if nvrtc is not None and nvrtc[0] > driver[0]:
+        says += f", which does not run what NVRTC {nvrtc[0]}.{nvrtc[1]} compiles"
+        advice = f"update the driver, or take the older toolkit: pip install 'numba-kcache[cu{driver[0]}]'"
+        return Finding("driver", WRONG, says, advice)
+    return Finding("driver", FINE, says)
 
 
 def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
@@ -232,29 +219,24 @@ def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
             yield Finding(name, FINE, f"{compilers.version[0]}.{compilers.version[1]} at {path}")
         else:
             yield Finding(name, FINE, path)
-    if compilers.version is not None and not compilers.headers:
-        advice = (
-            "for sources that include cuda_fp16.h, cub and the like, pip install nvidia-cuda-runtime nvidia-cuda-cccl"
-        )
-        yield Finding("headers", NOTE, "the toolkit's headers are not installed", advice)
-    elif compilers.headers:
+    if compilers.headers:
         yield Finding("headers", FINE, ", ".join(compilers.headers))
+    elif compilers.version is not None:
+        advice = "for sources that include cuda_fp16.h, cub and the like, "
+        advice += "pip install nvidia-cuda-runtime nvidia-cuda-cccl"
+        yield Finding("headers", NOTE, "the toolkit's headers are not installed", advice)
 
 
-def _judged_devices(devices: Sequence[Device], compilers: Compilers) -> Iterable[Finding]:
-    for ordinal, (name, major, minor) in enumerate(devices):
-        says = f"{name}, compute capability {major}.{minor}"
-        if compilers.targets and major * 10 + minor not in compilers.targets:
-            is_newer = major * 10 + minor > max(compilers.targets)
-            advice = (
-                "update the toolkit: until then kernels go through PTX, which the driver compiles at each load"
-                if is_newer
-                else "take the older toolkit: pip install 'numba-kcache[cu12]'"
-            )
-            state = NOTE if is_newer else WRONG
-            yield Finding(f"device {ordinal}", state, f"{says}, which the installed NVRTC does not know", advice)
-        else:
-            yield Finding(f"device {ordinal}", FINE, says)
+def _judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding:
+    subject, number = f"device {ordinal}", device.major * 10 + device.minor
+    says = f"{device.name}, compute capability {device.major}.{device.minor}"
+    if not compilers.targets or number in compilers.targets:
+        return Finding(subject, FINE, says)
+    says += ", which the installed NVRTC does not know"
+    if number > max(compilers.targets):
+        advice = "update the toolkit: until then kernels go through PTX, which the driver compiles at each load"
+        return Finding(subject, NOTE, says, advice)
+    return Finding(subject, WRONG, says, "take the older toolkit: pip install 'numba-kcache[cu12]'")
 
 
 # -- the cache ------------------------------------------------------------------------------------------------
@@ -263,16 +245,12 @@ def _judged_devices(devices: Sequence[Device], compilers: Compilers) -> Iterable
 def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     directory = session.local.directory
     if not directory:
-        yield Finding(
-            "directory", WRONG, "kernels are kept in memory only", "set NUMBA_KCACHE_DIR, or mode other than off"
-        )
+        advice = "set NUMBA_KCACHE_DIR, or mode other than off"
+        yield Finding("directory", WRONG, "kernels are kept in memory only", advice)
         return
-    there = directory
-    while not os.path.exists(there) and os.path.dirname(there) != there:
-        there = os.path.dirname(there)
+    there = next(path for path in (directory, *map(str, Path(directory).parents)) if os.path.exists(path))
     try:
-        status = os.stat(there)
-        free = os.statvfs(there)
+        status, free = os.stat(there), os.statvfs(there)
     except OSError as error:
         yield Finding("directory", WRONG, str(error), "set NUMBA_KCACHE_DIR to a directory of yours")
         return
@@ -290,7 +268,7 @@ def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
     yield _judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
     if is_made and reason is None:
-        yield from _clock(directory)
+        yield _clock(directory)
 
 
 def _judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
@@ -305,19 +283,14 @@ def _judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> F
     return Finding("space", FINE, says)
 
 
-def _clock(directory: str) -> Iterable[Finding]:
-    """Whether the filesystem's clock is ours: recency and the age of the dead go by it."""
-    path = f"{directory}/.doctor-{os.getpid()}-{os.urandom(4).hex()}"
+def _clock(directory: str) -> Finding:
+    """Compare the filesystem's clock, which ages of entries and locks go by, with this machine's."""
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        try:
-            skew_s = os.stat(path).st_mtime - time.time()
-        finally:
-            os.unlink(path)
+        with tempfile.NamedTemporaryFile(prefix=".doctor-", dir=directory) as file:
+            skew_s = os.stat(file.name).st_mtime - time.time()
     except OSError as error:
-        yield Finding("directory", WRONG, str(error), "look whether the disk is full or mounted read-only")
-        return
-    yield _judged_clock(skew_s)
+        return Finding("directory", WRONG, str(error), "look whether the disk is full or mounted read-only")
+    return _judged_clock(skew_s)
 
 
 def _judged_clock(skew_s: float) -> Finding:
@@ -330,7 +303,7 @@ def _judged_clock(skew_s: float) -> Finding:
 
 
 def _judged_tiers(session: Session) -> Iterable[Finding]:
-    """Ask each tier for an entry that is not there: whether it answers."""
+    """Ask each tier for an entry that is not there."""
     for each in session.tier_reports(asks=True):
         if each.errors or each.is_reachable is False:
             advice = "look at its address, rights and, for a server, whether it runs: launches go on without it"
@@ -340,7 +313,7 @@ def _judged_tiers(session: Session) -> Iterable[Finding]:
 
 
 def _judged_past(info: CacheInfo) -> Iterable[Finding]:
-    """What the counters know: troubles of earlier processes."""
+    """Troubles of earlier processes, which the counters know."""
     if info.errors:
         advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble"
         yield Finding("past", NOTE, f"{info.errors} troubles since the cache began", advice)

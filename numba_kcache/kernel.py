@@ -17,14 +17,14 @@ from .engine.request import Request, Resolution
 from .errors import OptionError, UncacheableError
 from .frontends.base import Definition, Variant, define
 from .frontends.launches import Launches
-from .keys.components import Component
-from .launch.config import check_launch, launch_shape
+from .keys import Component
+from .launch import launch_shape
 from .launch.devices import current_device
+from .model import Choice, Target, ptx_target, read_arch
 from .model.artifact import Artifact
-from .model.target import Choice, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
-    from .explain.text import Explanation
+    from .explanation.text import Explanation
 
 
 class Sent:
@@ -198,11 +198,13 @@ class Kernel(Launches):
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
     def inspect_sass(self, arch: Any = None) -> Any:
-        """The disassembly for one target, by the toolkit's nvdisasm.
+        """The disassembly for one target, by the toolkit's nvdisasm; of a Numba kernel as Numba has it.
 
         Raises:
             ToolchainMissingError: nvdisasm is not installed.
         """
+        if self._definition.has_variants:
+            return self.__getattr__("inspect_sass")(arch)
         from .launch.disassembly import disassemble
 
         return disassemble(self.cubin(arch))
@@ -257,7 +259,7 @@ class Kernel(Launches):
 
         def most(variant: Variant) -> int:
             loaded = self._loaded(variant)[1]
-            check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self._name_on(loaded))
+            loaded.prepare(shape, self._name_on(loaded))
             return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
 
         return self._by_variant(most, signature)
@@ -286,12 +288,9 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """What pickles, and is this kernel in another process, which need not import what defines it."""
-        named = self._by_name()
-        if (
-            self._definition.is_sent_by_name
-            and self.__module__ != "__main__"
-            and named in (self, self._definition.thing)
-        ):
+        named, definition = self._by_name(), self._definition
+        is_found = named is self or named is definition.thing
+        if definition.is_sent_by_name and self.__module__ != "__main__" and is_found:
             return self
         return Sent(Kernel, self._definition.by_value())
 

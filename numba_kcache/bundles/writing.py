@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from xxhash import xxh3_128
 
 from ..errors import BundleError
-from ..keys.digests import sha256
+from ..keys import sha256
 from ..tiers import bundle as form
 from ..tiers.bundle import BundledFile, BundleReport
 from ..tiers.signing import SIGNATURE_BYTES, sign

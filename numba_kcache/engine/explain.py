@@ -1,7 +1,7 @@
 """Explain a request by the candidates that a look-up would try.
 
 Promise     Looks where a look-up would look, in its order, and nothing is compiled, changed or counted by it.
-Not here    The order (candidates), the reasons of a miss (explain.nearest), and the words (explain.text).
+Not here    The order (candidates), the reasons of a miss (explanation.nearest), and the words (explanation.text).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..explain.history import Evidence, Subject, peek, stored_of
-from ..explain.nearest import why_missed
-from ..explain.text import Explanation
-from ..keys.components import Component, derive
+from ..explanation.history import Evidence, Subject, peek, stored_of
+from ..explanation.nearest import why_missed
+from ..explanation.text import Explanation
+from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
 from .candidates import candidates
 from .request import Request, Wanted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def subject_of(request: Request) -> Subject:
     """Give a request as its history knows it."""
     return Subject(
-        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds
+        request.label, request.file, request.name, request.components, request.headers, request.texts, request.kinds()
     )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys.components import Component
+from ..keys import Component
+from ..model import Choice, Target
 from ..model.artifact import Artifact
-from ..model.target import Choice, Target
 
 if TYPE_CHECKING:  # a hit goes without them
-    from ..headers.query import HeaderQuery
+    from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
-    from ..toolchain.libraries import Toolchain
+    from ..toolchain import Toolchain
     from ..toolchain.time_trace import TimeTrace
 
 
@@ -33,7 +33,7 @@ class Request(NamedTuple):
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        kinds: What components of this kind of kernel are about, by name or by the start of it (`"global "`).
+        kinds: Gives what components of this kind of kernel are about, by name or by the start of it (`"global "`).
     """
 
     label: str
@@ -48,7 +48,7 @@ class Request(NamedTuple):
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
     name: str = ""
-    kinds: Mapping[str, ReasonKind] = {}
+    kinds: Callable[[], Mapping[str, ReasonKind]] = dict
 
 
 Make = Callable[[Target, "Target | None"], Request]
@@ -95,14 +95,13 @@ class Resolution(NamedTuple):
         key: Its key; "" for what cannot be cached.
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
+        is_stored: Whether it came from a store.
+        name: Of what has no key: no other artifact of this process has it.
     """
 
     artifact: Artifact
     key: str
     source: str
     uncacheable: str = ""
-
-    @property
-    def is_stored(self) -> bool:
-        """True where it came from a store."""
-        return self.source in ("disk", "tier", "waited")
+    is_stored: bool = False
+    name: str = ""

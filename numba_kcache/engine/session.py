@@ -11,6 +11,7 @@ Not here    Keys and what is stored (lookup), the order of candidates (candidate
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -18,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FrozenCacheError
-from ..keys.components import Component, derive
+from ..keys import Component, derive
 from ..launch.loader import Loader
-from ..model.event import Event, EventKind
-from ..observe.events import Events, Statistics
+from ..model import Event, EventKind
+from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, read_settings
 from ..store.disk import DiskStore
 from .candidates import candidates
@@ -29,8 +30,9 @@ from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from ..explain.nearest import Missed
-    from ..explain.text import Explanation
+    from ..explanation.nearest import Missed
+    from ..explanation.text import Explanation
+    from ..model.artifact import Artifact
     from ..model.reason import Reason
     from ..store.memory import MemoryStore
     from ..tiers.tier import Tier, TierReport
@@ -112,7 +114,7 @@ class Session(Lookup):
             if request.strict:
                 raise uncacheable(request, headers.untracked)
             self.emit(EventKind.UNCACHEABLE, request, "", reason=headers.untracked)
-            return Resolution(artifact, "", "compiled", headers.untracked)
+            return _without_key(artifact, headers.untracked)
         self._compilers.clear()
         actual = self.components(request)  # the libraries are loaded now: these made the code
         key = derive((*actual, *headers.components))
@@ -137,7 +139,7 @@ class Session(Lookup):
         from .compile import build
 
         self.refuse(request)
-        return Resolution(build(self, request, "")[0], "", "compiled", request.uncacheable)
+        return _without_key(build(self, request, "")[0], request.uncacheable)
 
     def refuse(self, request: Request, *, is_counted: bool = False) -> None:
         """Report a request that runs uncached.
@@ -162,7 +164,7 @@ class Session(Lookup):
 
     def _missed(self, request: Request, components: Sequence[Component]) -> Missed:
         """Explain a miss of this request."""
-        from ..explain.nearest import Missed, why_missed
+        from ..explanation.nearest import Missed, why_missed
         from ..model.reason import Reason, ReasonKind
         from .explain import evidence_of, subject_of
 
@@ -174,7 +176,7 @@ class Session(Lookup):
             return Missed((Reason(ReasonKind.UNKNOWN),))
 
     def _frozen(self, request: Request, components: Sequence[Component]) -> FrozenCacheError:
-        from ..explain.text import summary
+        from ..explanation.text import summary
 
         why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
         return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
@@ -194,7 +196,7 @@ class Session(Lookup):
 
     def explain_key(self, key: str) -> Explanation:
         """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing."""
-        from ..explain.nearest import explain_entry
+        from ..explanation.nearest import explain_entry
         from .explain import evidence_of
 
         return explain_entry(key, evidence_of(self))
@@ -252,8 +254,16 @@ def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> 
         store.counters.add(unsaved)
 
 
+_WITHOUT_KEY = itertools.count()
+
+
+def _without_key(artifact: Artifact, why: str) -> Resolution:
+    """Resolve what cannot be cached; its name is never an id, which another object may get."""
+    return Resolution(artifact, "", "compiled", why, name=f"uncached {next(_WITHOUT_KEY)}")
+
+
 def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
-    from ..explain.text import summary
+    from ..explanation.text import summary
 
     return {"reason": summary(reasons), "reasons": reasons}
 

@@ -11,7 +11,6 @@ Not here    Configurations, launches and the verbs of a kernel (kernel), look-up
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -20,17 +19,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..engine.request import Request, Resolution, Wanted
 from ..engine.session import Session
 from ..errors import OptionError, UncacheableError
-from ..keys.components import OF_ONE_REQUEST, Component
-from ..launch.loader import LoadedKernel, make_launcher
+from ..keys import OF_ONE_REQUEST, Component
+from ..launch.launcher import Launcher, Relaunch
+from ..launch.loader import LoadedKernel
+from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
-from ..model.event import Event, EventKind
-from ..model.target import Choice, Target, UnknownTargetError
 
 if TYPE_CHECKING:
-    from ..explain.text import Explanation
-    from ..launch.arguments import Launcher, Relaunch
+    from ..explanation.text import Explanation
+    from ..launch import LaunchShape
     from ..launch.attributes import LaunchOptions
-    from ..launch.config import LaunchShape
 
 Variant = Hashable
 """What selects one artifact among those of a kernel: the types of the arguments; None where one serves all."""
@@ -219,13 +217,15 @@ class Definition:
             attributes: Launch attributes of the driver's kind.
             more: `artifact`; `debug`: each launch is waited for; `otherwise`: takes what the launcher does not.
         """
-        return make_launcher(
+        parameters = loaded.entry.parameters
+        return Launcher(
             loaded,
             self.name or loaded.entry.name,
+            parameters,
             strided=bool(self.options.get("strided")),
             relaunch=relaunch,
             attributes=attributes,
-            debug=more["debug"],
+            debug_labels=parameters if more["debug"] else None,
         )
 
     # -- the user's object --------------------------------------------------------------------------
@@ -236,7 +236,9 @@ class Definition:
         Raises:
             OptionError: There is no such parameter, or it is no template.
         """
-        raise OptionError(f"cannot instantiate {self.name}", "only a function that returns source has values")
+        raise OptionError(
+            f"cannot instantiate {self.name or self.label}", "only a function that returns source has values"
+        )
 
     def instantiate(self, values: Mapping[str, Any]) -> Definition:
         """Define the template's instance for these values, as `template_values` gave them."""
@@ -264,7 +266,6 @@ class Resolutions:
     ) -> None:
         self.definition, self.session, self.choose = definition, session, choose
         self._lock = threading.RLock()
-        self.uncached_name = _new_name()
         self._resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
 
     @property
@@ -272,14 +273,14 @@ class Resolutions:
         """Held while something is resolved or loaded."""
         return self._lock
 
-    def for_device(self, device: Target, variant: Variant = None) -> Resolution:
+    def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
         """Resolve what suits a device: exactly what `arch` names, or what the device is.
 
         Where the compiler does not know the device yet, the newest PTX that it makes, and one warning.
         """
         choice = self.choose(device)
         try:
-            return self.resolve(choice, variant)
+            return self.resolve(choice, variant, session)
         except UnknownTargetError as error:
             definition, newest = self.definition, error.newest.as_virtual
             if not definition.runs_as_ptx or choice.ptx_target is not None or error.newest >= device.plain:
@@ -294,15 +295,15 @@ class Resolutions:
         """Resolve one variant for this target."""
         return self.resolve(Choice(target, ptx_target), variant)
 
-    def resolve(self, choice: Choice, variant: Variant) -> Resolution:
-        """Resolve one variant of a choice."""
+    def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
+        """Resolve one variant of a choice, in the session in force where none is given."""
         name = choice.target, choice.ptx_target, variant
         found = self._resolved.get(name)
         if found is None:
             with self.lock:
                 found = self._resolved.get(name)
                 if found is None:
-                    session = self.session()
+                    session = session or self.session()
                     session.users.add(self)
                     found = self._resolved[name] = self._resolve_anew(session, choice, variant)
         return found
@@ -338,7 +339,6 @@ class Resolutions:
         """Resolve anew at the next use."""
         with self.lock:
             self._resolved.clear()
-            self.uncached_name = _new_name()
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch what no launcher of the definition takes."""
@@ -359,14 +359,6 @@ class Resolutions:
 
 class RunsUncached(UncacheableError):
     """It cannot be cached and may run without: reported, and for `Resolutions.launch_otherwise` to launch."""
-
-
-_UNCACHED = itertools.count()
-
-
-def _new_name() -> str:
-    """Name what has no key; never an id, which another object may get."""
-    return f"uncached {next(_UNCACHED)}"
 
 
 Definition.resolutions_type = Resolutions

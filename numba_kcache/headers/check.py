@@ -1,27 +1,28 @@
-"""Whether a header closure still holds: the check of every warm start, and the one that must not be clever.
+"""Compare the headers on record for a compile with the file system: the check of every warm start.
 
-Promise     `Match` only where each thing that the closure names is as it was; the first difference is returned
-            as a value. A file that cannot be looked at is a difference, never an exception. Nothing is written.
+Promise     `Match` only where each thing that the record names is as it was; otherwise the first difference. A file
+            that cannot be looked at is a difference, never an exception. Nothing is written.
 Method      One loop per kind of thing, each over everything, no state between them: sccache's check returned
-            early and skipped comparisons, and both served stale objects (tests/unit/test_closure_check.py takes
+            early and skipped comparisons, and both served stale objects (tests/unit/test_header_check.py takes
             each comparison out and sees a scenario fail).
-Not here    Learning (headers), and keeping the refreshed closure (the caller).
+Not here    Learning (learn), and keeping the record with newer stats (the caller).
 """
 
 from __future__ import annotations
 
 import os
 import stat as modes
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from .dependencies import Closure, HeaderFile
+from .dependencies import HeaderFile, HeaderSet
 from .file_identity import digest, is_settled, read_steady
 from .search import Search, Tree
 
 
 class Change(StrEnum):
-    """In what a closure does not hold; `old` and `new` of the mismatch.
+    """The kind of a mismatch; its `old` and `new`.
 
     LAYOUT      The include folders lie otherwise: number and place of folders.
     TOOLKIT     A toolkit's header tree is another one: its identities.
@@ -42,13 +43,13 @@ class Change(StrEnum):
 
 
 class Match(NamedTuple):
-    """The closure holds. `refreshed` is the same with newer stats, where contents had to be read to know."""
+    """The headers are as they were. `refreshed` has newer stats, where contents had to be read to know."""
 
-    refreshed: Closure | None = None
+    refreshed: HeaderSet | None = None
 
 
 class Mismatch(NamedTuple):
-    """The first thing found that differs."""
+    """One thing that differs."""
 
     change: Change
     path: str
@@ -56,41 +57,51 @@ class Mismatch(NamedTuple):
     new: str
 
 
-def check_closure(closure: Closure, search: Search, *, now_ns: int) -> Match | Mismatch:
-    """Compare a closure with the file system.
+def check_headers(known: HeaderSet, search: Search, *, now_ns: int) -> Match | Mismatch:
+    """Compare headers with the file system, up to the first difference.
 
     Args:
-        closure: As it was learned, here or elsewhere.
-        search: Where headers are looked for now.
+        known: As they were learned, here or elsewhere.
+        search: The folders that are searched for headers now.
         now_ns: The time, by the wall clock.
     """
+    files: list[HeaderFile] = []
+    for mismatch in differences(known, search, now_ns=now_ns, files=files):
+        return mismatch
+    return Match(None if tuple(files) == known.files else known._replace(files=tuple(files)))
+
+
+def differences(
+    known: HeaderSet, search: Search, *, now_ns: int, files: list[HeaderFile] | None = None
+) -> Iterator[Mismatch]:
+    """Yield each difference from the file system; `files` receives the headers that are as they were."""
     layout = search.layout()
-    if layout != closure.layout:
-        return Mismatch(Change.LAYOUT, "", repr(closure.layout), repr(layout))
-    for index, identity in closure.trees:
+    if layout != known.layout:
+        yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
+        return  # places mean other folders now
+    for index, identity in known.trees:
         tree = search.trees[index] if index < len(search.trees) else Tree("", "")
         if tree.identity != identity:
-            return Mismatch(Change.TOOLKIT, tree.root, identity, tree.identity)
+            yield Mismatch(Change.TOOLKIT, tree.root, identity, tree.identity)
     roots = [root and root.rstrip("/") + "/" for root in search.roots]
-    for base, rest in closure.clear:
+    for base, rest in known.clear:
         path = roots[base] + rest
         if is_there(path):
-            return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for (base, rest), names in closure.absent:
+            yield Mismatch(Change.SHADOWED, path, "absent", "present")
+    for (base, rest), names in known.absent:
         folder = roots[base] + rest
         if is_there(folder):
             for name in names:
                 path = os.path.join(folder, name)
                 if is_file(path):
-                    return Mismatch(Change.SHADOWED, path, "absent", "present")
-    for places, answer in closure.answers:
+                    yield Mismatch(Change.SHADOWED, path, "absent", "present")
+    for places, answer in known.answers:
         paths = [roots[base] + rest for base, rest in places]
         if any(map(is_file, paths)) != answer:
             words = ("present", "absent") if answer else ("absent", "present")
-            return Mismatch(Change.ANSWER, next(filter(is_file, paths), paths[0]), *words)
+            yield Mismatch(Change.ANSWER, next(filter(is_file, paths), paths[0]), *words)
     inodes: list[tuple[int, int]] = []
-    files: list[HeaderFile] = []
-    for file in closure.files:
+    for file in known.files:
         (base, rest), sha256, stat = file
         path = roots[base] + rest
         try:
@@ -99,20 +110,21 @@ def check_closure(closure: Closure, search: Search, *, now_ns: int) -> Match | M
                 fresh, data = read_steady(path)
                 found = digest(data)
                 if found != sha256:
-                    return Mismatch(Change.CONTENT, path, sha256, found)
+                    yield Mismatch(Change.CONTENT, path, sha256, found)
                 file = HeaderFile(file.place, found, fresh if is_settled(fresh, path, now_ns) else None)
         except (OSError, ValueError) as error:
-            return Mismatch(Change.GONE, path, sha256, getattr(error, "strerror", None) or str(error))
+            yield Mismatch(Change.GONE, path, sha256, getattr(error, "strerror", None) or str(error))
+            continue
         inodes.append((now.st_dev, now.st_ino))
-        files.append(file)
+        if files is not None:
+            files.append(file)
     same = same_files(inodes)
-    if same != closure.same:
-        return Mismatch(Change.SAME_FILE, "", str(len(closure.same)), str(len(same)))
-    return Match(None if tuple(files) == closure.files else closure._replace(files=tuple(files)))
+    if same != known.same and len(inodes) == len(known.files):
+        yield Mismatch(Change.SAME_FILE, "", str(len(known.same)), str(len(same)))
 
 
 def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """The groups of indices at which there is one and the same (device, inode), in order."""
+    """List the groups of indices at which there is one and the same (device, inode), in order."""
     if len(set(inodes)) == len(inodes):
         return ()
     groups: dict[tuple[int, int], list[int]] = {}
@@ -122,7 +134,7 @@ def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def is_there(path: str) -> bool:
-    """Whether the path leads to anything."""
+    """Tell if the path leads to anything."""
     try:
         os.stat(path)
     except (OSError, ValueError):
@@ -131,7 +143,7 @@ def is_there(path: str) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether the path leads to anything that the search for a header does not pass over."""
+    """Tell if the path leads to anything that the search for a header does not pass over."""
     try:
         return not modes.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Whether a file is still the one that was read, told from its stat where that can be trusted.
+"""Tell a file that is still the one that was read, by its stat where that can be trusted.
 
 Promise     A file with an equal `FileStat` holds the bytes it held then, if `is_settled` said so then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so
@@ -15,7 +15,7 @@ import os
 import stat as modes
 from typing import NamedTuple
 
-from ..keys.digests import sha256
+from ..keys import sha256
 
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
@@ -33,7 +33,7 @@ _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2f
 
 
 class FileStat(NamedTuple):
-    """What tells two states of a file apart without reading it."""
+    """The values that tell two states of a file apart without reading it."""
 
     size: int
     mtime_ns: int
@@ -47,12 +47,12 @@ class Unsteady(OSError):
 
 
 def stat_of(found: os.stat_result) -> FileStat:
-    """The part of a stat that is compared."""
+    """Take the part of a stat that is compared."""
     return FileStat(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
 
 
 def read_steady(path: str) -> tuple[FileStat, bytes]:
-    """The bytes of a regular file, and a stat that was the same before and after reading them.
+    """Read a regular file, and a stat that was the same before and after reading them.
 
     Raises:
         OSError: It cannot be read, is no regular file, or is larger than any header.
@@ -75,17 +75,17 @@ def read_steady(path: str) -> tuple[FileStat, bytes]:
 
 
 def digest(data: bytes) -> str:
-    """The name of a content: 64 hexadecimal digits."""
+    """Name a content by 64 hexadecimal digits."""
     return sha256(data).hexdigest()
 
 
 def is_settled(stat: FileStat, path: str, now_ns: int) -> bool:
-    """Whether an equal stat, seen at any later time, will mean equal content. `now_ns` is when `stat` was taken."""
+    """Tell if an equal stat, seen at any later time, will mean equal content. `now_ns` is when `stat` was taken."""
     return stat.ctime_ns + SETTLED_AFTER_NS <= now_ns and _is_local(os.path.dirname(path))
 
 
 def is_older(ctime_ns: int, path: str, time_ns: int) -> bool:
-    """Whether something with this ctime has certainly not changed since `time_ns`."""
+    """Tell if something with this ctime has certainly not changed since `time_ns`."""
     slack_ns = SETTLED_AFTER_NS if _is_local(os.path.dirname(path)) else CLOCKS_APART_NS
     return ctime_ns + slack_ns <= time_ns
 

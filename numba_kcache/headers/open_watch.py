@@ -1,12 +1,12 @@
-"""Which of the surveyed headers nobody opened while the compiler ran: so it did not read them either.
+"""Watch which of the surveyed headers are opened while the compiler runs: it did not read the others.
 
 Promise     A header is named only if the watch on it has answered an opening of our own, no event was lost, and its
             path leads to the same unchanged file as before. Any other is taken to have been read.
-Method      inotify(7), which tells of openings by any process; one too many costs nothing but a dependency. It makes up
+Method      inotify(7), which reports openings by any process; one too many costs nothing but a dependency. It makes up
             for the trace that NVRTC lacks before 13.0: of a scanner's headers most are in branches not taken.
-Not here    What is made of it (headers_read). Toolkits' headers, which are known by the identity of their tree.
-Ground      inotify(7): IN_OPEN is told for the file itself by whatever path, equal events in a row become one, and a
-            queue that overflowed tells of the watch -1.
+Not here    The use of that (trace). Toolkits' headers, which are known by the identity of their tree.
+Ground      inotify(7): IN_OPEN is reported for the file itself by whatever path, equal events in a row become one, and
+            a queue that overflowed reports the watch -1.
 """
 
 from __future__ import annotations
@@ -44,25 +44,24 @@ class OpenWatch:
         if self._fd < 0:
             return
         for place in sorted(self._survey.surveyed()):
-            header = self._survey.headers[place]
-            number = libc.inotify_add_watch(self._fd, os.fsencode(header.path), _IN_OPEN)
+            path = self._survey.headers[place].path
+            number = libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_OPEN)
             if number >= 0:
                 self._watched[place] = number
-                os.close(os.open(header.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
         answered = set(self._opened())
         self._watched = {place: number for place, number in self._watched.items() if number in answered}
 
     def unread(self) -> frozenset[Place]:
-        """The headers that certainly nobody has opened, as they were when they were surveyed."""
+        """List the headers that certainly nobody has opened, as they were when they were surveyed."""
         opened = set(self._opened()) if self._watched else set()
         if -1 in opened:
             return frozenset()
-        return frozenset(
-            place for place, number in self._watched.items() if number not in opened and self._is_same(place)
-        )
+        unopened = (place for place, number in self._watched.items() if number not in opened)
+        return frozenset(place for place in unopened if self._is_same(place))
 
     def close(self) -> None:
-        """End it."""
+        """End the watch."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -75,7 +74,7 @@ class OpenWatch:
             return False
 
     def _opened(self) -> Iterator[int]:
-        """The numbers of the watches that told of an opening, or of their end; -1 where some may have been lost."""
+        """Yield the watches of which an opening, or the end, was reported; -1 where some may have been lost."""
         while True:
             try:
                 data = os.read(self._fd, _BUFFER_BYTES)

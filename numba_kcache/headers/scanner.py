@@ -1,4 +1,4 @@
-"""What a source or header asks of other files, found without a preprocessor: more than it does, never less.
+"""Find what a source or header asks of other files, without a preprocessor: more than it does, never less.
 
 Promise     Each `#include` and `__has_include` that the compiler can carry out in this text is reported, in
             whatever spelling: continued lines, digraphs, trigraphs, comments between the tokens, under any
@@ -8,7 +8,7 @@ Method      Continued lines are joined, then every occurrence of the word is loo
             too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of
             CCCL. Only where one of the three doubts arises are comments and strings taken out, and only where
             that can be done with certainty does the doubt go away.
-Not here    Where a name leads (include_search) and which branch of an `#if` is taken (the compiler's trace).
+Not here    The file that a name leads to (search), and the branch of an `#if` that is taken (the compiler's trace).
 Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
             `import`, UTF-16 and blanks between a backslash and the end of its line.
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 
 class Form(IntEnum):
-    """How a file is asked for; what it means for the search is include_search's."""
+    """The form in which a file is asked for; `search` knows its meaning."""
 
     QUOTE = 0
     ANGLE = 1
@@ -40,16 +40,16 @@ class Include(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What a text asks for.
+    """All that a text asks for.
 
     Args:
         includes: The files it may include.
         has_includes: The files whose existence it may ask about.
         computed: Operands of includes that name no file, as written.
         wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
-        is_opaque: Whether it may ask about files that cannot be told from the text.
-        has_clock: Whether it may expand to the time of the compile.
-        has_location: Whether it may expand to a line number or a file name.
+        is_opaque: It may ask about files that cannot be read off the text.
+        has_clock: It may expand to the time of the compile.
+        has_location: It may expand to a line number or a file name.
         named: Macros that it defines as the name of a file.
     """
 
@@ -64,7 +64,7 @@ class Scan(NamedTuple):
 
     @property
     def asks_files(self) -> bool:
-        """Whether the compiler may look at any other file because of this text."""
+        """The compiler may look at another file because of this text."""
         return bool(self.includes or self.has_includes or self.computed or self.wrappers or self.is_opaque)
 
 
@@ -79,12 +79,10 @@ _LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"_
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
-_INCLUDE = re.compile(
-    rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb')?(?:"([^"\n]*)"|<([^>\n]*)>)|(?=([^\n]*)))', re.DOTALL
-)
+_INCLUDE = re.compile(rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
 _DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
 _NAMED = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)" + _GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
-_FILE_NAME = re.compile(_GAP + rb'(?:"([^"\n]*)"|<([^>\n]*)>)' + _GAP + rb"(?://.*)?", re.DOTALL)
+_FILE_NAME = re.compile(_GAP + _NAME + _GAP + rb"(?://.*)?", re.DOTALL)
 _WRAPPER = re.compile(
     rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
     re.MULTILINE,
@@ -111,17 +109,15 @@ def scan_includes(text: str | bytes) -> Scan:
     has_trigraphs = b"??/" in data
     if b"\\" in data or has_trigraphs:
         data = _joined(data)
-    if any(map(data.__contains__, _WORDS)):
-        scan = _scan(data)
-        return (
-            _without_comments(data, scan, has_trigraphs) if scan.computed or scan.is_opaque or scan.has_clock else scan
-        )
-    named = tuple(_named(data))
-    return Scan(named=named) if named else PLAIN
+    if not any(map(data.__contains__, _WORDS)):
+        return Scan(named=tuple(_named(data)))
+    scan = _scan(data)
+    is_doubtful = scan.computed or scan.is_opaque or scan.has_clock
+    return _without_comments(data, scan) if is_doubtful and not has_trigraphs else scan
 
 
 def _joined(data: bytes) -> bytes:
-    """The text with continued lines joined."""
+    """Join continued lines."""
     if b"??/" in data:
         data = re.sub(rb"\?\?/\r?\n", b"", data)
     return data.replace(b"\\\n", b"").replace(b"\\\r\n", b"")
@@ -135,20 +131,17 @@ def _scan(data: bytes) -> Scan:
     opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
-        if quoted is None and angled is None:
+        include = _include(quoted, angled)
+        if include is None:
             if not is_question:
                 computed[operand.decode("utf-8", "replace").strip()] = None
             elif wrapper := _WRAPPER.match(data, data.rfind(b"\n", 0, match.start()) + 1):
                 wrappers[wrapper[1].decode()] = None
             elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
                 opaque = True
-        else:
-            form = Form.NEXT if following else Form.ANGLE if quoted is None else Form.QUOTE
-            include = Include(form, os.fsdecode(angled if quoted is None else quoted))
-            if is_question:
-                has_includes[include] = None
-            elif bracket is None:
-                includes[include] = None
+        elif is_question or bracket is None:
+            include = include._replace(form=Form.NEXT) if following else include
+            (has_includes if is_question else includes)[include] = None
     return Scan(
         tuple(includes),
         tuple(has_includes),
@@ -179,7 +172,7 @@ def _named(data: bytes) -> Iterator[tuple[str, Include]]:
 
 
 def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
-    """Each `include` that is a directive or part of `__has_include`, and whether it is the latter."""
+    """Yield each `include` that is a directive or part of `__has_include`; True for the latter."""
     for match in _INCLUDE.finditer(data):
         at = match.start()
         if data.endswith(b"__has_", 0, at):
@@ -191,21 +184,17 @@ def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
             yield match, False
 
 
-def _without_comments(data: bytes, scan: Scan, has_trigraphs: bool) -> Scan:
-    """`scan`, with each doubt that comments and strings alone had raised taken back.
+def _without_comments(data: bytes, scan: Scan) -> Scan:
+    """Take back each doubt of a scan that comments and strings alone had raised.
 
     Where the text may not have been understood, every doubt stands: after a quote that is left over (an
     apostrophe in `#error`), in raw strings, and where it depends on the compiler what ends a line.
     """
     bare = _bare(data)
-    if bare is None or has_trigraphs:
+    if bare is None:
         return scan
     stripped = _scan(_TOKENS.sub(_keep_strings, data))
     return scan._replace(computed=stripped.computed, is_opaque=stripped.is_opaque, has_clock=_scan(bare).has_clock)
-
-
-def _blank(match: re.Match[bytes]) -> bytes:
-    return b" "
 
 
 def _keep_strings(match: re.Match[bytes]) -> bytes:
@@ -214,17 +203,17 @@ def _keep_strings(match: re.Match[bytes]) -> bytes:
 
 
 def _bare(data: bytes) -> bytes | None:
-    """The text without comments and strings; None where that cannot be told for certain."""
+    """Take comments and strings out; None where that cannot be done with certainty."""
     if b'R"' in data or re.search(rb"\r(?!\n)", data):
         return None
-    bare = _TOKENS.sub(_blank, data)
+    bare = _TOKENS.sub(b" ", data)
     if b'"' in bare or re.search(rb"(?<![0-9a-fA-F])'|'(?![0-9a-fA-F])", bare):  # 1'000 is a number
         return None
     return bare
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:
-    """The includes that a source which compiled must have carried out: literal, and under no `#if`.
+    """List the includes that a source which compiled must have carried out: literal, and under no `#if`.
 
     None at all where comments and strings cannot be taken out with certainty.
     """
@@ -247,7 +236,7 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
 
 
 def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include | None]]:
-    """What a text may define these macros as: the names of files, or None for anything else."""
+    """List what a text may define these macros as: the names of files, or None for anything else."""
     values: dict[str, set[Include | None]] = {}
     if b"define" in data:
         for match in _DEFINE.finditer(_joined(data)):
@@ -258,7 +247,7 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
 
 
 def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:
-    """What a text asks through these macros: the files, and whether there may be others."""
+    """List the files that a text asks for through these macros, and tell if there may be others."""
     names = [wrapper.encode() for wrapper in sorted(wrappers)]
     if not any(name in data for name in names):
         return set(), False
@@ -274,9 +263,9 @@ def _uses(pattern: re.Pattern[bytes], data: bytes) -> tuple[set[Include], bool]:
     found: set[Include] = set()
     is_other = False
     for match in pattern.finditer(data):
-        if match[1] is not None or match[2] is not None:
-            form = Form.ANGLE if match[1] is None else Form.QUOTE
-            found.add(Include(form, os.fsdecode(match[2] if match[1] is None else match[1])))
+        include = _include(match[1], match[2])
+        if include is not None:
+            found.add(include)
         elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start()):
             is_other = True
     return found, is_other
@@ -284,8 +273,10 @@ def _uses(pattern: re.Pattern[bytes], data: bytes) -> tuple[set[Include], bool]:
 
 def _file_name(value: bytes) -> Include | None:
     match = _FILE_NAME.fullmatch(value)
-    if match is None:
-        return None
-    return (
-        Include(Form.ANGLE, os.fsdecode(match[2])) if match[1] is None else Include(Form.QUOTE, os.fsdecode(match[1]))
-    )
+    return match and _include(match[1], match[2])
+
+
+def _include(quoted: bytes | None, angled: bytes | None) -> Include | None:
+    if quoted is not None:
+        return Include(Form.QUOTE, os.fsdecode(quoted))
+    return None if angled is None else Include(Form.ANGLE, os.fsdecode(angled))

@@ -1,4 +1,4 @@
-"""Where NVRTC looks for a file that a source asks for, in its order.
+"""The folders that NVRTC searches for a file that a source asks for, in its order.
 
 Promise     `candidates` gives every path that NVRTC may try for a name, in the order in which it tries them.
             A path is a `Place`: a folder of the search and what follows it, so that it means the same file in a
@@ -7,7 +7,7 @@ Method      A name that in-memory headers have is taken from there. Quoted: the 
             by the path under which it was found (symlinks not resolved), then the folders given with `-I`. The
             source's own folder is that of its program's name, the working directory where the name has none.
             Angled: these folders alone. Forced (`-include`): the working directory, then the folders.
-Not here    Looking (headers) and comparing (closure_check).
+Not here    Looking (survey) and comparing (check).
 Ground      strace of NVRTC 13.5.37. `--no-source-include` takes the folder of the including file away from
             every file, not only from the source: `has_siblings`. NVRTC takes an in-memory header's own folder
             to be the working directory. A directory of the wanted name is passed over.
@@ -16,9 +16,11 @@ Ground      strace of NVRTC 13.5.37. `--no-source-include` takes the folder of t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..model.request import LinkInput
+from ..toolchain import Toolchain
 from .scanner import Form, Include
 
 ABSOLUTE, WORKING, SOURCE, MEMORY = -1, -2, -3, -4
@@ -80,8 +82,52 @@ class Search(NamedTuple):
         return -1, ""
 
 
+class HeaderQuery(NamedTuple):
+    """A text that may include files, and the folders that are searched for them.
+
+    Args:
+        text: CUDA C++.
+        folders: The user's folders in order, the text's own first, or last where `toolkit` is given.
+        of: The link input that it is; None for the kernel's source.
+        definitions: Macros given by options; None stands for no value.
+        forced: Files that options include before the text.
+        has_siblings: Quoted names are looked for beside the including file.
+        toolkit: Record name and finder of the toolkit's folders that are searched before the user's; None for NVRTC's
+            own order, where the toolkit comes last.
+    """
+
+    text: str
+    folders: tuple[str, ...]
+    of: LinkInput | None = None
+    definitions: tuple[tuple[str, str | None], ...] = ()
+    forced: tuple[str, ...] = ()
+    has_siblings: bool = True
+    toolkit: tuple[str, Callable[[], Sequence[str]]] | None = None
+
+    def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
+        """List the folders in which the compiler looks for what the text includes.
+
+        Args:
+            toolchain: Knows the toolkit's folders; None for the user's alone, for code whose compiler brought its own
+                headers.
+            is_fresh: Find the folders of `toolkit` anew instead of taking them from the record.
+        """
+        folders, source_base = self.folders, None
+        trees: tuple[Tree, ...] = ()
+        if toolchain is not None:
+            trees = tuple(Tree(*each) for each in toolchain.header_trees())
+            if self.toolkit is not None:
+                folders = (*toolchain.folders(*self.toolkit, is_fresh=is_fresh), *folders)
+                source_base = len(folders) - 1 if self.of and self.of.folder else WORKING
+            else:
+                source_base = None if folders else WORKING
+                folders = (*folders, *toolchain.include_dirs())
+        working = os.getcwd()
+        return Search(folders, trees, self.has_siblings, self.forced, {}, self.definitions, working, source_base)
+
+
 def candidates(search: Search, include: Include, includer: Place) -> list[Place]:
-    """Every place that may be tried for `include`, in order; none for an in-memory header.
+    """List every place that may be tried for `include`, in order; none for an in-memory header.
 
     For `Form.NEXT` these are more than NVRTC tries: it starts behind the folder of the including file.
     """
@@ -91,17 +137,19 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
     if name.startswith("/"):
         return [Place(ABSOLUTE, name)]
     found = [Place(index, name) for index in range(len(search.folders))]
-    if form is Form.FORCED or (includer.base == MEMORY and search.has_siblings and form is not Form.ANGLE):
-        found.insert(0, Place(WORKING, name))
-    elif search.has_siblings and form is not Form.ANGLE and includer.base not in (SOURCE, MEMORY):
+    if form is Form.FORCED:
+        return [Place(WORKING, name), *found]
+    if form is Form.ANGLE or not search.has_siblings or (includer.base == SOURCE and search.source_base is None):
+        return found
+    if includer.base == SOURCE:
+        sibling = Place(search.source_base or 0, name)
+    elif includer.base == MEMORY:
+        sibling = Place(WORKING, name)
+    else:
         sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
-        found = [sibling, *(place for place in found if place != sibling)]
-    elif search.source_base is not None and search.has_siblings and form is not Form.ANGLE and includer.base == SOURCE:
-        sibling = Place(search.source_base, name)
-        found = [sibling, *(place for place in found if place != sibling)]
-    return found
+    return [sibling, *(place for place in found if place != sibling)]
 
 
 def path_of(place: Place, search: Search) -> str:
-    """The path of a place in this search."""
+    """Join the path of a place in this search."""
     return os.path.join(search.roots[place.base], place.rest)

@@ -1,4 +1,4 @@
-"""The headers around a source: what each asks for, where that leads, and what stood there when it was looked at.
+"""Survey the headers around a source: what each asks for, where that leads, and the content of each.
 
 Promise     Each path is looked at once, each file read once: a survey is one observation, and that nothing has
             changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
@@ -6,7 +6,7 @@ Promise     Each path is looked at once, each file read once: a survey is one ob
 Method      Before the compiler runs, the user's own headers are walked, at most `AHEAD` of them; what lies in a
             toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
             Afterwards the caller walks again, along the headers that it knows to have been read.
-Not here    Which headers the compiler read, and what a closure keeps of all this (headers).
+Not here    The headers that the compiler read (trace), and what is kept of all this (learn).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from .file_identity import FileStat, digest, is_settled, read_steady, stat_of
+from .file_identity import FileStat, digest, read_steady
 from .scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
+from .untrackable import UntrackableError, UntrackableReason
 
 AHEAD = 256
 """Headers that are read before the compiler starts: some ms, and more than most users have of their own."""
 
 MAX_FILES = 20_000
-_MAX_REMEMBERED = 1 << 14
 
 START = Place(SOURCE, "")
 """The source itself, as an includer."""
@@ -54,9 +54,15 @@ class Lookup(NamedTuple):
 
 
 class Header(NamedTuple):
-    """One file of the survey: its scan and content. `error` says why it could not be read.
+    """One file of the survey.
 
-    In a tree `sha256` is empty. `is_late`: it was read after the compiler.
+    Args:
+        path: Its path; "" for the source.
+        scan: What it asks for.
+        stat: Its stat when it was read.
+        sha256: Its content; "" in a toolkit's tree.
+        error: The reason for which it could not be read.
+        is_late: It was read after the compiler had run.
     """
 
     path: str
@@ -67,16 +73,14 @@ class Header(NamedTuple):
     is_late: bool = False
 
 
-class TooManyHeadersError(Exception):
-    """More headers than `MAX_FILES`."""
-
-
 class Survey:
-    """What a source could include, and what `__has_include` would be told, at one time.
+    """Everything that a source could include, and the answers of `__has_include`, at one time.
+
+    Made right before the compiler starts.
 
     Args:
-        source: The source's text.
-        search: Where headers are looked for.
+        source: The text as the compiler gets it.
+        search: The folders that are searched for headers.
         now_ns: The time, by the wall clock, before anything is looked at.
         scans: What is known of the files of the toolkit's trees, by the tree's identity; grows.
 
@@ -86,7 +90,9 @@ class Survey:
         questions: Its `__has_include` lookups, by place.
     """
 
-    def __init__(self, source: str, search: Search, now_ns: int, scans: Mapping[str, TreeScans] | None = None) -> None:
+    def __init__(
+        self, source: str, search: Search, *, now_ns: int, scans: Mapping[str, TreeScans] | None = None
+    ) -> None:
         self.source, self.search, self.now_ns = source, search, now_ns
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
@@ -95,24 +101,27 @@ class Survey:
             (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
             for tree, rest in search.layout()
         )
-        self._contents: dict[Place, bytes] = {}
+        lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
+        text = "".join([*lines, source]).encode("utf-8", "surrogatepass")
+        self._contents = {START: text}
         self._seen: dict[str, os.stat_result | None] = {}
         self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
         self._is_late = False
-        self._add(START, Header("", scan_source(source, search)))
+        self._add(START, Header("", scan_includes(text)))
         self.includes[START] += tuple(self._look(Include(Form.FORCED, name), START) for name in search.forced)
         self.walk(lambda place: len(self.headers) <= AHEAD and not self.in_tree(place))
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Whether the place lies in a toolkit's tree, and is thus known by the tree's identity."""
-        return place.base >= 0 and self._trees[place.base] is not None and not _climbs(place.rest)
+        """Tell if the place lies in a toolkit's tree, and is thus known by the tree's identity."""
+        climbs = ".." in place.rest and os.path.normpath(place.rest).startswith("..")
+        return place.base >= 0 and self._trees[place.base] is not None and not climbs
 
     def walk(self, is_wanted: Callable[[Place], bool]) -> set[Place]:
         """Read what the includes lead to from the source on, as far as it is wanted; return where that was.
 
         Raises:
-            TooManyHeadersError: There is no end to it.
+            UntrackableError: There is no end to it.
         """
         reached, pending = {START}, [START]
         for place in pending:  # grows: breadth first, so that `AHEAD` cuts the farthest
@@ -126,7 +135,7 @@ class Survey:
         return reached
 
     def surveyed(self) -> set[Place]:
-        """The user's headers that were read before the compiler ran."""
+        """List the user's headers that were read before the compiler ran."""
         return {
             place
             for place, header in self.headers.items()
@@ -134,7 +143,7 @@ class Survey:
         }
 
     def suppose(self, includer: Place, include: Include) -> bool:
-        """Add an include that a header may carry out; whether it is a new one."""
+        """Add an include that a header may carry out; return if it is a new one."""
         lookup = self._look(include, includer)
         if lookup in self.includes[includer]:
             return False
@@ -145,22 +154,20 @@ class Survey:
         """Add what the macros that name includes are defined as anywhere in the headers read so far.
 
         Returns:
-            Whether that led to new includes, and the headers of the user's whose includes, or definitions of what
+            If that led to new includes, and the headers of the user's whose includes, or definitions of what
             a toolkit includes, cannot be listed.
         """
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
-        if not computing:
-            return False, set()
-        macros = frozenset(operand for _place, operand in computing if _is_macro(operand))
-        values: dict[str, set[Include | None]] = {macro: set() for macro in macros}
-        for header in self.headers.values():
+        own = frozenset(operand for place, operand in computing if not self.in_tree(place))
+        values: dict[str, set[Include | None]] = {operand: set() for _, operand in computing if _is_macro(operand)}
+        macros = frozenset(values)
+        is_new, unlisted = False, set()
+        for place, header in tuple(self.headers.items()) if macros else ():
             for macro, include in header.scan.named:
                 if macro in macros:
                     values[macro].add(include)
-        own = frozenset(operand for place, operand in computing if not self.in_tree(place)) & macros
-        is_new, unlisted = False, set()
-        for place, text in self._texts():
-            wanted = own if self.in_tree(place) else macros
+            wanted = own & macros if self.in_tree(place) else macros
+            text = self._text(place) if wanted else b""
             if any(macro.encode() in text for macro in wanted):
                 for macro, found in macro_values(text, wanted).items():
                     values[macro] |= found
@@ -174,11 +181,11 @@ class Survey:
                 is_new = self.suppose(place, include) or is_new
         return is_new, unlisted
 
-    def run_wrappers(self, places: set[Place]) -> Place | None:
+    def run_wrappers(self, places: set[Place]) -> None:
         """Add what these headers ask through macros that wrap `__has_include`.
 
-        Returns:
-            A header that asks something else through one; None where there is none.
+        Raises:
+            UntrackableError: One of them asks something else through such a macro.
         """
         wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
         name = " ".join(sorted(wrappers))
@@ -191,28 +198,22 @@ class Survey:
                 if known:
                     known.uses.setdefault(name, {})[path] = uses
             if uses[1]:
-                return place
+                raise UntrackableError(UntrackableReason.OPAQUE, self.headers[place].path)
             self.questions[place] += tuple(self._look(each, place, is_question=True) for each in uses[0])
-        return None
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The stat of what the search for a header would not pass over at this path."""
-        try:
-            return self._seen[path]
-        except KeyError:
-            pass
-        try:
-            found: os.stat_result | None = os.stat(path)
-        except (OSError, ValueError):
-            found = None
-        if found is not None and modes.S_ISDIR(found.st_mode):
-            found = None
-        self._seen[path] = found
-        return found
+        """Take the stat of what the search for a header would not pass over at this path."""
+        if path not in self._seen:
+            try:
+                found: os.stat_result | None = os.stat(path)
+            except (OSError, ValueError):
+                found = None
+            self._seen[path] = None if found is not None and modes.S_ISDIR(found.st_mode) else found
+        return self._seen[path]
 
     def _add(self, place: Place, header: Header) -> None:
         if len(self.headers) >= MAX_FILES:
-            raise TooManyHeadersError
+            raise UntrackableError(UntrackableReason.TOO_MANY)
         self.headers[place] = header
         self.includes[place] = tuple(self._look(each, place) for each in header.scan.includes)
         self.questions[place] = tuple(self._look(each, place, is_question=True) for each in header.scan.has_includes)
@@ -221,10 +222,9 @@ class Survey:
         has_sibling = include.form is not Form.ANGLE
         folder = os.path.dirname(includer.rest) if has_sibling else ""
         key = (is_question, includer.base if has_sibling else SOURCE, folder, include)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._answer(include, includer, is_question)
-        return known
+        if key not in self._known:
+            self._known[key] = self._answer(include, includer, is_question)
+        return self._known[key]
 
     def _answer(self, include: Include, includer: Place, is_question: bool) -> Lookup:
         if include.name in self.search.memory:
@@ -242,18 +242,11 @@ class Survey:
 
     def _read(self, place: Place) -> Header:
         if place.base == MEMORY:
-            return Header(place.rest, scan_includes(self.search.memory[place.rest]))
+            return Header(place.rest, scan_includes(self._text(place)))
         path = path_of(place, self.search)
         known, inside = self._tree(place)
-        found = self.stat(path)
-        if known:
-            scan = known.scans.get(inside)
-            if scan is not None:
-                return Header(path, scan, is_late=self._is_late)
-        elif found is not None:
-            remembered = _remembered.get(stat_of(found))
-            if remembered is not None:
-                return Header(path, remembered[1], stat_of(found), remembered[0], is_late=self._is_late)
+        if known and inside in known.scans:
+            return Header(path, known.scans[inside], is_late=self._is_late)
         try:
             stat, data = read_steady(path)
         except OSError as error:
@@ -262,27 +255,14 @@ class Survey:
         scan = scan_includes(data)
         if known:
             known.scans[inside] = scan
-            return Header(path, scan, stat, is_late=self._is_late)
-        sha256 = digest(data)
-        if is_settled(stat, path, self.now_ns):
-            if len(_remembered) >= _MAX_REMEMBERED:
-                _remembered.clear()
-            _remembered[stat] = (sha256, scan)
-        return Header(path, scan, stat, sha256, is_late=self._is_late)
+        return Header(path, scan, stat, "" if known else digest(data), is_late=self._is_late)
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
-        """What is known of the tree in which a place lies, and the path from its root."""
+        """Find what is known of the tree in which a place lies, and the path from its root."""
         tree = self._trees[place.base] if self.in_tree(place) else None
         return (tree[0], os.path.join(tree[1], place.rest)) if tree else (None, "")
 
-    def _texts(self) -> Iterator[tuple[Place, bytes]]:
-        """The texts of all headers of the user's, and of the toolkit's where one of the user's could need them."""
-        needs_all = any(header.scan.computed and not self.in_tree(place) for place, header in self.headers.items())
-        return ((place, self._text(place)) for place in tuple(self.headers) if needs_all or not self.in_tree(place))
-
     def _text(self, place: Place) -> bytes:
-        if place.base == SOURCE:
-            return source_text(self.source, self.search)
         if place.base == MEMORY:
             return self.search.memory[place.rest].encode("utf-8", "surrogatepass")
         if place not in self._contents:
@@ -291,22 +271,3 @@ class Survey:
             except OSError:
                 return b""  # refused when all is compared at the end
         return self._contents[place]
-
-
-_remembered: dict[FileStat, tuple[str, Scan]] = {}
-"""Digest and scan of settled files, so that the second kernel of a process does not read them again."""
-
-
-def source_text(source: str, search: Search) -> bytes:
-    """The source behind the macros that it is compiled with."""
-    lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
-    return "".join([*lines, source]).encode("utf-8", "surrogatepass")
-
-
-def scan_source(source: str, search: Search) -> Scan:
-    """What the source asks for, the macros given with `-D` included."""
-    return scan_includes(source_text(source, search))
-
-
-def _climbs(rest: str) -> bool:
-    return ".." in rest and os.path.normpath(rest).startswith("..")

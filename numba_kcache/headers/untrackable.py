@@ -1,13 +1,12 @@
-"""Why the headers of a compile cannot be captured: a value of its own, which lookups need not load."""
+"""Reasons for which the headers of a compile cannot be tracked; a look-up goes without them."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
 
 
-class Doubt(StrEnum):
-    """Why the headers of a compile cannot be captured.
+class UntrackableReason(StrEnum):
+    """The reason for which the headers of a compile cannot be tracked.
 
     CLOCK           A text expands __DATE__ or __TIME__.
     COMPUTED        An include names a macro whose values cannot be listed, and there is no whole trace.
@@ -27,8 +26,9 @@ class Doubt(StrEnum):
     TOO_MANY = "too_many"
 
 
-class Uncapturable(NamedTuple):
-    """The compile must not be stored: why, and which file shows it ("" for the source)."""
+class UntrackableError(Exception):
+    """The compile must not be stored: the reason, and the file that shows it ("" for the source)."""
 
-    doubt: Doubt
-    path: str = ""
+    def __init__(self, reason: UntrackableReason, path: str = "") -> None:
+        super().__init__(f"its headers cannot be captured: {reason}{f' in {path}' if path else ''}")
+        self.reason, self.path = reason, path

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..model.artifact import Artifact, Entry
-from .info import bytes_text, seconds_text
+from .text import aligned, bytes_text, plain, seconds_text
 
 
 class EntryDetail(NamedTuple):
@@ -20,13 +20,13 @@ class EntryDetail(NamedTuple):
 
     Args:
         key: Its key.
-        artifact: What a launch gets of it.
+        artifact: The part of it that a launch gets.
         size_bytes: Bytes its file takes.
         used_s: When it was stored or last used, in seconds since the epoch, to the hour.
         hits: Times it was served, in all processes.
         created_s: When it was compiled, in seconds since the epoch; 0 where it does not say.
         built: What it was compiled on: system and Python.
-        kernel: What the user's code calls it, `"package.module.saxpy"`; "" where it does not say.
+        kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" where it does not say.
         components: What is in its key: name, digest, and the value where it is small and no secret.
     """
 
@@ -42,112 +42,72 @@ class EntryDetail(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the code itself, as JSON values."""
-        artifact = self.artifact
-        return {
-            "key": self.key,
-            "kernel": self.kernel,
+        artifact, fields = self.artifact, self._asdict()
+        del fields["artifact"]
+        return fields | {
             "kind": artifact.kind,
             "target": artifact.target.name,
-            "size_bytes": self.size_bytes,
-            "payload_bytes": _sizes(artifact),
+            "payload_bytes": self._payload_bytes(),
             "compile_time_s": artifact.compile_time_s,
-            "created_s": self.created_s,
-            "used_s": self.used_s,
-            "hits": self.hits,
-            "built": dict(self.built),
-            "kernels": [_kernel(entry) for entry in artifact.entries],
-            "components": [{"name": each[0], "digest": each[1], "value": each[2]} for each in self.components],
+            "kernels": [
+                {**entry._asdict(), "parameters": [each._asdict() for each in entry.parameters]}
+                for entry in artifact.entries
+            ],
+            "components": [{"name": name, "digest": digest, "value": value} for name, digest, value in self.components],
             "log": artifact.log,
         }
 
     def __str__(self) -> str:
         artifact = self.artifact
-        sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in _sizes(artifact).items())
+        sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in self._payload_bytes().items())
         created = f", {_time(self.created_s)}" if self.created_s else ""
+        built = ", ".join(self.built[name] for name in ("system", "python") if name in self.built)
         rows = [
             ("key", self.key),
-            *((("kernel", self.kernel),) if self.kernel else ()),
+            ("kernel", self.kernel),
             ("kind", artifact.kind),
             ("target", artifact.target.name),
             ("size", f"{bytes_text(self.size_bytes)} ({sizes})"),
             ("compiled", f"in {seconds_text(artifact.compile_time_s)}{created}"),
-            ("built", _where(self.built)),
+            ("built", built or "it does not say on what"),
             ("last used", _time(self.used_s)),
             ("hits", str(self.hits)),
         ]
-        lines = [f"{name:<10} {text}" for name, text in rows]
+        lines = aligned([(name, text) for name, text in rows if text])
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]
         if self.components:
-            width = max(len(each[0]) for each in self.components)
-            lines += ["", "components of the key"]
-            lines += [f"  {each[0]:<{width}}  {each[1][:12]}  {_value(each[2])}".rstrip() for each in self.components]
+            components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
+            lines += ["", "components of the key", *(f"  {line}" for line in components)]
         if artifact.log:
             lines += ["", "compile log", *(f"  {line}" for line in artifact.log.splitlines())]
-        return "\n".join(plain(line) for line in lines)
+        return "\n".join(map(plain, lines))
+
+    def _payload_bytes(self) -> dict[str, int]:
+        extras = self.artifact.extras
+        return {name: len(extras.get(name, b"")) for name in extras}  # 0 for one that does not unpack
 
 
-def detail(
-    key: str, artifact: Artifact, *, size_bytes: int, used_s: float, hits: int, report: bytes = b""
-) -> EntryDetail:
-    """The detail of an entry.
-
-    Args:
-        key: Its key.
-        artifact: What was read of it.
-        size_bytes: Bytes its file takes.
-        used_s: When it was last used.
-        hits: Times it was served.
-        report: What was kept with it for people, as JSON.
-    """
+def read_report(report: bytes) -> dict[str, Any]:
+    """The fields of `EntryDetail` that stand in what is kept with an entry for people; none where it is malformed."""
     try:
         kept = json.loads(report)
-        components = tuple((str(name), str(digest), value) for name, digest, value in kept["components"])
-        created_s, built, kernel = float(kept["created_s"]), kept.get("built", {}), str(kept.get("kernel", ""))
-        where = {str(name): str(text) for name, text in built.items()}
+        return {
+            "created_s": float(kept["created_s"]),
+            "built": {str(name): str(text) for name, text in kept.get("built", {}).items()},
+            "kernel": str(kept.get("kernel", "")),
+            "components": tuple((str(name), str(digest), value) for name, digest, value in kept["components"]),
+        }
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        components, created_s, where, kernel = (), 0.0, {}, ""
-    return EntryDetail(key, artifact, size_bytes, used_s, hits, created_s, where, kernel, components)
-
-
-def plain(text: str) -> str:
-    """`text` on one line without what a terminal would act on."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
-def _where(built: Mapping[str, str]) -> str:
-    return ", ".join(built[name] for name in ("system", "python") if name in built) or "it does not say on what"
-
-
-def _sizes(artifact: Artifact) -> dict[str, int]:
-    return {name: len(artifact.extras.get(name, b"")) for name in artifact.extras}
-
-
-def _kernel(entry: Entry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "symbol": entry.symbol,
-        "typed": entry.typed,
-        "parameters": [each._asdict() for each in entry.parameters],
-        "registers": entry.registers,
-        "shared_bytes": entry.shared_bytes,
-        "local_bytes": entry.local_bytes,
-        "const_bytes": entry.const_bytes,
-    }
+        return {}
 
 
 def _kernel_lines(entry: Entry) -> list[str]:
-    amounts = [f"{entry.registers} registers"]
-    for amount, what in (
-        (entry.shared_bytes, "shared"),
-        (entry.local_bytes, "local"),
-        (entry.const_bytes, "constant"),
-    ):
-        if amount:
-            amounts.append(f"{bytes_text(amount)} {what}")
+    memory = {"shared": entry.shared_bytes, "local": entry.local_bytes, "constant": entry.const_bytes}
+    amounts = [f"{entry.registers} registers", *(f"{bytes_text(size)} {what}" for what, size in memory.items() if size)]
     parameters = [f"  {each.offset:>5}  {each}" for each in entry.parameters] or ["  no parameters"]
-    symbol = f"  symbol {entry.symbol}" if entry.symbol != entry.name else ""
-    return [f"kernel {entry.name}: {', '.join(amounts)}", *([symbol] if symbol else []), *parameters]
+    symbol = [f"  symbol {entry.symbol}"] if entry.symbol != entry.name else []
+    return [f"kernel {entry.name}: {', '.join(amounts)}", *symbol, *parameters]
 
 
 def _value(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .events import Counts
+from .text import aligned, bytes_text, seconds_text
 
 
 class CacheInfo(NamedTuple):
@@ -88,27 +88,19 @@ class CacheInfo(NamedTuple):
         return {**self._asdict(), "tiers": tuple(each._asdict() for each in self.tiers), **derived}
 
     def __str__(self) -> str:
-        rows = self._rows()
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(
-            [
-                f"numba_kcache, {_SCOPES[self.scope]}",
-                *(f"  {name:<{width}}  {text}" for name, text in rows),
-                *(f"  hint: {text}" for text in self.advice),
-            ]
-        )
+        lines = [*aligned(self.rows()), *(f"hint: {text}" for text in self.advice)]
+        return "\n  ".join([f"numba_kcache, {_SCOPES[self.scope]}", *lines])
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(name)}</th><td style='text-align:left'>{escape(text)}</td></tr>"
-            for name, text in self._rows()
-        )
+        left = "style='text-align:left'"
+        rows = "".join(f"<tr><th {left}>{name}</th><td {left}>{escape(text)}</td></tr>" for name, text in self.rows())
         hints = "".join(f"<p>{escape(text)}</p>" for text in self.advice)
-        return f"<table><caption>numba_kcache, {escape(_SCOPES[self.scope])}</caption>{rows}</table>{hints}"
+        return f"<table><caption>numba_kcache, {_SCOPES[self.scope]}</caption>{rows}</table>{hints}"
 
-    def _rows(self) -> Sequence[tuple[str, str]]:
+    def rows(self) -> Sequence[tuple[str, str]]:
+        """Each figure in words, after its name."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
         return (
             ("directory", self.directory or "in memory"),
@@ -140,53 +132,3 @@ _FEW = 20
 """Resolutions below which a rate says nothing: every kernel misses once."""
 
 _SCOPES = {"lifetime": "all processes since the cache began", "process": "this process"}
-
-
-def cache_info(
-    scope: str, counts: Counts, *, directory: str, entries: int, size_bytes: int, limit: int, tiers: tuple[Any, ...]
-) -> CacheInfo:
-    """The info of these counts."""
-    return CacheInfo(
-        scope=scope,
-        directory=directory,
-        entries=entries,
-        size_bytes=size_bytes,
-        max_size_bytes=limit,
-        hits=counts.hits,
-        misses=counts.misses,
-        waited=counts.waited,
-        evictions=counts.evictions,
-        errors=counts.errors,
-        compiles=counts.compiles,
-        loads=counts.loads,
-        compile_time_s=counts.compile_time_s,
-        load_time_s=counts.load_time_s,
-        time_saved_s=counts.time_saved_s,
-        tiers=tiers,
-    )
-
-
-def bytes_text(size_bytes: int) -> str:
-    """A size as people read it: `1.4 MiB`."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
-
-
-def entries_text(number: int) -> str:
-    """A number of entries: `1 entry`, `12 entries`."""
-    return f"{number} {'entry' if number == 1 else 'entries'}"
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration as people read it: `85 us`, `2.1 ms`, `8.5 s`, `3 min 10 s`."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.1f} ms"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"

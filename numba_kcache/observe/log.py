@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from ..errors import KCacheWarning
-from ..model.event import Event, EventKind
+from ..model import Event, EventKind
 
 _LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
 
@@ -47,7 +47,7 @@ def line_of(event: Event, reason: object) -> str:
         event: What happened.
         reason: Why the kernel that was last looked up in this thread was not there.
     """
-    from .info import bytes_text, seconds_text
+    from .text import bytes_text, seconds_text
 
     kind, fields = event.kind, event.fields
     what = f"{fields.get('kernel')} for {fields.get('target')}"

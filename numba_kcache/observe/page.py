@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any
 
-from .detail import plain
-from .events import Counts
+from . import Counts
 from .history import Day, History
-from .info import CacheInfo, bytes_text, seconds_text
+from .info import CacheInfo
+from .text import bytes_text, plain, seconds_text
 
 _MOST_DAYS = 60
 """Days that are drawn: the latest."""
 
 _MOST_REASONS = 12
 
-_STYLE = """
+_PAGE = """<!doctype html>
+<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>
+<meta http-equiv='Content-Security-Policy' content="default-src 'none'; style-src 'unsafe-inline'">
+<title>numba_kcache report</title><style>
 :root{color-scheme:light dark;--ground:#fff;--ink:#1b1f24;--soft:#667;--line:#d8dde3;--panel:#f5f7f9;
 --good:#2f7d4f;--bad:#c2572b;--mark:#2b62b3}
 @media (prefers-color-scheme:dark){:root{--ground:#14171b;--ink:#e6e9ed;--soft:#99a3ae;--line:#333a42;--panel:#1c2126;
@@ -48,74 +51,48 @@ td:first-child{min-width:9rem;white-space:normal;overflow-wrap:anywhere}
 .number{text-align:right}
 .bar{display:block;height:.35rem;background:var(--mark);border-radius:.2rem;min-width:1px}
 .legend span::before{content:"";display:inline-block;width:.7em;height:.7em;margin:0 .3em 0 .8em;background:var(--own)}
+</style></head>
+<body>
+BODY
+</body></html>
 """
 
 
-class Kernel(NamedTuple):
-    """An entry as the report lists it: the first digits of its key, its kernels, and figures."""
-
-    key: str
-    kernels: str
-    target: str
-    size_bytes: int
-    compile_time_s: float
-    hits: int
-
-
-def page(info: CacheInfo, history: History, costly: Sequence[Kernel], large: Sequence[Kernel], *, now_s: float) -> str:
+def page(info: CacheInfo, history: History, costly: Sequence[Any], large: Sequence[Any], *, now_s: float) -> str:
     """The report as HTML.
 
     Args:
         info: Of all processes.
         history: Counts by day and reason.
-        costly: Entries that took longest to compile.
+        costly: Entries that took longest to compile (`store.report.EntryInfo`).
         large: Entries that take most room.
         now_s: Time of the report, in seconds since the epoch.
     """
     days = _without_gaps(history.days)[-_MOST_DAYS:]
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now_s))
+    saved = "Compile time of what was served from the cache less the time to load it, for each day (UTC)"
+    served = "Kernels that were served, and kernels that were compiled, for each day"
+    removed = "Entries removed to keep the limits, for each day"
     parts = [
         "<h1>numba_kcache</h1>",
         f"<p>{_text(info.directory or 'in memory')}, all processes since the cache began, as of {made}</p>",
         *(f"<p class='hint'>{_text(each)}</p>" for each in info.advice),
         _figures(info),
         "<h2>Time saved</h2>",
-        _chart(
-            days,
-            "Compile time of what was served from the cache less the time to load it, for each day (UTC)",
-            [("good", lambda day: max(day.counts.time_saved_s, 0.0))],
-            seconds_text,
-        ),
+        _chart(days, saved, {"good": lambda day: max(day.counts.time_saved_s, 0.0)}, seconds_text),
         "<h2>Hits and misses</h2>",
         "<p class='legend'><span style='--own:var(--good)'>hits</span><span style='--own:var(--bad)'>misses</span></p>",
-        _chart(
-            days,
-            "Kernels that were served, and kernels that were compiled, for each day",
-            [("good", lambda day: day.counts.hits), ("bad", lambda day: day.counts.misses)],
-            _number,
-        ),
+        _chart(days, served, {"good": lambda day: day.counts.hits, "bad": lambda day: day.counts.misses}, _number),
         "<h2>Why kernels missed</h2>",
         _reasons(history),
         "<h2>What costs most</h2>",
         _kernels(costly, "compiled in", lambda each: each.compile_time_s, seconds_text),
         "<h2>What takes most room</h2>",
-        _kernels(large, "size", lambda each: float(each.size_bytes), lambda size: bytes_text(int(size))),
+        _kernels(large, "size", lambda each: each.size_bytes, bytes_text),
         "<h2>Evictions</h2>",
-        _chart(
-            days,
-            "Entries removed to keep the limits, for each day",
-            [("mark", lambda day: day.counts.evictions)],
-            _number,
-        ),
+        _chart(days, removed, {"mark": lambda day: day.counts.evictions}, _number),
     ]
-    return (
-        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>numba_kcache report</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
-    )
+    return _PAGE.replace("BODY", "\n".join(parts))
 
 
 def _without_gaps(days: Sequence[Day]) -> list[Day]:
@@ -142,48 +119,35 @@ def _number(value: float) -> str:
 
 
 def _figures(info: CacheInfo) -> str:
-    figures = (
-        ("time saved", seconds_text(max(info.time_saved_s, 0.0))),
-        ("hit rate", f"{info.hit_rate:.0%}"),
-        ("hits", _number(info.hits)),
-        ("misses", _number(info.misses)),
-        ("average compile", seconds_text(info.avg_compile_time_s)),
-        ("average load", seconds_text(info.avg_load_time_s)),
-        ("entries", _number(info.entries)),
-        ("size", f"{bytes_text(info.size_bytes)} of {bytes_text(info.max_size_bytes)}"),
-        ("evictions", _number(info.evictions)),
-        ("errors", _number(info.errors)),
-    )
-    cells = "".join(f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>" for name, value in figures)
-    return f"<dl class='figures'>{cells}</dl>"
+    cells = [
+        f"<div><dt>{name}</dt><dd>{_text(value)}</dd></div>"
+        for name, value in info.rows()
+        if name not in ("directory", "tier")
+    ]
+    return f"<dl class='figures'>{''.join(cells)}</dl>"
 
 
 def _chart(
-    days: Sequence[Day],
-    caption: str,
-    series: Sequence[tuple[str, Callable[[Day], float]]],
-    words: Callable[[float], str],
+    days: Sequence[Day], caption: str, series: Mapping[str, Callable[[Day], float]], words: Callable[[float], str]
 ) -> str:
     """Bars for each day, side by side for each series, with the largest value and the first and last day in words."""
-    largest = max((value(day) for day in days for _, value in series), default=0)
+    largest = max((value(day) for day in days for value in series.values()), default=0)
     if not largest:
         return f"<p>{caption}: nothing yet.</p>"
     width, height = 640.0, 100.0
     slot = width / max(len(days), 14)
+    wide = slot * 0.8 / len(series)
     bars = []
     for index, day in enumerate(days):
-        for place, (name, value) in enumerate(series):
-            tall = height * value(day) / largest
-            x, wide = index * slot + slot * (0.1 + 0.8 * place / len(series)), slot * 0.8 / len(series)
-            title = f"<title>{day.date}: {escape(words(value(day)))}</title>"
+        for place, (name, value) in enumerate(series.items()):
+            tall, x = height * value(day) / largest, (index + 0.1) * slot + place * wide
             bars.append(
                 f"<rect class='{name}' x='{x:.1f}' y='{height - tall:.1f}' width='{wide:.1f}' height='{tall:.1f}'>"
-                f"{title}</rect>"
+                f"<title>{day.date}: {words(value(day))}</title></rect>"
             )
     return (
-        f"<figure><div class='ends'><span>up to {escape(words(largest))} a day</span></div>"
-        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' preserveAspectRatio='none' role='img' "
-        f"aria-label='{escape(caption, quote=True)}'>"
+        f"<figure><div class='ends'><span>up to {words(largest)} a day</span></div>"
+        f"<svg viewBox='0 0 {width:.0f} {height:.0f}' preserveAspectRatio='none' role='img' aria-label='{caption}'>"
         f"<line class='axis' x1='0' x2='{width}' y1='{height}' y2='{height}'/>{''.join(bars)}</svg>"
         f"<div class='ends'><span>{days[0].date}</span><span>{days[-1].date if len(days) > 1 else ''}</span></div>"
         f"<figcaption>{caption}</figcaption></figure>"
@@ -194,39 +158,33 @@ def _reasons(history: History) -> str:
     shown = list(history.reasons.items())[:_MOST_REASONS]
     if not shown:
         return "<p>No kernel has missed yet.</p>"
-    rows = [(reason, _number(count), count / shown[0][1]) for reason, count in shown]
-    return _table(("reason", "misses"), [(_text(reason) + _bar(share), count) for reason, count, share in rows])
+    most = shown[0][1]
+    return _table(("reason", "misses"), [(_barred(reason, count / most), _number(count)) for reason, count in shown])
 
 
-def _kernels(
-    kernels: Sequence[Kernel], what: str, value: Callable[[Kernel], float], words: Callable[[float], str]
-) -> str:
+def _kernels(kernels: Sequence[Any], what: str, value: Callable[[Any], float], words: Callable[[float], str]) -> str:
     if not kernels:
         return "<p>The cache holds nothing yet.</p>"
     largest = max(map(value, kernels)) or 1.0
-    rows = [
-        (
-            _text(each.kernels or "?") + _bar(value(each) / largest),
-            _text(each.target),
-            f"<code>{escape(each.key[:12])}</code>",
-            _text(words(value(each))),
-            _number(each.hits),
-        )
-        for each in kernels
-    ]
-    return _table(("kernel", "target", "key", what, "hits"), rows, numbers=(what, "hits", "misses"))
+    rows = []
+    for each in kernels:
+        kernel = _barred(", ".join(each.kernels) or "?", value(each) / largest)
+        key = f"<code>{_text(each.key[:12])}</code>"
+        rows.append((kernel, _text(each.target), key, words(value(each)), _number(each.hits)))
+    return _table(("kernel", "target", "key", what, "hits"), rows)
 
 
-def _bar(share: float) -> str:
-    return f"<span class='bar' style='width:{100 * share:.1f}%'></span>"
+def _barred(text: str, share: float) -> str:
+    return f"{_text(text)}<span class='bar' style='width:{100 * share:.1f}%'></span>"
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ("misses",)) -> str:
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells that are HTML already."""
-    kinds = [" class='number'" if name in numbers else "" for name in columns]
-    head = "".join(f"<th{kind}>{name}</th>" for kind, name in zip(kinds, columns, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    kinds = ["" if name in ("reason", "kernel", "target", "key") else " class='number'" for name in columns]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        filled = [f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)]
+        return f"<tr>{''.join(filled)}</tr>"
+
+    body = "".join(row("td", cells) for cells in rows)
+    return f"<div class='scroll'><table><thead>{row('th', columns)}</thead><tbody>{body}</tbody></table></div>"

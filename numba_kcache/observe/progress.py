@@ -16,37 +16,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
-from .info import seconds_text
 from .log import logger
-
-AFTER_S = 1.0
-"""How long a compile may take in silence."""
+from .text import seconds_text
 
 _EVERY_S = 1.0
 _END_OF_LINE = "\x1b[K"
 
 
 @contextmanager
-def shown(what: str, after_s: float | None = None, stream: TextIO | None = None) -> Iterator[None]:
-    """Say so while the context takes longer than it may.
+def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iterator[None]:
+    """Show what is compiled while the context takes longer than it may in silence.
 
     Args:
-        what: What is compiled, `"saxpy for sm_90"`.
-        after_s: Seconds in silence; None for `AFTER_S`.
+        what: The kernel and its target, `"saxpy for sm_90"`.
+        after_s: Seconds in silence.
         stream: Where the live line goes if it is a terminal; None for standard error.
     """
-    line = _Line(what, AFTER_S if after_s is None else after_s, stream or sys.stderr)
-    try:
+    line = _Line(what, after_s, stream or sys.stderr)
+    with suppress(RuntimeError):  # no more threads: compile in silence
         line.start()
-    except RuntimeError:  # no more threads: compile in silence
-        yield
-        return
-    succeeded = False
     try:
         yield
-        succeeded = True
+        line.has_succeeded = True
     finally:
-        line.finish(succeeded=succeeded)
+        line.finish()
 
 
 class _Line(threading.Thread):
@@ -55,7 +48,7 @@ class _Line(threading.Thread):
         self._what, self._after_s, self._stream = what, after_s, stream
         self._since_s = time.perf_counter()
         self._is_done = threading.Event()
-        self._is_live = False
+        self._is_live = self.has_succeeded = False
 
     def run(self) -> None:
         if self._is_done.wait(self._after_s):
@@ -69,22 +62,24 @@ class _Line(threading.Thread):
             if self._is_done.wait(_EVERY_S):
                 return
 
-    def finish(self, *, succeeded: bool) -> None:
+    def finish(self) -> None:
         """End the line: with how long it took, or cleared for the error that follows."""
         self._is_done.set()
-        self.join(_EVERY_S)  # a terminal that nobody reads from must not hold the compile
+        if self.is_alive():
+            self.join(_EVERY_S)  # a terminal that nobody reads from must not hold the compile
         if self._is_live:
             took = seconds_text(time.perf_counter() - self._since_s)
-            self._write(f"compiled {self._what} in {took}\n" if succeeded else "")
+            if self.has_succeeded:
+                self._write(f"compiled {self._what} in {took}", "\n")
+            else:
+                self._write("")
 
-    def _write(self, text: str) -> None:
+    def _write(self, text: str, end: str = "") -> None:
         with suppress(OSError, ValueError, AttributeError):  # closed, gone, or replaced by something else
             assert self._stream is not None
             columns = os.get_terminal_size(self._stream.fileno()).columns or 80  # one of no known size says 0
-            end = text[-1:] if text.endswith("\n") else ""
-            self._stream.write(
-                f"\r{_END_OF_LINE}{f'numba_kcache: {text.rstrip()}'[: columns - 1] if text else ''}{end}"
-            )
+            line = f"numba_kcache: {text}"[: columns - 1] if text else ""
+            self._stream.write(f"\r{_END_OF_LINE}{line}{end}")
             self._stream.flush()
 
 

@@ -21,9 +21,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from ..model.event import Emit, trouble
+from ..model import Emit, trouble
+from . import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 from .faults import reached
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 

@@ -23,12 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import Store, missing, renew_in_children
 from . import entry as frame
 from . import tree as trees
-from .base import Store
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
-from .system import missing, renew_in_children
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:
@@ -187,14 +186,18 @@ class DiskStore(Store):
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
         variants = self.read_variants(family) if self.is_usable() else []
-        return variants if self._spare is None else frame.merge(variants, *reversed(self._spare.get_manifest(family)))
+        if not self.is_replaced or self.private is None:
+            return variants
+        return frame.merge(variants, *reversed(self.private.get_manifest(family)))
 
     def read_variants(self, family: str) -> list[Variant]:
         """The variants of `family` in the directory itself."""
         return self._read(MANIFEST, family, frame.decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        path = self.tree.path(kind, require_key(key))
+        if not frame.is_key(key):
+            require_key(key)  # raises
+        path = self.tree.path(kind, key)
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
         try:

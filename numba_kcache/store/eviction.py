@@ -20,10 +20,10 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 
+from . import CLOEXEC, NOFOLLOW, try_flock, unlock
 from .entry import ENTRY, FORMAT, MANIFEST
 from .faults import reached
 from .report import Removed
-from .system import CLOEXEC, NOFOLLOW, try_flock, unlock
 from .tree import Found, Tree, remove
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")

@@ -16,11 +16,11 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from ..model.event import Event, EventKind
+from ..model import Event, EventKind
+from . import renew_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
 from .report import Removed
-from .system import renew_in_children
 from .tree import SHARDS, remove
 
 if TYPE_CHECKING:  # it imports this module

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
+from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from . import entry as frame
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .report import EntryInfo
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 from .tree import Found, Tree
 
 Order = Literal["age", "size", "cost", "hits"]

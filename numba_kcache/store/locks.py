@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
 
-from .system import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
+from . import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
 
 Result = TypeVar("Result")
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
+from . import Store
 from . import entry as frame
-from .base import Store
 from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, choose, sum_of, time_before_ns
 from .locks import KeyLocks, Turn

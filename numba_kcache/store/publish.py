@@ -19,8 +19,8 @@ import os
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
+from . import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
 from .faults import reached
-from .system import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
 
 Durability: TypeAlias = Literal["none", "data", "full"]
 """What is forced to the disk before publish() returns: nothing, the bytes, or the bytes and their name."""

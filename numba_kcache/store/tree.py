@@ -20,8 +20,8 @@ from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 
 if TYPE_CHECKING:  # for writing: a hit goes without it
     from .publish import Durability

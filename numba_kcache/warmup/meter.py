@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..observe.info import seconds_text
+from ..observe.text import seconds_text
 
 Tell = Callable[[str, str, float], None]
 """What was done, `"saxpy for sm_90"`; how it went, `"built"`; and in how many seconds."""

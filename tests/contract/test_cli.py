@@ -165,6 +165,15 @@ def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.
     assert ".entry saxpy" in ptx.read_text()
 
 
+def test_report_goes_to_standard_output(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-` prints the page; as JSON it is one value, as with every verb."""
+    words = ("report", "-", "--directory", str(filled))
+
+    assert said(capsys, *words)[1].startswith("<!doctype html>")
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
 MODULE = """
 from numba_kcache import cached_kernel
 class Kernels:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, OptionError, cached_kernel, cached_module
-from numba_kcache.explain.diff import KINDS, kind_of
+from numba_kcache.explanation.diff import KINDS, kind_of
+from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
-from numba_kcache.frontends.numba.dispatcher import DECORATOR_OPTIONS
-from numba_kcache.frontends.numba.request import KINDS as NUMBA_KINDS
+from numba_kcache.frontends.numba.request import component_kinds
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.source import OWN_OPTIONS
-from numba_kcache.keys.components import derive, diff
+from numba_kcache.keys import derive, diff
 from numba_kcache.model.request import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
@@ -28,6 +28,7 @@ PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
 OF_MANIFESTS = {"history"}
 """Components of a name that a manifest has, and no key."""
 
+NUMBA_KINDS = component_kinds()
 PARTS = [name for name in NUMBA_KINDS if name.endswith((" ", "["))]
 """How the names of the components of a function's parts start."""
 

@@ -12,8 +12,8 @@ from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.dispatcher import _Kernel
 
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.frontends.numba.internals import compiling_for
-from numba_kcache.model.target import Target
+from numba_kcache.frontends.numba.internals import assumed_device
+from numba_kcache.model import Target
 
 TARGET = Target(9, 0, "a")
 
@@ -85,7 +85,7 @@ def test_machine_code_is_numbas(what: str, tmp_path: Path, monkeypatch: pytest.M
     dispatcher = cuda.jit(function, **options)
 
     ours = compile_numba(dispatcher, signature, TARGET).artifact
-    with compiling_for((9, 0)):
+    with assumed_device((9, 0)):
         kernel = _Kernel(function, signature, **dispatcher.targetoptions)
     own = bytes(kernel._codelibrary.get_cubin().code)
 

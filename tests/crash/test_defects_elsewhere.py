@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import faults, publish
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import fallback, limits, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.tree import Tree

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_closure_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:
+def test_header_set_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:
     """Each change is judged by what a fresh compiler makes of the tree."""
     tally = run(maze(tmp_path / "maze", seed), MAZE_STEPS, 40, seed)
 

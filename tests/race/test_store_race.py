@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import faults
 from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore

@@ -2,7 +2,7 @@
 
 They know the headers by NVRTC's trace, by the scanner alone, and by the scanner with a watch on what is opened.
 
-A step changes one thing. A closure that holds although NVRTC's output differs is stale; one that breaks although
+A step changes one thing. A header set that matches although NVRTC's output differs is stale; one that does not although
 it is the same is needless. Nothing is learned from a step that does not compile; it is undone.
 """
 
@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from numba_kcache.headers.check import Match
-from numba_kcache.headers.dependencies import Closure
-from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.open_watch import OpenWatch
 from numba_kcache.headers.search import Place
-from numba_kcache.headers.untrackable import Uncapturable
+from numba_kcache.headers.survey import Survey
 
-from .header_projects import Project, later_ns
+from .header_projects import Project, Untrackable, later_ns, learned
 from .nvrtc import Compiled, compile_source
 
 SLOTS = 12
@@ -68,9 +67,9 @@ class Tally(NamedTuple):
 
 
 class Cached(NamedTuple):
-    """One cache's memory: the closure of the last compile that could be learned."""
+    """One cache's memory: the headers of the last compile that could be learned."""
 
-    closure: Closure | None
+    headers: HeaderSet | None
     code: bytes | None
 
 
@@ -107,7 +106,7 @@ def run(
         if steps[kind][1](project, chance) is None:
             continue
         tally.steps[kind] += 1
-        outcomes = {how: project.check(each.closure) if each.closure else None for how, each in caches.items()}
+        outcomes = {how: project.check(each.headers) if each.headers else None for how, each in caches.items()}
         held = {how: isinstance(each, Match) if each else None for how, each in outcomes.items()}
         now, learned = _compile(project, library)
         if any(now.code != each.code for each in caches.values()):
@@ -137,36 +136,34 @@ def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]
     return _learned(project, made.code, learned, tally)
 
 
-def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, Closure | Uncapturable]]]:
+def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
     """A fresh compile, and what each cache learns from it."""
-    surveys = {
-        how: survey_headers(project.source, project.search, now_ns=later_ns()) for how in ("trace", "scan", "watch")
-    }
+    surveys = {how: Survey(project.source, project.search, now_ns=later_ns()) for how in ("trace", "scan", "watch")}
     watch = OpenWatch(surveys["watch"])
     made = compile_source(project.source, project.search, library=library)
     unread = watch.unread()
     watch.close()
     return made, lambda: {
-        "trace": learn_closure(surveys["trace"], made.trace),
-        "scan": learn_closure(surveys["scan"], None),
-        "watch": learn_closure(surveys["watch"], None, unread),
+        "trace": learned(surveys["trace"], made.trace),
+        "scan": learned(surveys["scan"], None),
+        "watch": learned(surveys["watch"], None, unread),
     }
 
 
 def _learned(
-    project: Project, code: bytes, learned: Callable[[], dict[str, Closure | Uncapturable]], tally: Tally
+    project: Project, code: bytes, learned: Callable[[], dict[str, HeaderSet | Untrackable]], tally: Tally
 ) -> dict[str, Cached]:
     caches = {}
     for how, outcome in learned().items():
         for table in (tally.stale, tally.needless, tally.refused):
             table.setdefault(how, [])
-        if isinstance(outcome, Closure):
+        if isinstance(outcome, HeaderSet):
             project.read = (
                 [path_under(project, file.place) for file in outcome.files] if how == "trace" else project.read
             )
             caches[how] = Cached(outcome, code)
         else:
-            tally.refused[how].append(outcome.doubt)
+            tally.refused[how].append(outcome.reason)
             caches[how] = Cached(None, code)
     return caches
 

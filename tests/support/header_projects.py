@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from numba_kcache.headers.check import Match, Mismatch, check_closure
-from numba_kcache.headers.dependencies import Closure, closure_from_json, closure_to_json
-from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.check import Match, Mismatch, check_headers
+from numba_kcache.headers.dependencies import HeaderSet, headers_from_json, headers_to_json
+from numba_kcache.headers.learn import learn_headers
 from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.search import WORKING, Search, Tree
-from numba_kcache.headers.trace import TraceResult
-from numba_kcache.headers.untrackable import Uncapturable
+from numba_kcache.headers.search import WORKING, Place, Search, Tree
+from numba_kcache.headers.survey import Survey
+from numba_kcache.headers.trace import Trace
+from numba_kcache.headers.untrackable import UntrackableError, UntrackableReason
 
 from .nvrtc import Compiled, compile_source
 
@@ -26,6 +27,21 @@ KERNEL = 'extern "C" __global__ void kernel(int *out) { *out = VALUE; }\n'
 def later_ns() -> int:
     """A time at which all that was written until now is settled."""
     return time.time_ns() + 10_000_000_000
+
+
+class Untrackable(NamedTuple):
+    """The reason for which headers are not learned, and the file that shows it."""
+
+    reason: UntrackableReason
+    path: str = ""
+
+
+def learned(survey: Survey, trace: Trace | None, unread: frozenset[Place] = frozenset()) -> HeaderSet | Untrackable:
+    """The headers of a compile, or why they are not learned."""
+    try:
+        return learn_headers(survey, trace, unread)
+    except UntrackableError as error:
+        return Untrackable(error.reason, error.path)
 
 
 class Project:
@@ -71,31 +87,31 @@ class Project:
         """What a fresh compiler makes of it."""
         return compile_source(self.source, self.search, library=library)
 
-    def learn(self, trace: TraceResult | None, while_running: Callable[[], object] = lambda: None) -> Closure:
-        """The closure of a compile that gave this trace, after a stay in a store."""
+    def learn(self, trace: Trace | None, while_running: Callable[[], object] = lambda: None) -> HeaderSet:
+        """The headers of a compile that gave this trace, after a stay in a store."""
         outcome = self.try_learn(trace, while_running)
-        assert isinstance(outcome, Closure), outcome
-        stored = closure_from_json(json.loads(json.dumps(closure_to_json(outcome))))
+        assert isinstance(outcome, HeaderSet), outcome
+        stored = headers_from_json(json.loads(json.dumps(headers_to_json(outcome))))
         assert stored == outcome
         return stored
 
     def try_learn(
-        self, trace: TraceResult | None, while_running: Callable[[], object] = lambda: None
-    ) -> Closure | Uncapturable:
+        self, trace: Trace | None, while_running: Callable[[], object] = lambda: None
+    ) -> HeaderSet | Untrackable:
         """The same, where it may be refused; with a watch, if `watched_under` names a libnvrtc."""
-        survey = survey_headers(self.source, self.search, now_ns=later_ns())
+        survey = Survey(self.source, self.search, now_ns=later_ns())
         watch = OpenWatch(survey) if self.watched_under else None
         while_running()
         if watch is None:
-            return learn_closure(survey, trace)
+            return learned(survey, trace)
         self.compile(self.watched_under)
         unread = watch.unread()
         watch.close()
-        return learn_closure(survey, None, unread)
+        return learned(survey, None, unread)
 
-    def check(self, closure: Closure) -> Match | Mismatch:
+    def check(self, headers: HeaderSet) -> Match | Mismatch:
         """The warm check."""
-        return check_closure(closure, self.search, now_ns=later_ns())
+        return check_headers(headers, self.search, now_ns=later_ns())
 
     def copy_to(self, root: Path) -> Project:
         """The same project elsewhere, all files new."""

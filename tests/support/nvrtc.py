@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from numba_kcache.headers.search import Search
-from numba_kcache.headers.trace import TraceResult, read_trace
+from numba_kcache.headers.trace import Trace, read_trace
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
 
     code: bytes | None
     log: str
-    trace: TraceResult | None
+    trace: Trace | None
 
 
 @functools.cache

@@ -31,11 +31,11 @@ from numba_kcache import (
 )
 from numba_kcache.bundles import writing
 from numba_kcache.bundles.writing import write_bundle
-from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_to_json
+from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_json
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.search import Place
-from numba_kcache.model.target import Target, parse_target
+from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
@@ -121,12 +121,12 @@ def test_same_entries_give_the_same_bytes(filled: KernelCache, bundle: Path, tmp
 def test_variant_goes_in_without_this_machine_s_inodes() -> None:
     """Size, times, device and inode of a header say nothing elsewhere, and would make the bytes differ."""
     file = HeaderFile(Place(0, "mine.h"), key_of(1), FileStat(1, 2, 3, 4, 5))
-    closure = Closure(((-1, ""),), (file,))
-    bare = closure._replace(files=(file._replace(stat=None),))
+    headers = HeaderSet(((-1, ""),), (file,))
+    bare = headers._replace(files=(file._replace(stat=None),))
     variant = {"key": key_of(2), "request": key_of(3)}
 
-    assert without_stats({**variant, "closures": [closure_to_json(closure), None]}) == {
-        **variant, "closures": [closure_to_json(bare), None],
+    assert without_stats({**variant, "closures": [headers_to_json(headers), None]}) == {
+        **variant, "closures": [headers_to_json(bare), None],
     }  # fmt: skip
     assert without_stats(variant) == variant
 
@@ -326,10 +326,10 @@ def row(
         (f'{{"entries":[{row("/" + key_of(1)[1:])}],"manifests":[]}}', "as a key"),
         (f'{{"entries":[{row(size=1 << 40)}],"manifests":[]}}', "a file of 1099511627776 bytes"),
         (f'{{"entries":[{row(size=-1)}],"manifests":[]}}', "a file of -1 bytes"),
-        (f'{{"entries":[{row(size="1e3")}],"manifests":[]}}', "a file of 1000.0 bytes"),
+        (f'{{"entries":[{row(size="1e3")}],"manifests":[]}}', "not one JSON object"),
         (f'{{"entries":[{row(size=len(ENTRY) - 1)}],"manifests":[]}}', "does not add up"),
         (f'{{"entries":[{row()},{row()}],"manifests":[]}}', "a key twice"),
-        (f'{{"entries":[{row()}],"entries":[],"manifests":[]}}', "a name is there twice"),
+        (f'{{"entries":[{row()}],"entries":[],"manifests":[]}}', "not one JSON object"),
         (f'{{"entries":[{row()}]}}', "malformed"),
         (f'{{"entries":[{row()}],"manifests":[["{key_of(2)}",1]]}}', "malformed"),
         (f'{{"entries":[{row(names="[1]")}],"manifests":[]}}', "malformed"),

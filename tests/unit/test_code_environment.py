@@ -10,8 +10,7 @@ import pytest
 from numba import cuda  # noqa: F401  (loads what is read)
 from numba.cuda.core import config
 
-from numba_kcache.frontends.numba import environment as code_environment_module
-from numba_kcache.frontends.numba.environment import CODE_SETTINGS, code_environment
+from numba_kcache.frontends.numba.request import CODE_SETTINGS, code_environment
 
 
 def digest() -> str:
@@ -55,7 +54,6 @@ def test_default_of_the_toolkit_is_no_setting(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(config, "CUDA_DEBUG_POLY", other)
     set_by_program = code_environment()
     monkeypatch.setattr(debuginfo, "DEBUG_POLY_SUPPORTED", other)
-    monkeypatch.setattr(code_environment_module, "_last", None)
     of_another_toolkit = code_environment()
 
     assert set_by_program[0] != before[0]
@@ -84,7 +82,7 @@ def test_every_setting_is_one_of_numbas() -> None:
 def test_nothing_is_read_before_numba_is_loaded() -> None:
     """The warm path of a CUDA C++ kernel must not import Numba for this."""
     script = (
-        "from numba_kcache.frontends.numba.environment import code_environment as read; import sys\n"
+        "from numba_kcache.frontends.numba.request import code_environment as read; import sys\n"
         "assert read() == () and 'numba' not in sys.modules"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

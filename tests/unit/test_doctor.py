@@ -41,7 +41,7 @@ def states(findings: Any) -> dict[str, str]:
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
     """And the advice is the command that mends it."""
-    findings = list(doctor._versions(GOOD | {name: found}))
+    findings = [doctor._judged_version(*each) for each in (GOOD | {name: found}).items()]
     (one,) = [each for each in findings if each.subject == name]
 
     assert one.state == state
@@ -63,7 +63,7 @@ def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state:
 )
 def test_driver_is_held_against_the_toolkit(driver: Any, why: str, nvrtc: Any, state: str) -> None:
     """A toolkit of a newer major version than the driver's makes code that does not load."""
-    (finding,) = doctor._judged_driver(driver, why, nvrtc)
+    finding = doctor._judged_driver(driver, why, nvrtc)
 
     assert finding.state == state
     assert bool(finding.advice) == (state != FINE)
@@ -82,7 +82,7 @@ def test_devices_are_held_against_the_compiler() -> None:
     """A newer device goes through PTX; an older one gets no code at all."""
     devices = [Device("new", 12, 0), Device("known", 9, 0), Device("old", 6, 0)]
 
-    assert [each.state for each in doctor._judged_devices(devices, WHOLE)] == [NOTE, FINE, WRONG]
+    assert [doctor._judged_device(0, each, WHOLE).state for each in devices] == [NOTE, FINE, WRONG]
 
 
 @pytest.mark.parametrize(

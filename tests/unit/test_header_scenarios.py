@@ -1,22 +1,25 @@
-"""Header tracking: what must invalidate a closure, what must not, and what must never be learned."""
+"""Header tracking: what must invalidate a header set, what must not, and what must never be learned."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from numba_kcache.headers.check import Change, Match, Mismatch
-from numba_kcache.headers.dependencies import Closure, closure_value
-from numba_kcache.headers.learn import find_embedded_paths, learn_closure, survey_headers
-from numba_kcache.headers.trace import TraceResult
-from numba_kcache.headers.untrackable import Doubt, Uncapturable
+from numba_kcache.headers.dependencies import HeaderSet, headers_value
+from numba_kcache.headers.learn import find_embedded_paths
+from numba_kcache.headers.survey import Survey
+from numba_kcache.headers.trace import Trace, read_trace
+from numba_kcache.headers.untrackable import UntrackableReason
 from tests.support.header_projects import (
     KERNEL,
     SCENARIOS,
     Project,
     Scenario,
+    Untrackable,
     computed_include_edited,
     data_file_edited,
     edit_header,
@@ -30,6 +33,7 @@ from tests.support.header_projects import (
     in_tree,
     include_folder_moved_away,
     later_ns,
+    learned,
     new_header_in_existing_earlier_folder,
     new_header_in_new_earlier_folder,
     new_header_next_to_the_source,
@@ -58,7 +62,7 @@ def how(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def compiled(project: Project, how: str) -> tuple[bytes | None, TraceResult | None]:
+def compiled(project: Project, how: str) -> tuple[bytes | None, Trace | None]:
     """What the compiler makes of the project, and the trace as far as there is one."""
     code, log, trace = project.compile(NVRTC_12 if how == "nvrtc12" else "")
     project.watched_under = {"nvrtc12": NVRTC_12, "watch": library_path()}.get(how, "")
@@ -67,19 +71,19 @@ def compiled(project: Project, how: str) -> tuple[bytes | None, TraceResult | No
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
-def test_closure_breaks_when(tmp_path: Path, how: str, scenario: Scenario) -> None:
-    """The closure holds until the change, which does change what NVRTC makes, and not after it."""
+def test_header_set_breaks_when(tmp_path: Path, how: str, scenario: Scenario) -> None:
+    """The header set matches until the change, which does change what NVRTC makes, and not after it."""
     project = Project(tmp_path)
     scenario.prepare(project)
     code, trace = compiled(project, how)
     assert code
-    closure = project.learn(trace)
-    assert closure.is_traced == (how == "trace")
-    assert project.check(closure) == Match()
+    headers = project.learn(trace)
+    assert headers.is_traced == (how == "trace")
+    assert project.check(headers) == Match()
 
     scenario.change(project)
 
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
     assert compiled(project, how)[0] != code, "the scenario shows nothing"
 
 
@@ -112,38 +116,38 @@ def test_each_of_the_17_scenarios_is_tried() -> None:
 
 
 @pytest.mark.slow
-def test_closure_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> None:
-    """An include folder moved away and back: another closure while it is away, the first one afterwards."""
+def test_header_set_holds_again_when_folder_is_back(tmp_path: Path, how: str) -> None:
+    """An include folder moved away and back: another header set while it is away, the first one afterwards."""
     project = Project(tmp_path)
     one_header(project)
     project.write("first/header.h", "#define VALUE 2\n")
-    closure = project.learn(compiled(project, how)[1])
+    headers = project.learn(compiled(project, how)[1])
 
     (tmp_path / "first").rename(tmp_path / "away")
     while_away = project.learn(compiled(project, how)[1])
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
     (tmp_path / "away").rename(tmp_path / "first")
 
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
     assert isinstance(project.check(while_away), Mismatch)
-    assert closure_value(while_away) != closure_value(closure)
+    assert headers_value(while_away) != headers_value(headers)
 
 
 def test_search_path_variables_of_host_compilers_change_nothing(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NVRTC does not read CPATH and its like, and neither does the closure."""
+    """NVRTC does not read CPATH and its like, and neither does the header set."""
     project = Project(tmp_path)
     one_header(project)
     project.write("elsewhere/header.h", "#define VALUE 2\n")
     code, trace = compiled(project, how)
-    closure = project.learn(trace)
+    headers = project.learn(trace)
 
     for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "INCLUDE", "CUDA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
 
     assert compiled(project, how)[0] == code
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
 
 def test_branch_not_taken_is_no_dependency_of_a_trace(tmp_path: Path) -> None:
@@ -152,23 +156,23 @@ def test_branch_not_taken_is_no_dependency_of_a_trace(tmp_path: Path) -> None:
     one_header(project)
     project.source = '#if 0\n#include "other.h"\n#endif\n' + project.source
     project.write("second/other.h", "1")
-    closure = project.learn(compiled(project, "trace")[1])
+    headers = project.learn(compiled(project, "trace")[1])
 
     project.write("second/other.h", "2")
 
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("happening", ["touched", "checked_out", "moved", "copied"])
-def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> None:
+def test_header_set_survives_header(tmp_path: Path, how: str, happening: str) -> None:
     """Contents count: new times, new inodes and another place change neither the check nor the key."""
     project = Project(tmp_path / "checkout")
     one_header(project)
     project.write("second/header.h", '#pragma once\n#include "sub/more.h"\n')
     project.write("second/sub/more.h", "#define VALUE 1\n")
     code, trace = compiled(project, how)
-    closure = project.learn(trace)
+    headers = project.learn(trace)
 
     if happening == "touched":
         for path in project.root.rglob("*.h"):
@@ -184,27 +188,27 @@ def test_closure_survives_header(tmp_path: Path, how: str, happening: str) -> No
         project.root.rename(tmp_path / "moved")
         project.root = tmp_path / "moved"
 
-    outcome = project.check(closure)
+    outcome = project.check(headers)
     assert isinstance(outcome, Match)
     assert (outcome.refreshed is None) == (happening == "moved")
-    assert project.check(outcome.refreshed or closure) == Match()
+    assert project.check(outcome.refreshed or headers) == Match()
     again = project.learn(compiled(project, how)[1])
-    assert closure_value(again) == closure_value(closure)
+    assert headers_value(again) == headers_value(headers)
     assert compiled(project, how)[0] == code
 
 
-def test_closure_survives_renamed_environment(tmp_path: Path, how: str) -> None:
+def test_header_set_survives_renamed_environment(tmp_path: Path, how: str) -> None:
     """A toolkit tree of the same identity under another path is the same tree."""
     project = Project(tmp_path)
     in_tree(project)
-    closure = project.learn(compiled(project, how)[1])
-    assert closure.files == ()
+    headers = project.learn(compiled(project, how)[1])
+    assert headers.files == ()
 
     (tmp_path / "tree").rename(tmp_path / "venv")
     project.folders = ["source", "venv/include"]
     project.trees = (project.trees[0]._replace(root=str(tmp_path / "venv")),)
 
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
 
 def test_unused_toolkit_is_no_dependency(tmp_path: Path, how: str) -> None:
@@ -213,11 +217,11 @@ def test_unused_toolkit_is_no_dependency(tmp_path: Path, how: str) -> None:
     in_tree(project)
     project.source = '#include "own.h"\n' + KERNEL
     project.write("source/own.h", "#define VALUE 1\n")
-    closure = project.learn(compiled(project, how)[1])
+    headers = project.learn(compiled(project, how)[1])
 
     project.trees = (project.trees[0]._replace(identity="kit 2.0"),)
 
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
 
 def edit(project: Project) -> None:
@@ -257,8 +261,8 @@ def test_header_changed_while_compiler_ran_is_not_learned(tmp_path: Path, how: s
 
     outcome = project.try_learn(trace, lambda: meanwhile(project))  # type: ignore[operator]
 
-    assert isinstance(outcome, Uncapturable)
-    assert outcome.doubt in (Doubt.MODIFIED, Doubt.UNEXPLAINED)
+    assert isinstance(outcome, Untrackable)
+    assert outcome.reason in (UntrackableReason.MODIFIED, UntrackableReason.UNEXPLAINED)
 
 
 def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: str) -> None:
@@ -267,11 +271,11 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     one_header(project)
     _, trace = compiled(project, how)
     now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
-    closure = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
+    headers = learned(Survey(project.source, project.search, now_ns=now_ns), trace)
 
-    assert isinstance(closure, Closure)
-    assert [file.stat for file in closure.files] == [None]
-    outcome = project.check(closure)
+    assert isinstance(headers, HeaderSet)
+    assert [file.stat for file in headers.files] == [None]
+    outcome = project.check(headers)
     assert isinstance(outcome, Match)
     assert outcome.refreshed
     assert outcome.refreshed.files[0].stat
@@ -280,7 +284,7 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
 def test_damaged_trace_is_not_believed(tmp_path: Path) -> None:
     """After a compile died in a nested header, traces of that process lack headers, and their first one."""
 
-    def traces(root: Path) -> tuple[TraceResult | None, TraceResult | None]:
+    def traces(root: Path) -> tuple[Trace | None, Trace | None]:
         project = Project(root)
         project.source = '#include "a.h"\n' + KERNEL
         project.write("second/a.h", '#include "b.h"\n')
@@ -296,20 +300,20 @@ def test_damaged_trace_is_not_believed(tmp_path: Path) -> None:
     library_path()
     before, after = in_child(lambda: traces(tmp_path))
 
-    assert before
-    assert before.is_whole
-    assert after
-    assert not after.is_whole
+    assert before is not None
+    assert after is None
 
 
 def test_damaged_trace_falls_back_to_scanner(tmp_path: Path) -> None:
-    """What is left is the scanner's closure: more headers, none missing."""
+    """What is left is what the scanner finds: more headers, none missing."""
     project = Project(tmp_path)
     one_header(project)
 
-    closure = project.learn(TraceResult((str(tmp_path / "second/header.h"),), is_whole=False))
+    event = {"name": "Processing Header File", "args": {"detail": str(tmp_path / "second/header.h")}}
+    trace = read_trace(json.dumps({"traceEvents": [event]}).encode())
 
-    assert closure == project.learn(None)
+    assert trace is None
+    assert project.learn(trace) == project.learn(None)
 
 
 def test_trace_that_lacks_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
@@ -317,9 +321,9 @@ def test_trace_that_lacks_an_unconditional_include_is_not_believed(tmp_path: Pat
     project = Project(tmp_path)
     one_header(project)
 
-    closure = project.learn(TraceResult((), is_whole=True))
+    headers = project.learn(())
 
-    assert closure == project.learn(None)
+    assert headers == project.learn(None)
 
 
 def test_trace_with_a_header_from_nowhere_is_refused(tmp_path: Path) -> None:
@@ -328,9 +332,9 @@ def test_trace_with_a_header_from_nowhere_is_refused(tmp_path: Path) -> None:
     one_header(project)
     stranger = project.write("second/stranger.h", "")
 
-    outcome = project.try_learn(TraceResult((str(tmp_path / "second/header.h"), str(stranger)), is_whole=True))
+    outcome = project.try_learn((str(tmp_path / "second/header.h"), str(stranger)))
 
-    assert outcome == Uncapturable(Doubt.UNEXPLAINED, str(stranger))
+    assert outcome == Untrackable(UntrackableReason.UNEXPLAINED, str(stranger))
 
 
 PASTED = "#define STRING(x) #x\n#include STRING(header.h)\n" + KERNEL
@@ -343,35 +347,37 @@ def test_include_computed_by_a_function_needs_the_trace(tmp_path: Path) -> None:
     project.source = PASTED
     _, trace = compiled(project, "trace")
 
-    assert project.try_learn(None) == Uncapturable(Doubt.COMPUTED)
-    closure = project.learn(trace)
+    assert project.try_learn(None) == Untrackable(UntrackableReason.COMPUTED)
+    headers = project.learn(trace)
 
     project.write("first/header.h", "#define VALUE 2\n")
-    outcome = project.check(closure)
+    outcome = project.check(headers)
     assert isinstance(outcome, Mismatch)
     assert outcome.change is Change.SHADOWED
 
 
 @pytest.mark.parametrize(
-    ("text", "doubt"),
+    ("text", "reason"),
     [
-        ("__device__ const char *when = __DATE__;", Doubt.CLOCK),
-        ("__device__ const char *when = __TIME__;", Doubt.CLOCK),
-        ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", Doubt.CLOCK),
-        ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", Doubt.OPAQUE),
-        ("#define ASK(x) __has_include(x)\n#define X <x.h>\n#if ASK(X)\n#endif", Doubt.OPAQUE),
-        ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", Doubt.OPAQUE),
+        ("__device__ const char *when = __DATE__;", UntrackableReason.CLOCK),
+        ("__device__ const char *when = __TIME__;", UntrackableReason.CLOCK),
+        ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", UntrackableReason.CLOCK),
+        ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", UntrackableReason.OPAQUE),
+        ("#define ASK(x) __has_include(x)\n#define X <x.h>\n#if ASK(X)\n#endif", UntrackableReason.OPAQUE),
+        ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", UntrackableReason.OPAQUE),
     ],
 )
-def test_header_that_cannot_be_captured_is_refused(tmp_path: Path, how: str, text: str, doubt: Doubt) -> None:
-    """What the text does not tell is not guessed, wherever in the closure it stands."""
+def test_header_that_cannot_be_captured_is_refused(
+    tmp_path: Path, how: str, text: str, reason: UntrackableReason
+) -> None:
+    """What the text does not tell is not guessed, in whichever header it stands."""
     project = Project(tmp_path)
     one_header(project)
     project.write("second/header.h", f"#define VALUE 1\n{text}\n")
     code, trace = compiled(project, how)
     assert code
 
-    assert project.try_learn(trace) == Uncapturable(doubt, str(tmp_path / "second/header.h"))
+    assert project.try_learn(trace) == Untrackable(reason, str(tmp_path / "second/header.h"))
 
 
 def test_path_in_the_code_is_found(tmp_path: Path) -> None:
@@ -394,13 +400,13 @@ def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: P
     project.write("second/sub/inner.h", "#define VALUE 1\n")
     project.write("second/inner.h", "#define VALUE 2\n")
     code, trace = compiled(project, "trace")
-    closure = project.learn(trace)
+    headers = project.learn(trace)
 
     project.write("second/sub/inner.h", "#define VALUE 3\n")
     assert compiled(project, "trace")[0] == code
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
     project.write("second/inner.h", "#define VALUE 4\n")
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
 
 
 @pytest.mark.parametrize("folder", ["ünïcode", b"not-utf8-\xff", "with space", "with\nnewline", "x/../with-dots"])
@@ -412,12 +418,12 @@ def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes)
     (tmp_path / "x").mkdir()
     project.write(f"{name}/header.h", "#define VALUE 1\n")
     project.folders = ["source", name]
-    closure = project.learn(compiled(project, how)[1])
-    assert [file.place for file in closure.files] == [(1, "header.h")]
+    headers = project.learn(compiled(project, how)[1])
+    assert [file.place for file in headers.files] == [(1, "header.h")]
 
     project.write(f"{name}/header.h", "#define VALUE 2\n")
 
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
 
 
 @pytest.mark.slow
@@ -430,12 +436,12 @@ def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, how: str) -> No
         project.write(f"second/deep/h{number}.h", f'#include "h{number + 1}.h"\n#include "w{number}.h"\n')
         project.write(f"second/deep/w{number}.h", "")
     project.write("second/deep/h150.h", "#define VALUE 1\n")
-    closure = project.learn(compiled(project, how)[1])
-    assert len(closure.files) == 302
+    headers = project.learn(compiled(project, how)[1])
+    assert len(headers.files) == 302
 
     project.edit_and_restore_mtime("second/deep/h150.h", "#define VALUE 2\n")
 
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
 
 
 def test_young_header_read_after_the_compiler_is_not_learned(tmp_path: Path) -> None:
@@ -446,9 +452,9 @@ def test_young_header_read_after_the_compiler_is_not_learned(tmp_path: Path) -> 
     _, trace = compiled(project, "trace")
     now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
 
-    outcome = learn_closure(survey_headers(project.source, project.search, now_ns=now_ns), trace)
+    outcome = learned(Survey(project.source, project.search, now_ns=now_ns), trace)
 
-    assert outcome == Uncapturable(Doubt.MODIFIED, str(tmp_path / "second/header.h"))
+    assert outcome == Untrackable(UntrackableReason.MODIFIED, str(tmp_path / "second/header.h"))
 
 
 def test_link_switched_while_compiler_ran_is_noticed_for_late_headers(tmp_path: Path) -> None:
@@ -461,14 +467,14 @@ def test_link_switched_while_compiler_ran_is_noticed_for_late_headers(tmp_path: 
     project.link("current", "v1")
     project.folders = ["source", "current"]
     _, trace = compiled(project, "trace")
-    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+    survey = Survey(project.source, project.search, now_ns=later_ns())
 
     project.link("current", "v2")
     os.utime(tmp_path / "current", ns=(0, 0), follow_symlinks=False)
     link = os.lstat(tmp_path / "current")
     survey.now_ns = link.st_ctime_ns + 1_000_000_000
-    young = learn_closure(survey, trace)
+    young = learned(survey, trace)
     survey.now_ns += 2_000_000_000
 
-    assert isinstance(young, Uncapturable)
-    assert isinstance(learn_closure(survey, trace), Closure)
+    assert isinstance(young, Untrackable)
+    assert isinstance(learned(survey, trace), HeaderSet)

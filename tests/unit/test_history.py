@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import Event, EventKind
+from numba_kcache import observe as events
+from numba_kcache.model import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
-from numba_kcache.observe import statistics
-from numba_kcache.observe.events import Statistics
+from numba_kcache.observe import Statistics
 from numba_kcache.observe.history import history_of
 from numba_kcache.store import counters
 from numba_kcache.store.counters import CounterFile
@@ -61,7 +61,7 @@ def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
 
 def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that resolves a million kernels keeps so many labels; those that are there go on counting."""
-    monkeypatch.setattr(statistics, "_MOST_KEYS", 3)
+    monkeypatch.setattr(events, "_MOST_KEYS", 3)
     kept = Statistics()
     for number in (*range(10), 0):
         kept.listen(hit(key_of(number)))

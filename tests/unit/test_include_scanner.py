@@ -17,7 +17,7 @@ from numba_kcache.headers.scanner import (
     wrapper_uses,
 )
 from numba_kcache.headers.search import Search
-from numba_kcache.headers.trace import TraceResult, read_trace
+from numba_kcache.headers.trace import read_trace
 from tests.support.nvrtc import compile_source
 
 SPELLINGS = [
@@ -170,7 +170,7 @@ def test_macro_values_are_file_names_or_unknown() -> None:
                                   b"\xff", b"[" * 100_000, b'{"traceEvents": ["x"]}'])  # fmt: skip
 def test_file_that_is_no_trace_is_not_whole(data: bytes) -> None:
     """Reading one never raises, and nothing is believed."""
-    assert read_trace(data) == TraceResult()
+    assert read_trace(data) is None
 
 
 def test_trace_without_the_compilers_own_header_is_not_whole() -> None:
@@ -180,5 +180,5 @@ def test_trace_without_the_compilers_own_header_is_not_whole() -> None:
         events = [{"name": "Processing Header File", "args": {"detail": name}} for name in names]
         return json.dumps({"traceEvents": [{}, {"name": "Other"}, *events]}).encode()
 
-    assert read_trace(trace("a.h", "__nv_nvrtc_builtin_header.h", "a.h")) == TraceResult(("a.h",), True)
-    assert read_trace(trace("a.h")) == TraceResult(("a.h",), False)
+    assert read_trace(trace("a.h", "__nv_nvrtc_builtin_header.h", "a.h")) == ("a.h",)
+    assert read_trace(trace("a.h")) is None

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.observe.events import Counts
-from numba_kcache.observe.info import CacheInfo, bytes_text, cache_info, entries_text, seconds_text
+from numba_kcache.observe import Counts
+from numba_kcache.observe.info import CacheInfo
+from numba_kcache.observe.text import bytes_text, entries_text, seconds_text
 from numba_kcache.tiers.tier import TierReport
 
 TIER = TierReport("team", True, 3, 1, 0, 100, 0, 0.5, True)
 
 
 def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
-    sums = Counts(counts)
-    return cache_info("lifetime", sums, directory="/c", entries=1, size_bytes=1, limit=10, tiers=tiers)
+    return CacheInfo("lifetime", "/c", 1, 1, 10, tiers=tiers, **vars(Counts(counts)))
 
 
 @pytest.mark.parametrize(

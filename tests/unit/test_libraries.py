@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import libraries
-from numba_kcache.toolchain.libraries import Library, Record, Toolchain
+from numba_kcache.toolchain import Library, Record, Toolchain
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
@@ -170,7 +170,8 @@ def test_forget_looks_again(located: dict[str, Path]) -> None:
     [
         {}, {"watch": 3}, {"libraries": []}, {"libraries": {"nvrtc": []}}, {"libraries": {"nvrtc": [1, 2, 3, 4, 5]}},
         {"libraries": {"nvrtc": "abcde"}}, {"libraries": None}, {"versions": []}, {"versions": None},
-        {"versions": {"numba": []}}, {"include_dirs": 3}, {"include_dirs": [3]}, {"include_dirs": "/usr"},
+        {"versions": {"numba": []}}, {"folders": 3}, {"folders": {"": 3}}, {"folders": {"": [3]}},
+        {"folders": {"": "/usr"}}, {"header_trees": 3}, {"header_trees": [[1, 2, 3]]},
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:

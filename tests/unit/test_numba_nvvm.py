@@ -18,13 +18,13 @@ from numba.cuda.core.errors import TypingError
 
 from numba_kcache.errors import CompileError, LinkError
 from numba_kcache.frontends.numba import dialect as numba_dialect
-from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba
-from numba_kcache.frontends.numba.internals import compiling_for
-from numba_kcache.frontends.numba.outcome import why_uncacheable
+from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba, why_uncacheable
+from numba_kcache.frontends.numba.dialect import Declared
+from numba_kcache.frontends.numba.internals import assumed_device
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target, parse_target
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -36,7 +36,8 @@ def built(dispatcher: Any, signature: tuple[Any, ...], target: Target = SM_80, *
     """Compiled as the cache does: with the digests of the device functions it calls."""
     found = fingerprint(dispatcher, numba_dialect, with_lines=False)
     callees = found.device_functions() if isinstance(found, Fingerprint) else ()
-    return compile_numba(dispatcher, signature, target, options=options, device_functions=callees)
+    declared = Declared(dispatcher.py_func, dispatcher.targetoptions | options)
+    return compile_numba(declared, signature, target, device_functions=callees)
 
 
 def ptx_of(build: NumbaBuild) -> str:
@@ -101,7 +102,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)
-    with compiling_for((8, 0)):
+    with assumed_device((8, 0)):
         space["scaled"].compile_device((float64,))
     space["FACTOR"] = 5.0
 
@@ -111,7 +112,7 @@ def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
 def test_explicit_overload_is_compiled_anew_with_its_signature() -> None:
     """A device function with a signature of its own keeps it, and the cast that it makes of the argument."""
     space = dict(SPACE)
-    with compiling_for((7, 5)):
+    with assumed_device((7, 5)):
         exec("@cuda.jit('float64(float64)', device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x, out):\n    out[0] = scaled(x[0])\n", space)
     space["FACTOR"] = 5.0
@@ -130,7 +131,7 @@ def test_other_threads_keep_their_device() -> None:
     real = dispatchers.get_current_device
     dispatchers.get_current_device = lambda: "the device"
     try:
-        with compiling_for((8, 0)):
+        with assumed_device((8, 0)):
             here = dispatchers.get_current_device().compute_capability
             thread = threading.Thread(target=lambda: seen.append(dispatchers.get_current_device()))
             thread.start()
@@ -353,7 +354,7 @@ def test_numbas_own_errors_pass_unchanged() -> None:
         x[0] = x.nonsense
 
     for function in (returning, untyped):
-        with pytest.raises(TypingError) as own, compiling_for((8, 0)):
+        with pytest.raises(TypingError) as own, assumed_device((8, 0)):
             cuda.compile_ptx(function, types.void(ARRAY), cc=(8, 0))
         with pytest.raises(TypingError) as ours:
             built(cuda.jit(function), (ARRAY,))
@@ -434,8 +435,9 @@ import math, operator
 from numba import cuda, float32
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
-from numba_kcache.frontends.numba.environment import code_environment
-from numba_kcache.model.target import Target
+from numba_kcache.frontends.numba.request import code_environment
+from numba_kcache.model import Target
+from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.compile import compile_numba
 @cuda.jit(device=True)
 def device(x, y=2): return operator.add(abs(x), math.sqrt(y)) if isinstance(x, float) else max(x, y)

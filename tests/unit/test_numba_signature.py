@@ -12,9 +12,9 @@ from numba import cuda, from_dtype, types
 from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
-from numba_kcache.frontends.numba.signature import signature_component
+from numba_kcache.frontends.numba.request import signature_component
 from numba_kcache.frontends.python.function import Uncapturable
-from numba_kcache.keys.components import Component
+from numba_kcache.keys import Component
 
 
 def digest(*kinds: Any) -> str:

@@ -11,11 +11,11 @@ import pytest
 
 from numba_kcache.headers import survey as header_survey
 from numba_kcache.headers.check import Match, Mismatch
-from numba_kcache.headers.dependencies import Closure
-from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.open_watch import OpenWatch
 from numba_kcache.headers.search import Place
-from tests.support.header_projects import Project, later_ns, one_header
+from numba_kcache.headers.survey import Survey
+from tests.support.header_projects import Project, later_ns, learned, one_header
 from tests.support.nvrtc import library_path
 
 UNREAD = Place(2, "unread.h")
@@ -34,7 +34,7 @@ def branches(root: Path) -> Project:
 
 def unread_of(project: Project, meanwhile: Callable[[], object]) -> frozenset[Place]:
     """What the watch says after this has happened instead of a compile."""
-    watch = OpenWatch(survey_headers(project.source, project.search, now_ns=later_ns()))
+    watch = OpenWatch(Survey(project.source, project.search, now_ns=later_ns()))
     try:
         meanwhile()
         return watch.unread()
@@ -45,15 +45,15 @@ def unread_of(project: Project, meanwhile: Callable[[], object]) -> frozenset[Pl
 def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
     """Neither is what its header includes; an edit of the other header is seen."""
     project = branches(tmp_path)
-    closure = project.learn(None)
-    assert [file.place for file in closure.files] == [Place(2, "header.h")]
+    headers = project.learn(None)
+    assert [file.place for file in headers.files] == [Place(2, "header.h")]
 
     for name in ("unread.h", "more.h"):
         project.write(f"second/{name}", "// 2\n")
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
     project.write("second/header.h", "#define VALUE 2\n")
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)
 
 
 def test_header_that_is_opened_by_another_path_counts_as_read(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ class Libc:
 
 @pytest.mark.parametrize("wrong", ["init", "add", "silent", "absent"])
 def test_where_there_is_no_watch_all_count_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    """Another system, no more watches, or a file system that tells nothing: the scanner's closure."""
+    """Another system, no more watches, or a file system that tells nothing: the scanner's."""
     real = ctypes.CDLL(None)
 
     def library(*_arguments: object, **_options: object) -> object:
@@ -138,12 +138,12 @@ def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
 def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
     """The source cannot have been compiled without it."""
     project = branches(tmp_path)
-    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+    survey = Survey(project.source, project.search, now_ns=later_ns())
 
-    closure = learn_closure(survey, None, frozenset({Place(2, "header.h"), UNREAD}))
+    headers = learned(survey, None, frozenset({Place(2, "header.h"), UNREAD}))
 
-    assert isinstance(closure, Closure)
-    assert [file.place.rest for file in closure.files] == ["header.h", "more.h", "unread.h"]
+    assert isinstance(headers, HeaderSet)
+    assert [file.place.rest for file in headers.files] == ["header.h", "more.h", "unread.h"]
 
 
 def test_header_beyond_those_read_ahead_counts_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +157,12 @@ def test_header_beyond_those_read_ahead_counts_as_read(tmp_path: Path, monkeypat
 def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> None:
     """Should it have been opened all the same, the watch and the survey contradict each other: the scanner decides."""
     project = branches(tmp_path)
-    survey = survey_headers(project.source, project.search, now_ns=later_ns())
+    survey = Survey(project.source, project.search, now_ns=later_ns())
 
-    closure = learn_closure(survey, None, frozenset({UNREAD}))  # not more.h, which it includes
+    headers = learned(survey, None, frozenset({UNREAD}))  # not more.h, which it includes
 
-    assert isinstance(closure, Closure)
-    assert {file.place.rest for file in closure.files} == {"header.h", "more.h", "unread.h"}
+    assert isinstance(headers, HeaderSet)
+    assert {file.place.rest for file in headers.files} == {"header.h", "more.h", "unread.h"}
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -170,9 +170,9 @@ def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, watche
     """By the trace as by the watch: the include in the branch not taken asks for nothing."""
     project = branches(tmp_path)
     project.watched_under = library_path() if watched else ""
-    closure = project.learn(None if watched else project.compile().trace)
+    headers = project.learn(None if watched else project.compile().trace)
 
     project.write("first/unread.h", "")
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
     project.write("first/header.h", "")
-    assert isinstance(project.check(closure), Mismatch)
+    assert isinstance(project.check(headers), Mismatch)

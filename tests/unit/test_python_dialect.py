@@ -15,9 +15,8 @@ import pytest
 
 from numba_kcache.frontends.python import code as python_code
 from numba_kcache.frontends.python import dialect as python_dialect
+from numba_kcache.frontends.python import files as python_files
 from numba_kcache.frontends.python import function as python_function
-from numba_kcache.frontends.python import graph as python_graph
-from numba_kcache.frontends.python import links as linked_files
 from numba_kcache.frontends.python import value as python_value
 from numba_kcache.frontends.python.dialect import External, Jitted, Registrations
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
@@ -199,5 +198,5 @@ def test_fingerprint_knows_nothing_of_numba() -> None:
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == calling(Decorated(ONE), Toy(of_operators=[TWO]), fast=True)
-    for module in (linked_files, python_code, python_dialect, python_function, python_graph, python_value):
+    for module in (python_files, python_code, python_dialect, python_function, python_value):
         assert "numba" not in Path(str(module.__file__)).read_text(encoding="utf-8").lower(), module.__name__

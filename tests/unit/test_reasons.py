@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.explain.diff import KINDS as COMMON_KINDS
-from numba_kcache.explain.diff import Record, kind_of, with_line
-from numba_kcache.explain.diff import compare as compare_with
-from numba_kcache.explain.text import HINTS, Explanation, Stored, summary, text_of
-from numba_kcache.frontends.numba.request import KINDS as NUMBA_KINDS
-from numba_kcache.keys.components import component
+from numba_kcache.explanation.diff import KINDS as COMMON_KINDS
+from numba_kcache.explanation.diff import Record, kind_of, with_line
+from numba_kcache.explanation.diff import compare as compare_with
+from numba_kcache.explanation.text import HINTS, Explanation, Stored, summary, text_of
+from numba_kcache.frontends.numba.request import component_kinds
+from numba_kcache.keys import component
 from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.model.request import Origin
 
 LONG = "x" * 5000
 
+NUMBA_KINDS = component_kinds()
 KINDS = COMMON_KINDS | {name: kind for name, kind in NUMBA_KINDS.items() if not name.endswith((" ", "["))}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import eviction, fallback, tree
 from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry, encode_entry
 from numba_kcache.store.memory import MemoryStore

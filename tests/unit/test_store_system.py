@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store.system import missing
+from numba_kcache.store import missing
 from tests.support.compiling import EMPTY, in_python
 
 WITHOUT_POSIX = """

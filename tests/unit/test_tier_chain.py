@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import encode_entry
 from numba_kcache.tiers.chain import Chain

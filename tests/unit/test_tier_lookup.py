@@ -10,8 +10,7 @@ import pytest
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.engine.request import Wanted
-from numba_kcache.model.event import Event, EventKind
-from numba_kcache.model.target import Choice, Target, parse_target
+from numba_kcache.model import Choice, Event, EventKind, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below

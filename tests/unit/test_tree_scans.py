@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.headers import scanner as include_scanner
-from numba_kcache.headers import tree_scans
-from numba_kcache.headers.dependencies import Closure
-from numba_kcache.headers.learn import learn_closure, survey_headers
+from numba_kcache.headers import scanner, tree_scans
+from numba_kcache.headers.dependencies import HeaderSet
+from numba_kcache.headers.survey import Survey
 from numba_kcache.headers.tree_scans import Record, TreeScans, save_scans
-from numba_kcache.headers.untrackable import Uncapturable
-from tests.support.header_projects import Project, in_tree, later_ns
+from tests.support.header_projects import Project, Untrackable, in_tree, later_ns
+from tests.support.header_projects import learned as learned_from
 
 KIT = (
     "#define ASK(_X) __has_include(_X)\n#if ASK(<own.h>)\n#endif\n"
@@ -46,20 +45,18 @@ def kit(root: Path) -> Project:
     return project
 
 
-def learned(project: Project, scans: TreeScans) -> Closure | Uncapturable:
+def learned(project: Project, scans: TreeScans) -> HeaderSet | Untrackable:
     """What the scanner makes of it."""
     identity = project.trees[0].identity
-    return learn_closure(
-        survey_headers(project.source, project.search, now_ns=later_ns(), scans={identity: scans}), None
-    )
+    return learned_from(Survey(project.source, project.search, now_ns=later_ns(), scans={identity: scans}), None)
 
 
-def test_remembered_scans_lead_to_the_same_closure(tmp_path: Path) -> None:
+def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path) -> None:
     """The second process reads no file of the tree and learns what the first one did."""
     project, records = kit(tmp_path), Records()
     fresh = learned(project, scans := records.known("kit 1.0"))
     records.save("kit 1.0", scans)
-    assert isinstance(fresh, Closure)
+    assert isinstance(fresh, HeaderSet)
     assert fresh.answers
     for path in (tmp_path / "tree").rglob("*.h"):
         path.write_text("#error not to be read\n")
@@ -89,9 +86,9 @@ def test_another_scanner_scans_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     other = tmp_path / "scanner.py"
     other.write_text("# another one")
 
-    monkeypatch.setattr(include_scanner, "__file__", str(other))
+    monkeypatch.setattr(scanner, "__file__", str(other))
     assert records.known("kit 1.0").scans == {}
-    monkeypatch.setattr(include_scanner, "__file__", str(tmp_path / "absent"))
+    monkeypatch.setattr(scanner, "__file__", str(tmp_path / "absent"))
     records.save("kit 1.0", scans)
     assert records.known("kit 1.0").scans == {}
     assert len(records.of) == 1
@@ -122,7 +119,7 @@ def test_definition_of_the_users_that_a_toolkit_includes_is_refused(tmp_path: Pa
 
     outcome = learned(project, TreeScans())
 
-    assert isinstance(outcome, Uncapturable)
+    assert isinstance(outcome, Untrackable)
 
 
 def test_scans_are_kept_beside_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from ...errors import OptionError
 from .definition import NumbaDefinition
-from .objects import is_dispatcher
 
 
 class NumbaFrontEnd:
@@ -18,12 +17,11 @@ class NumbaFrontEnd:
     def define(self, thing: Any, options: Mapping[str, Any], depth: int) -> NumbaDefinition | None:
         """Define a kernel."""
         kind = options.get("kind")
-        function = thing.py_func if is_dispatcher(thing) else thing
-        if kind not in (None, "numba") or (kind is None and not hasattr(function, "__code__")):
-            return None
-        if not hasattr(function, "__code__"):
+        if kind in (None, "numba") and hasattr(getattr(thing, "py_func", thing), "__code__"):
+            return NumbaDefinition(thing, dict(options))
+        if kind == "numba":
             raise OptionError(f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}")
-        return NumbaDefinition(thing, dict(options))
+        return None
 
 
 FRONT_END = NumbaFrontEnd()

@@ -6,34 +6,31 @@ Promise     Any target on any machine: no device, driver or context is needed. W
 Method      The steps of Numba's `_Kernel`, with a link of our own: nvJitLink and NVRTC are told not to keep
             hidden caches, link files are read afresh and in order (Numba reads each once in a process and links
             a set).
-Not here    What is in the key (inputs.python_function) and whether the result may be stored: `uncacheable`
+Not here    What is in the key (request) and whether the result may be stored: `uncacheable`
             says why not.
 Ground      numba-cuda 0.30.4, dispatcher.py `_Kernel.__init__`, codegen.py `CUDACodeLibrary._link_all`.
 """
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ...errors import CompileError
+from ...errors import CompileError, UncacheableError
+from ...model import Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
+from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...toolchain.time_trace import TimeTrace
-from .internals import Internals, compiling_for, forget_implementations, internals
+from ..python.function import Fingerprint, Uncapturable
+from .definition import DECORATOR_OPTIONS, NumbaDefinition
+from .internals import assumed_device, forget_implementations, internals
 from .link import link_kernel
-from .outcome import exception_table, why_uncacheable
-
-KERNEL_OPTIONS = (
-    "debug", "lineinfo", "fastmath", "opt", "forceinline", "max_registers", "launch_bounds", "lto", "link",
-    "shared_memory_carveout", "extensions",
-)  # fmt: skip
-"""Options of `cuda.jit` that make a kernel; others are for device functions, or mean nothing here."""
 
 _Freshness = tuple[str, tuple[int, int], int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -41,6 +38,9 @@ _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
 
 _subroutines_of: list[Any] = [None]
 """Flags under which Numba's own subroutines in its cache were compiled, and how many there were."""
+
+
+_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 
 
 class NumbaBuild(NamedTuple):
@@ -59,12 +59,46 @@ class NumbaBuild(NamedTuple):
     linked: tuple[LinkInput, ...] = ()
 
 
+def build(
+    definition: NumbaDefinition,
+    found: Fingerprint | Uncapturable,
+    types: tuple[Any, ...],
+    target: Target,
+    ptx_target: Target | None,
+    trace: TimeTrace | None,
+) -> Artifact:
+    """Compile what a request is for.
+
+    Args:
+        definition, found, types, target, ptx_target: As for `numba_request`.
+        trace: As for `compile_numba`.
+
+    Raises:
+        UncacheableError: The result is only good for this process, or what was linked is not what was read for the key.
+    """
+    functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
+    try:
+        made = compile_numba(
+            definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
+            keep_ptx=definition.keep_ptx, trace=trace,
+        )  # fmt: skip
+    except Exception as error:  # Numba's own, mostly: its words stay as they are
+        error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
+        raise
+    if made.uncacheable:
+        raise UncacheableError(f"cannot cache {definition.label}", made.uncacheable)
+    read = {(each.folder, each.name): each for each in made.linked if each.folder}
+    changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
+    if changed:
+        raise UncacheableError(f"cannot cache {definition.label}", f"the link input {changed} changed meanwhile")
+    return made.artifact
+
+
 def compile_numba(
     dispatcher: Any,
     argument_types: Sequence[Any],
     target: Target,
     *,
-    options: Mapping[str, Any] | None = None,
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
@@ -76,7 +110,6 @@ def compile_numba(
         dispatcher: Of `cuda.jit`, with its options.
         argument_types: Numba types, in order.
         target: A real target.
-        options: `KERNEL_OPTIONS` that take precedence over the dispatcher's.
         ptx_target: The virtual target to generate PTX for, where the user asked for one (then without LTO).
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of what decides its code (`Fingerprint.device_functions`).
@@ -90,11 +123,11 @@ def compile_numba(
     """
     start = time.perf_counter()
     parts = internals()
-    chosen = {name: dispatcher.targetoptions.get(name) for name in KERNEL_OPTIONS} | dict(options or {})
+    chosen = {name: dispatcher.targetoptions.get(name) for name in DECORATOR_OPTIONS}
     if ptx_target is not None:
         chosen["lto"] = False
     generated = ptx_target or target
-    with compiling_for(generated.cc):
+    with assumed_device(generated.cc):
         _forget_stale(parts, generated.cc, chosen, device_functions := tuple(device_functions))
         result = _lowered(parts, dispatcher.py_func, tuple(argument_types), generated.cc, chosen)
         symbol = _as_kernel(parts, result, chosen)
@@ -110,7 +143,7 @@ def compile_numba(
     return NumbaBuild(artifact, why_uncacheable(result, chosen, attributes, parts), inputs)
 
 
-def _lowered(parts: Internals, function: Any, types: tuple[Any, ...], cc: tuple[int, int], chosen: Any) -> Any:
+def _lowered(parts: SimpleNamespace, function: Any, types: tuple[Any, ...], cc: tuple[int, int], chosen: Any) -> Any:
     """Numba's compile result: typed and lowered to LLVM IR."""
     nvvm_options: dict[str, Any] = {"fastmath": chosen["fastmath"], "opt": 3 if chosen["opt"] else 0}
     if chosen["debug"]:
@@ -130,7 +163,7 @@ def _lowered(parts: Internals, function: Any, types: tuple[Any, ...], cc: tuple[
     )
 
 
-def _as_kernel(parts: Internals, result: Any, chosen: Mapping[str, Any]) -> str:
+def _as_kernel(parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any]) -> str:
     """Make the lowered function a kernel; its symbol."""
     library, name = result.library, result.fndesc.llvm_func_name
     kernel = library.get_function(name)
@@ -141,7 +174,7 @@ def _as_kernel(parts: Internals, result: Any, chosen: Mapping[str, Any]) -> str:
 
 
 def _forget_stale(
-    parts: Internals, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
+    parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
     """Drop what Numba compiled earlier in this process for another target, other globals or other flags."""
     for function, digest in functions:
@@ -157,7 +190,7 @@ def _forget_stale(
 
 
 def _remember(
-    parts: Internals, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
+    parts: SimpleNamespace, cc: tuple[int, int], chosen: Mapping[str, Any], functions: tuple[tuple[Any, str], ...]
 ) -> None:
     for function, digest in functions:
         twin = _on_device(function)
@@ -197,14 +230,12 @@ def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
 
 
 def _attributes(
-    parts: Internals, result: Any, chosen: Mapping[str, Any], argument_types: Sequence[Any]
+    parts: SimpleNamespace, result: Any, chosen: Mapping[str, Any], argument_types: Sequence[Any]
 ) -> dict[str, Any]:
     bounds, carveout = chosen["launch_bounds"], chosen["shared_memory_carveout"]
     attributes: dict[str, Any] = {
         "cooperative": bool(result.library.use_cooperative),
-        "carveout": {"default": -1, "maxl1": 0, "maxshared": 100}[carveout.lower()]
-        if isinstance(carveout, str)
-        else carveout,
+        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
         "debug": bool(chosen["debug"]),
         "lineinfo": bool(chosen["lineinfo"]),
         "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
@@ -212,5 +243,40 @@ def _attributes(
         "signature": [str(each) for each in argument_types],
     }
     if chosen["debug"]:
-        attributes["exceptions"] = exception_table(result.call_helper)
+        attributes["exceptions"] = _exception_table(result.call_helper)
     return attributes
+
+
+def _exception_table(call_helper: Any) -> list[Any] | None:
+    """The Python exceptions that a debug kernel can raise, by code; None if one is not plain.
+
+    Returns:
+        [code, name of a builtin exception, arguments, [function, file, line] or None] of each.
+    """
+    table: list[Any] = []
+    for code, (kind, arguments, place) in call_helper.exceptions.items():
+        if kind is not None and getattr(builtins, kind.__name__, None) is not kind:
+            return None
+        if not all(type(each) in (str, int, float, bool, type(None)) for each in arguments or ()):
+            return None
+        table.append([code, kind and kind.__name__, list(arguments or ()), list(place) if place else None])
+    return table
+
+
+def why_uncacheable(
+    result: Any, chosen: Mapping[str, Any], attributes: Mapping[str, Any], parts: SimpleNamespace
+) -> str | None:
+    """Why this kernel is only good for this process; None if its cubin and attributes are all it needs."""
+    library = result.library
+    if attributes["debug"] and attributes["exceptions"] is None:
+        return "it raises an exception that is not built in, or with arguments that are no constants"
+    if (getattr(result, "metadata", None) or {}).get("launch_config_sensitive"):
+        return "its code depends on the launch configuration"
+    if any(hasattr(each, "__cuda_array_interface__") for each in library.referenced_objects.values()):
+        return "it uses a device array from its surroundings, whose address is in the code"
+    if parts.cuda_target.target_context.enable_nrt and parts.config.CUDA_NRT_STATS:
+        return "statistics of Numba's runtime are on"
+    callbacks = [*library._setup_functions, *library._teardown_functions]
+    callbacks += [callback for each in chosen["link"] or () for callback in callbacks_of(each)]
+    foreign = [each for each in callbacks if not str(getattr(each, "__module__", "")).startswith("numba.")]
+    return "linked code has callbacks to run when it is loaded" if foreign else None

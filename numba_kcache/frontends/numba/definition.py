@@ -1,44 +1,44 @@
-"""The definition of a Numba kernel: a function or dispatcher with its options, and the variants by argument types.
+"""The definition of a Numba kernel: a function or dispatcher with its options; and the artifacts that it leads to.
 
-Promise     Making one imports no Numba; its options are those of `cuda.jit`, and mean the same.
-Not here    The components of a request (request), packing (arguments), and Numba's own dispatcher (resolutions).
+Promise     Making one imports no Numba; its options are those of `cuda.jit`, and mean the same. A signature is
+            resolved once for each target in a process, under the fingerprint that the function has then. What cannot be
+            cached is compiled by Numba itself, with one warning.
+Not here    The components of a request (request), packing (arguments), and what Numba's own dispatcher does: launches
+            that no launcher takes, and attributes (dispatcher).
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request
+from ...engine.request import Request, Resolution, Wanted
 from ...engine.session import Session
-from ...errors import OptionError
-from ...launch.arguments import Launcher, Relaunch
+from ...errors import OptionError, ToolchainMissingError, UncacheableError
+from ...launch import LaunchShape
+from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
+from ...model import Choice, Target
 from ...model.artifact import Artifact
-from ...model.target import Choice, Target
-from ..base import COMMON_OPTIONS, Definition, Variant, read_launch_options
-from .dispatcher import (
-    DECORATOR_OPTIONS,
-    declare,
-    dump_function,
-    has_fixed_signatures,
-    load_function,
-    read_signatures,
-    types_of,
-)
+from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant, read_launch_options
+from .arguments import make_numba_launcher, types_of
+from .dialect import Declared
 from .request import numba_request, read_function
 
 if TYPE_CHECKING:
     from ...launch.attributes import LaunchOptions
-    from .resolutions import NumbaResolutions
-
-Types = tuple[Any, ...]
-"""Numba types of the arguments: the variant of a Numba kernel."""
 
 _LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
 """Launch attributes that Numba has no option for."""
+
+DECORATOR_OPTIONS = (
+    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
+    "shared_memory_carveout", "extensions",
+)  # fmt: skip
+"""Options of `cuda.jit` for a kernel."""
 
 OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
 
@@ -49,10 +49,8 @@ class NumbaDefinition(Definition):
     Args:
         thing: The function or dispatcher.
         options: Of `cached_kernel`.
-        declared: The dispatcher whose options hold as they are; None to declare one from the options.
 
     Attributes:
-        declared: Function and options under the names of a dispatcher (`objects.Declared`).
         qualname: Of the function.
         depends: Values or files whose content enters the key.
         strict: Refuse rather than run uncached.
@@ -64,26 +62,29 @@ class NumbaDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
 
-    def __init__(self, thing: Any, options: Mapping[str, Any], declared: Any = None) -> None:
+    def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
         self.thing, self.options = thing, options
         function = self.function = getattr(thing, "py_func", thing)
         self.name, self.qualname = function.__name__, function.__qualname__
         self.label = f"{function.__module__}.{self.qualname}"
         path = function.__code__.co_filename
         self.file = os.path.abspath(path) if os.path.isfile(path) else ""
-        self._given = {} if declared is not None else _decorator_options(options, function)
+        self._given = _decorator_options(options, function)
         if any(options.get(name) is not None for name in _LAUNCH_OPTIONS):
             self.launch_options = read_launch_options(options, "numba")
         self.depends = tuple(options.get("depends") or ())
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
-        if declared is not None:
-            self.declared = declared
 
     @cached_property
-    def declared(self) -> Any:
-        """The kernel with all its options, as `cuda.jit` fills them in; imports Numba."""
-        return declare(self.thing, self._given)
+    def declared(self) -> Declared:
+        """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
+
+        Raises:
+            OptionError: The function is for devices alone, or an option cannot be meant.
+            ToolchainMissingError: Numba's CUDA target is not installed.
+        """
+        return _declare(self.thing, self._given)
 
     # -- what is wanted -----------------------------------------------------------------------------
 
@@ -108,8 +109,10 @@ class NumbaDefinition(Definition):
     def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
         """Read `signature=`; where none is given, the definition's own, else what was resolved."""
         given = self.options.get("signature") if signature is None else signature
-        assert self.declared  # it says if there is no Numba
-        found = read_signatures(given) if given is not None else tuple(known)
+        assert self.declared  # an error if there is no Numba
+        from .dispatcher import read_signatures
+
+        found = read_signatures(given) if given is not None else known
         if not found:
             raise OptionError(
                 f"cannot compile {self.name}", "it has no signature", 'write signature="void(float32[::1], int64)"'
@@ -124,12 +127,6 @@ class NumbaDefinition(Definition):
                 "a Numba kernel is linked for a device",
                 f"name the device: {target.name.replace('compute', 'sm')!r}",
             )
-
-    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> NumbaResolutions:
-        """Make the place where what it leads to is kept."""
-        from .resolutions import NumbaResolutions
-
-        return NumbaResolutions(self, session, choose)
 
     @property
     def note(self) -> str:
@@ -154,10 +151,8 @@ class NumbaDefinition(Definition):
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
     ) -> Launcher | None:
         """Make what packs arguments of exactly these types; None where Numba's own launch is needed."""
-        from .arguments import make_numba_launcher
-
         is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")
-        if is_numbas or has_fixed_signatures(self.thing):  # which arguments are cast to
+        if is_numbas or not getattr(self.thing, "_can_compile", True):  # arguments are cast to fixed signatures
             return None
         types: Any = variant
         names = self.function.__code__.co_varnames
@@ -181,11 +176,115 @@ class _ByValue:
         self._definition = definition
 
     def __reduce__(self) -> Any:
-        return _load, (dump_function(self._definition.thing), self._definition.options)
+        from numba.cuda.serialize import dumps
+
+        return _load, (bytes(dumps(self._definition.thing)), self._definition.options)
 
 
 def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
-    return NumbaDefinition(load_function(function), options)
+    from numba.cuda.serialize import loads  # what a process dumped that this one works for
+
+    return NumbaDefinition(loads(function), options)
+
+
+class NumbaResolutions(Resolutions):
+    """The artifacts of one Numba kernel.
+
+    Attributes:
+        dispatcher: Numba's, which launches what no launcher takes; None while there is none.
+    """
+
+    definition: NumbaDefinition
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatcher: Any = None
+        self._uncached: dict[Variant, str] = {}
+
+    @property
+    def lock(self) -> Any:
+        """Numba's own over compilation, so that no two locks are taken crosswise."""
+        from numba.cuda.core.compiler_lock import global_compiler_lock
+
+        return global_compiler_lock
+
+    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
+        """Make the requests of a choice from one reading of the function."""
+        read, types = read_function(self.definition), variant
+        return Wanted(functools.partial(numba_request, self.definition, read, types), choice)  # type: ignore[arg-type]
+
+    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        if variant in self._uncached:
+            raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
+        wanted = self.wanted(choice, variant)
+        request, is_counted = wanted.request, False
+        if not request.uncacheable:
+            try:
+                return session.resolve(wanted)
+            except UncacheableError as error:
+                request, is_counted = request._replace(uncacheable=error.why), True
+        session.refuse(request, is_counted=is_counted)
+        self._uncached[variant] = request.uncacheable
+        raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
+
+    def flush(self) -> None:
+        """Read the function anew at the next launch."""
+        self._resolved.clear()
+        self._uncached.clear()
+
+    def forget(self) -> None:
+        """Resolve anew at the next launch. Running work is untouched."""
+        super().forget()
+        self.flush()
+        if self.dispatcher is not None and self.dispatcher._can_compile:
+            self.dispatcher._reset_overloads()
+
+    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch through Numba's own dispatcher."""
+        from .dispatcher import launch
+
+        launch(self, shape, stream, arguments)
+
+    def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+        """Ask Numba's own code for the block size."""
+        from .dispatcher import block_size
+
+        return block_size(self, arguments, shared_bytes)
+
+    def attribute(self, name: str) -> Any:
+        """Read what Numba's dispatcher has under this name."""
+        from .dispatcher import NUMBAS_NAMES, attribute
+
+        return attribute(self, name) if name in NUMBAS_NAMES else super().attribute(name)
+
+
+NumbaDefinition.resolutions_type = NumbaResolutions
+
+
+def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
+    try:
+        from numba.cuda.core import config
+        from numba.cuda.decorators import _validate_shared_memory_carveout
+        from numba.cuda.dispatcher import CUDADispatcher
+    except ImportError as problem:
+        raise ToolchainMissingError(
+            "cannot use a Numba kernel", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+        ) from problem
+    if isinstance(function, CUDADispatcher):
+        function, options = function.py_func, dict(function.targetoptions)
+    else:
+        debug = given["debug"] if "debug" in given else bool(config.CUDA_DEBUGINFO_DEFAULT)
+        options = {
+            "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False, "device": False,
+            "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
+            "shared_memory_carveout": None,
+        }  # fmt: skip
+    if options.get("device"):
+        raise OptionError("cannot launch a device function", "it was decorated with device=True", "call it in a kernel")
+    options |= given
+    if options["shared_memory_carveout"] is not None:
+        _validate_shared_memory_carveout(options["shared_memory_carveout"])
+    return Declared(function, options)
 
 
 def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, Any]:

@@ -1,27 +1,65 @@
 """Numba's `Dialect`: dispatchers, intrinsics, declarations, types, and registered implementations.
 
-Promise     `@overload`, `@overload_method` and `@overload_attribute` of anybody but Numba itself are found by
-            what they implement. The registries are read as they are; nothing is refreshed or imported.
+Promise     A module of Numba that is not loaded stays so: a program that holds an object of Numba has loaded it.
+            `@overload`, `@overload_method` and `@overload_attribute` of anybody but Numba itself are found by what they
+            implement. Registries are read as they are. An object that does not look as expected is not recognised,
+            hence not cached.
 Not here    Lowering written by hand (`lower_builtin` and the like) for types of Numba's own: `depends=` is for it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...keys.encoding import Plain
-from ...model.linkable import linkable_input
+from ...keys import Plain
 from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registrations
-from ..python.value import Unvouchable, is_trusted
-from .objects import is_a, is_dispatcher, is_numba_type, loaded
+from ..python.value import Unvouchable
 
 packages = frozenset({"numba", "numba_cuda", "numpy", "llvmlite"})
 
 _NRT = "numba.cuda.memory_management.nrt"
+
+
+class Declared(NamedTuple):
+    """A kernel and its options of `cuda.jit`, under the names of a dispatcher, while none has to be made of them."""
+
+    py_func: Any
+    targetoptions: dict[str, Any]
+
+
+def loaded(module: str, name: str) -> Any:
+    """An attribute of a module if that is loaded; None otherwise."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def is_a(value: Any, *places: tuple[str, str]) -> bool:
+    """Whether its class is one of these or inherits from one. Not `isinstance`: Numba's have abstract bases, which
+    ask every class of Numba at the first meeting of any other (200 us)."""
+    bases = type(value).__mro__
+    for module, name in places:  # noqa: SIM110  (a generator more costs as much as the rest)
+        if loaded(module, name) in bases:
+            return True
+    return False
+
+
+def is_dispatcher(value: Any) -> bool:
+    """Whether it is a function under `cuda.jit`, or under `njit`, which device code may call as well."""
+    kind = type(value)
+    if kind is FunctionType or kind is Declared:
+        return kind is Declared
+    return is_a(value, ("numba.cuda.dispatcher", "CUDADispatcher"), ("numba.core.dispatcher", "Dispatcher"))
+
+
+def is_numba_type(value: Any) -> bool:
+    """Whether it is an instance of one of Numba's own types (an extension's types are code of their own)."""
+    return is_a(value, ("numba.core.types", "Type"), ("numba.cuda.types", "Type")) and (
+        type(value).__module__.partition(".")[0] == "numba"
+    )
 
 
 def python_function(value: Any) -> Any:
@@ -67,6 +105,8 @@ def runtime() -> LinkInput | None:
     """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
     if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
         return None
+    from ...model.linkable import linkable_input
+
     found, file = linkable_input(loaded(_NRT, "NRT_LIBRARY")), loaded(_NRT, "__file__")
     return found and found._replace(folder=os.path.dirname(str(file)))
 
@@ -118,48 +158,42 @@ _read: tuple[list[Any], Registrations] = ([], Registrations({}, {}, []))
 
 
 def registrations() -> Registrations:
-    """Implementations registered up to now. Registries only grow: their lengths say whether a reading still holds."""
+    """Gather the implementations registered up to now. Registries only grow: their lengths show if a reading holds."""
     global _read
-    state: list[Any] = []  # flat, and made by a plain loop: each launch of a new signature asks
-    for holder in _HOLDERS:
-        registry = loaded(holder, "builtin_registry")
-        if registry:
-            state += registry, len(registry.globals), len(registry.attributes)
+    registries = [found for holder in _HOLDERS if (found := loaded(holder, "builtin_registry"))]
+    state = [(registry, len(registry.globals), len(registry.attributes)) for registry in registries]
     if _read[0] != state:
-        _read = state, _gathered(state[::3])
+        _read = state, _gathered(registries)
     return _read[1]
 
 
-def _gathered(registries: list[Any]) -> Registrations:
+def _gathered(registries: Iterable[Any]) -> Registrations:
     found = Registrations({}, {}, [])
     for registry in registries:
-        for value, kind in registry.globals:
-            for template in getattr(kind, "templates", ()):
-                function = _definition(template)
-                if function is None:
-                    continue
-                found.of_value.setdefault(id(value), []).append(function)
-                if getattr(value, "__module__", None) in ("_operator", "operator"):
-                    found.of_operators.append(function)
-        for template in registry.attributes:
-            function, name = _definition(template), getattr(template, "_attr", None)
-            if function is not None and isinstance(name, str):
+        of_values = [(value, each) for value, kind in registry.globals for each in getattr(kind, "templates", ())]
+        for value, function in _of_users(of_values):
+            found.of_value.setdefault(id(value), []).append(function)
+            if getattr(value, "__module__", None) in ("_operator", "operator"):
+                found.of_operators.append(function)
+        of_names = [(getattr(each, "_attr", None), each) for each in registry.attributes]
+        for name, function in _of_users(of_names):
+            if isinstance(name, str):
                 found.of_attribute.setdefault(name, []).append(function)
     return found
 
 
-def _definition(template: Any) -> Any:
-    """The function under `@overload...`, if it is not one of a package that its version pins."""
-    function = getattr(template, "__dict__", {}).get("_overload_func")  # as a static method: cheaper than getattr
-    function = getattr(function, "__func__", function)
-    return None if function is None or _is_numbas(function) else function
+def _of_users(templates: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """Yield what is implemented and the function under `@overload...`, without those of packages that a version pins.
 
-
-def _is_numbas(function: Any) -> bool:
-    """By its module, or by its file: functions that Numba generates have no module, and come with its first
-    compilation, which must change no key."""
-    if is_trusted(getattr(function, "__module__", None), packages):
-        return True
-    folders = (*(loaded("numba", "__path__") or ()), *(loaded("numba.cuda", "__path__") or ()))
-    file = getattr(getattr(function, "__code__", None), "co_filename", "")
-    return file.startswith(tuple(f"{folder}{os.sep}" for folder in folders))
+    Their functions are known by module, or by file: those that Numba generates have no module, and come with its first
+    compilation, which must change no key.
+    """
+    homes = [*(loaded("numba", "__path__") or ()), *(loaded("numba.cuda", "__path__") or ())]
+    folders = tuple(f"{folder}{os.sep}" for folder in homes)
+    for implemented, template in templates:
+        function = getattr(template, "__dict__", {}).get("_overload_func")  # as a static method: cheaper than getattr
+        function = getattr(function, "__func__", function)
+        if function is None or str(getattr(function, "__module__", "")).partition(".")[0] in packages:
+            continue
+        if not getattr(getattr(function, "__code__", None), "co_filename", "").startswith(folders):
+            yield implemented, function

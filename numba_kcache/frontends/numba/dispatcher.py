@@ -1,105 +1,199 @@
-"""Numba's dispatchers: made from options, typed by arguments, and led to another cache than their own.
+"""Numba's own dispatcher behind a kernel: over the artifacts of this cache, with what Numba has no word for.
 
-Promise     A dispatcher made here behaves as one of `cuda.jit` with the same options; making it loads no compiler and
-            needs no device. `attach` changes which cache it asks, and nothing else.
-Ground      numba-cuda 0.30.4: decorators.py `jit` (the options it fills in), dispatcher.py `compile`, `specialize`.
+Promise     A dispatcher made here behaves as one of `cuda.jit` with the same options. Arguments mean what they mean to
+            Numba. The kernel's launch attributes, dynamic shared memory above 48 KiB and `debug_launches` hold all the
+            same, on whichever device and for whatever Numba compiled or was given.
+Method      Numba's `compile` calls `load_overload` of the dispatcher's cache before it would compile. Ours gives it a
+            complete kernel, from disk or compiled just now, so that Numba compiles only what must not be stored. Numba
+            calls `kernel.launch` after the callbacks of the launch configuration; a callback puts a launch of our own
+            there, which prepares the function and goes on to Numba's. A cluster gets to Numba's code by the name under
+            which that makes its `LaunchConfig`.
+Not here    Packing of what a launcher takes (arguments), and when programs that are not edited get such a cache
+            (install). No hit of a kernel whose arguments are of the common types comes here.
+Ground      numba-cuda 0.30.4, dispatcher.py `CUDADispatcher.call`, `compile`, `specialize`, `_Kernel.launch`;
+            cuda.core's LaunchConfig counts the grid in clusters where there are any.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
-from ...errors import OptionError, ToolchainMissingError
-from .objects import Declared
+from ...errors import CompileError, NoDeviceError, OptionError
+from ...launch import LaunchShape
+from ...launch.attributes import LaunchOptions
+from ...launch.devices import check_interpreter, current_device, numba_stream
+from ...launch.loader import LoadedKernel, loaded_by_numba
+from ..base import RunsUncached
+from .definition import NumbaResolutions
+from .overload import make_overload
 
-DECORATOR_OPTIONS = (
-    "debug", "opt", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers", "launch_bounds",
-    "shared_memory_carveout", "extensions",
-)  # fmt: skip
-"""Options of `cuda.jit` for a kernel."""
-
-
-def dump_function(function: Any) -> bytes:
-    """A function or dispatcher by value, for a process that works for this one and cannot import it."""
-    from numba.cuda.serialize import dumps
-
-    return bytes(dumps(function))
-
-
-def load_function(data: bytes) -> Any:
-    """What `dump_function` of the process that this one works for was given."""
-    from numba.cuda.serialize import loads
-
-    return loads(data)
+NUMBAS_NAMES = frozenset((
+    "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",
+    "inspect_sass_cfg", "inspect_types", "get_regs_per_thread", "get_const_mem_size", "get_shared_mem_per_block",
+    "get_max_threads_per_block", "get_local_mem_per_thread", "get_metadata", "stats", "overloads", "recompile",
+    "py_func", "targetoptions", "extensions", "specialized", "specialize",
+))  # fmt: skip
+"""What a kernel has of Numba's dispatcher, with the same meaning."""
 
 
-def declare(function: Any, given: Mapping[str, Any]) -> Declared:
-    """A kernel with all its options, as `cuda.jit` fills them in. No target context is built.
+class DispatcherCache:
+    """The cache of one of Numba's dispatchers; the names are Numba's.
 
     Args:
-        function: A Python function, or a dispatcher, whose options hold where `given` has none.
-        given: `DECORATOR_OPTIONS`.
+        resolutions: Of the dispatcher's function and options.
+        dispatcher: That asks this.
+        is_numbas: Whether errors in linked code are left to Numba to raise, as they are where Numba's own decorator
+            is all that the program has.
+    """
+
+    def __init__(self, resolutions: NumbaResolutions, dispatcher: Any, *, is_numbas: bool = False) -> None:
+        self.resolutions, self._dispatcher, self._is_numbas = resolutions, dispatcher, is_numbas
+
+    def load_overload(self, sig: Any, _context: Any) -> Any:
+        """Give the kernel of a signature, complete; None where Numba has to compile it."""
+        types = sig if isinstance(sig, tuple) else read_signatures(sig)[0]
+        is_known = any(each == types for _target, _ptx_target, each in self.resolutions.known())
+        try:
+            resolution = self.resolutions.for_device(current_device().target, types)
+        except (NoDeviceError, RunsUncached):
+            return None
+        except CompileError:
+            if self._is_numbas:
+                return None
+            raise
+        if resolution.source == "compiled" and not is_known:  # Numba counts what it gets here as a hit
+            self._dispatcher._cache_hits[sig] -= 1
+            self._dispatcher._cache_misses[sig] += 1
+        return make_overload(self._dispatcher, types, resolution.artifact, functools.partial(self._load, types))
+
+    def _load(self, types: tuple[Any, ...]) -> LoadedKernel:
+        """Load the kernel on the current device, with its carveout.
+
+        Raises:
+            RunsUncached, UncacheableError: It cannot be cached.
+            NoDeviceError: There is no device.
+        """
+        device = current_device()
+        found = self.resolutions.for_device(device.target, types)
+        artifact, loader = found.artifact, self.resolutions.session().loader
+        loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
+        carveout = artifact.attributes.get("carveout")
+        if carveout is not None:
+            loaded.prefer_shared(int(carveout))
+        return loaded
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Nothing: what Numba compiled by itself must not be stored."""
+
+    @property
+    def cache_path(self) -> str | None:
+        """The directory of the cache."""
+        return self.resolutions.session().store.directory
+
+    def enable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def disable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def flush(self) -> None:
+        """Read the function anew at the next launch; entries stay, they are named by what they hold."""
+        self.resolutions.flush()
+
+
+def attribute(resolutions: NumbaResolutions, name: str) -> Any:
+    """Read one of `NUMBAS_NAMES` off the dispatcher, which then has every signature that was launched or compiled."""
+    if name == "specialize":
+        return functools.partial(_specialize, resolutions)
+    dispatcher = _dispatcher(resolutions)
+    if dispatcher._can_compile:
+        for _target, _ptx_target, types in resolutions.known():
+            if types not in dispatcher.overloads:
+                dispatcher.compile(types)
+    return getattr(dispatcher, name)
+
+
+def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
+    """Launch as Numba does, with the options of the kernel.
+
+    Args:
+        resolutions: Of the kernel.
+        shape: Extents of the launch.
+        stream: As the user gave it.
+        arguments: Of the launch.
 
     Raises:
-        OptionError: The function is for devices alone, or an option cannot be meant.
-        ToolchainMissingError: Numba's CUDA target is not installed.
+        LaunchConfigError, LaunchError: The device, or an attribute, rules it out; a watched launch failed.
     """
+    check_interpreter()
+    definition, is_watched = resolutions.definition, resolutions.session().settings.debug_launches
+    options = definition.launch_options
+    configured = _dispatcher(resolutions)[shape.grid, shape.block, numba_stream(stream), shape.shared_bytes]
+    if options or shape.shared_bytes or is_watched:
+        wanted = options or LaunchOptions()
+        configured.pre_launch_callbacks.append(lambda kernel, _configuration: apply_options(kernel, wanted))
     try:
-        from numba.cuda.core import config
-        from numba.cuda.decorators import _validate_shared_memory_carveout
-        from numba.cuda.dispatcher import CUDADispatcher
-    except ImportError as problem:
-        raise ToolchainMissingError(
-            "cannot use a Numba kernel", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
-        ) from problem
-    is_dispatcher = isinstance(function, CUDADispatcher)
-    debug = given.get("debug")
-    debug = bool(config.CUDA_DEBUGINFO_DEFAULT) if debug is None else debug
-    options: dict[str, Any] = {
-        "debug": debug, "lineinfo": False, "opt": config.OPT != 0, "link": (), "fastmath": False, "device": False,
-        "inline": "never", "forceinline": False, "extensions": [], "launch_bounds": None, "lto": not debug,
-        "shared_memory_carveout": None,
-    }  # fmt: skip
-    if is_dispatcher:
-        options = dict(function.targetoptions)
-    if options.get("device"):
-        raise OptionError("cannot launch a device function", "it was decorated with device=True", "call it in a kernel")
-    options |= {name: value for name, value in given.items() if value is not None}
-    if options["shared_memory_carveout"] is not None:
-        _validate_shared_memory_carveout(options["shared_memory_carveout"])
-    return Declared(function.py_func if is_dispatcher else function, options)
+        if is_watched:
+            _launch_watched(configured, shape, stream, arguments, definition.function)
+        else:
+            configured(*arguments)
+    except NotImplementedError as error:  # a type that Numba compiles for and does not launch
+        error.add_note(definition.note)
+        raise
 
 
-def make_dispatcher(declared: Declared, function: Any) -> Any:
-    """A dispatcher for a kernel.
+def _launch_watched(
+    configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
+) -> None:
+    import cuda.bindings.driver as driver
 
-    Args:
-        declared: With its options.
-        function: What it was made of; a dispatcher hands its signatures on, if it takes no others.
-    """
-    from numba.cuda.dispatcher import CUDADispatcher
+    from ...launch.debugging import watched
 
-    made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
-    if has_fixed_signatures(function):
-        made._fixed_signatures = tuple(function.overloads)
+    def launch() -> bool:
+        configured(*arguments)
+        return True
+
+    watched(
+        driver, stream, launch, kernel=function.__name__, shape=shape,
+        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
+    )  # fmt: skip
+
+
+def block_size(resolutions: NumbaResolutions, arguments: Sequence[Any], shared_bytes: int) -> int:
+    """Ask Numba's own code for the block size at which most threads are resident."""
+    from_numba = _specialize(resolutions, *arguments).forall(1, 0, 0, shared_bytes)
+    return int(from_numba._compute_thread_per_block(from_numba.dispatcher))
+
+
+def _specialize(resolutions: NumbaResolutions, *arguments: Any) -> Any:
+    """Make a dispatcher of Numba's for exactly the types of these arguments."""
+    made = specialize(_dispatcher(resolutions), arguments, resolutions)
+    options = resolutions.definition.launch_options
+    if options:
+        for kernel in made.overloads.values():
+            apply_options(kernel, options)
     return made
 
 
-def has_fixed_signatures(dispatcher: Any) -> bool:
-    """Whether it takes the signatures that it was given, and no others; a mere function never does."""
-    return not getattr(dispatcher, "_can_compile", True)
+def _dispatcher(resolutions: NumbaResolutions) -> Any:
+    """Numba's dispatcher of a kernel, made when something is to be launched, compiled or looked at by Numba itself."""
+    declared, thing = resolutions.definition.declared, resolutions.definition.thing
+    from numba.cuda.dispatcher import CUDADispatcher
 
-
-def fix_signatures(dispatcher: Any) -> None:
-    """Compile the signatures that were given to the decorator, and no others, as Numba has it."""
-    signatures = getattr(dispatcher, "_fixed_signatures", None)
-    if signatures:
-        dispatcher._fixed_signatures = None
-        for types in signatures:
-            dispatcher.compile(types)
-        dispatcher.disable_compile()
+    with resolutions.lock:
+        made = resolutions.dispatcher
+        if made is None:
+            made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))
+            made._cache = DispatcherCache(resolutions, made)
+            if not getattr(thing, "_can_compile", True):  # it takes the signatures that it was given, no others
+                for types in thing.overloads:
+                    made.compile(types)
+                made.disable_compile()
+            resolutions.dispatcher = made
+    return made
 
 
 def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
@@ -125,45 +219,7 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(found)
 
 
-class Signature(tuple[Any, ...]):
-    """Argument types whose hash is taken once: Numba's types take theirs in Python, ten calls each time."""
-
-    def __hash__(self) -> int:
-        found: int | None = self.__dict__.get("_taken")
-        if found is None:
-            found = self.__dict__["_taken"] = tuple.__hash__(self)
-        return found
-
-
-def types_of(arguments: Sequence[Any]) -> Signature:
-    """What Numba types the arguments of a launch as; those whose type is known, or have but one, without asking it.
-
-    Raises:
-        ValueError: Numba has no type for one; its own message.
-    """
-    typeof, array, plain = _typing()
-    return Signature([
-        each._numba_type_ if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
-    ])  # fmt: skip
-
-
-@functools.cache
-def _typing() -> tuple[Callable[[Any], Any], Any, dict[type, Any]]:
-    from numba.cuda import types
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.typing.typeof import typeof
-
-    return typeof, DeviceNDArray, {float: types.float64, bool: types.boolean, complex: types.complex128}
-
-
-def compiler_lock() -> Any:
-    """Numba's lock over compilation. Who resolves a signature holds it, so that no two locks are taken crosswise."""
-    from numba.cuda.core.compiler_lock import global_compiler_lock
-
-    return global_compiler_lock
-
-
-def specialize(dispatcher: Any, arguments: Sequence[Any], attach: Callable[[Any], None]) -> Any:
+def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:
     """`dispatcher.specialize(*arguments)`, with a cache; Numba's own gives the specialised dispatcher none."""
     from numba.cuda.api import get_current_device
     from numba.cuda.dispatcher import CUDADispatcher
@@ -174,9 +230,37 @@ def specialize(dispatcher: Any, arguments: Sequence[Any], attach: Callable[[Any]
     found = dispatcher.specializations.get(key)
     if found is None:
         found = CUDADispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
-        attach(found)
+        if resolutions is not None:
+            found._cache = DispatcherCache(resolutions, found)
         found.compile(key[1])
         found.disable_compile()
         found._specialized = True
         dispatcher.specializations[key] = found
     return found
+
+
+def apply_options(kernel: Any, options: LaunchOptions) -> None:
+    """Make one of Numba's compiled kernels launch with the options from now on."""
+    kernel.cooperative = kernel.cooperative or options.cooperative
+    kernel.launch = functools.partial(_launch, kernel, options._replace(cooperative=kernel.cooperative))
+
+
+def _launch(
+    kernel: Any, options: LaunchOptions, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+) -> None:
+    loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
+    name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
+    options.apply(loaded, name)
+    loaded.prepare(shape, name)
+    options.check(shape, loaded, name)
+    launch = type(kernel).launch
+    if options.cluster:
+        names = {**launch.__globals__, "LaunchConfig": functools.partial(_in_clusters, options.cluster)}
+        launch = FunctionType(launch.__code__, names, launch.__name__, launch.__defaults__, launch.__closure__)
+    launch(kernel, args, griddim, blockdim, stream, sharedmem)
+
+
+def _in_clusters(cluster: Sequence[int], *, grid: Sequence[int], **more: Any) -> Any:
+    from cuda.core import LaunchConfig
+
+    return LaunchConfig(grid=tuple(n // each for n, each in zip(grid, cluster, strict=True)), cluster=cluster, **more)

@@ -5,7 +5,7 @@ Promise     Kernels stay Numba's dispatchers and mean what they meant; only wher
             back the cache that it had.
 Method      Three methods of Numba's dispatcher class are replaced: `enable_caching` (what `cache=True` calls),
             `compile` (what a new signature calls) and `specialize` (which would drop the cache, and with it `forall`).
-Not here    What the cache does with a signature (resolutions).
+Not here    What the cache does with a signature (dispatcher).
 Ground      numba-cuda 0.30.4, dispatcher.py.
 """
 
@@ -20,11 +20,10 @@ from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
 from ...errors import ToolchainMissingError
-from ...model.target import choose_for_device
+from ...model import choose_for_device
 from ...settings import install_wanted
-from .definition import NumbaDefinition
-from .dispatcher import specialize
-from .resolutions import NumbaResolutions
+from .definition import NumbaDefinition, NumbaResolutions
+from .dispatcher import DispatcherCache, specialize
 
 _HOME = "numba.cuda.dispatcher"
 _replaced: dict[str, Any] = {}
@@ -123,11 +122,7 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
         return original_compile(self, sig)
 
     def specialized(self: Any, *args: Any) -> Any:
-        def attach(made: Any) -> None:
-            if isinstance(self._cache, NumbaResolutions):
-                self._cache.attach(made)
-
-        return specialize(self, args, attach)
+        return specialize(self, args, getattr(self._cache, "resolutions", None))
 
     for name, method in (
         ("enable_caching", enable_caching),
@@ -140,7 +135,7 @@ def _replace(home: Any, *, every_kernel: bool) -> None:
 
 
 def _attach(dispatcher: Any) -> None:
-    definition = NumbaDefinition(dispatcher, {}, dispatcher)
+    definition = NumbaDefinition(dispatcher, {})
     choose = functools.partial(choose_for_device, (), kernel=definition.name)
-    entries = NumbaResolutions(definition, process_session, choose, is_numbas=True)
-    entries.dispatcher, dispatcher._cache = dispatcher, entries
+    resolutions = NumbaResolutions(definition, process_session, choose)
+    resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)

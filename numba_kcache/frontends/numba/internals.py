@@ -12,10 +12,25 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import ToolchainMissingError
+
+_NAMES = {
+    "compiler": ("compile_cuda", "kernel_fixup"),
+    "dispatcher": ("CUDADispatcher", "_Kernel", "reshape_funcs"),
+    "cudadrv.nvvm": ("set_launch_bounds",),
+    "descriptor": ("cuda_target",),
+    "memory_management.nrt": ("NRT_LIBRARY",),
+    "cudadrv.libs": ("get_cudalib",),
+    "cuda_paths": ("get_cuda_paths",),
+    "core.compiler_lock": ("global_compiler_lock",),
+    "typing.templates": ("builtin_registry",),
+}
+"""What is taken of each module of `numba.cuda`."""
 
 _COMPILE_PARAMETERS = {
     "pyfunc", "return_type", "args", "debug", "lineinfo", "forceinline", "fastmath", "nvvm_options", "cc",
@@ -27,76 +42,32 @@ _DEVICE_USERS = ("dispatcher", "compiler", "api")
 _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
 
 
-class Internals(NamedTuple):
-    """Numba's own parts, under the names they have there."""
-
-    compile_cuda: Any
-    kernel_fixup: Any
-    set_launch_bounds: Any
-    global_compiler_lock: Any
-    cuda_target: Any
-    get_cudalib: Any
-    get_cuda_paths: Any
-    config: Any
-    types: Any
-    CUDADispatcher: Any
-    NRT_LIBRARY: Any
-    NRT_functions: Any
-    reshape_funcs: Any
-    folder: str
-    device_users: tuple[Any, ...]
-
-
 @cache
-def internals() -> Internals:
-    """The names, imported and probed.
+def internals() -> SimpleNamespace:
+    """Import and probe Numba's own parts: `_NAMES`, `config`, `types`, and the `folder` of `numba.cuda`.
 
     Raises:
         ToolchainMissingError: Numba is absent, or of a version whose insides are others.
     """
     try:
-        found = _gathered()
+        import numpy
+
+        if not hasattr(numpy, "row_stack"):
+            raise ImportError(f"NumPy {numpy.__version__} lacks row_stack, which numba-cuda needs: use numpy<2.5")
+        found = SimpleNamespace(
+            config=import_module("numba.cuda.core.config"),
+            types=import_module("numba.cuda.types"),
+            folder=os.path.dirname(str(import_module("numba.cuda.dispatcher").__file__)),
+        )
+        for home, names in _NAMES.items():
+            module = import_module(f"numba.cuda.{home}")
+            vars(found).update({name: getattr(module, name) for name in names})
     except (ImportError, AttributeError) as error:
         raise _unsuitable(str(error)) from error
-    from inspect import signature
-
     lacking = _COMPILE_PARAMETERS - set(signature(found.compile_cuda).parameters)
     if lacking:
         raise _unsuitable(f"compile_cuda takes no {', '.join(sorted(lacking))}")
     return found
-
-
-def _gathered() -> Internals:
-    import importlib
-
-    import numpy
-
-    if not hasattr(numpy, "row_stack"):
-        raise ImportError(f"NumPy {numpy.__version__} is too new for numba-cuda (np.row_stack is gone): use numpy<2.5")
-    compiler, dispatcher, nvvm, target, nrt, libs, paths, lock, config, types = (
-        importlib.import_module(f"numba.cuda.{name}")
-        for name in (
-            "compiler", "dispatcher", "cudadrv.nvvm", "descriptor", "memory_management.nrt", "cudadrv.libs",
-            "cuda_paths", "core.compiler_lock", "core.config", "types",
-        )
-    )  # fmt: skip
-    return Internals(
-        compiler.compile_cuda,
-        compiler.kernel_fixup,
-        nvvm.set_launch_bounds,
-        lock.global_compiler_lock,
-        target.cuda_target,
-        libs.get_cudalib,
-        paths.get_cuda_paths,
-        config,
-        types,
-        dispatcher.CUDADispatcher,
-        nrt.NRT_LIBRARY,
-        tuple(dispatcher._Kernel.NRT_functions),
-        tuple(dispatcher.reshape_funcs),
-        os.path.dirname(str(dispatcher.__file__)),
-        tuple(importlib.import_module(f"numba.cuda.{name}") for name in _DEVICE_USERS),
-    )
 
 
 def _unsuitable(why: str) -> ToolchainMissingError:
@@ -107,8 +78,7 @@ def _unsuitable(why: str) -> ToolchainMissingError:
 
 def forget_implementations(function: Any) -> None:
     """Drop what Numba made of a function under `@overload` or `@intrinsic`: it makes each once in a process."""
-    from numba.cuda.typing.templates import builtin_registry as registry
-
+    registry = internals().builtin_registry
     templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
     for template in (*templates, *registry.attributes, *registry.functions):
         if function in (getattr(template, "_overload_func", None), getattr(template, "_definition_func", None)):
@@ -117,24 +87,24 @@ def forget_implementations(function: Any) -> None:
 
 
 @contextmanager
-def compiling_for(cc: tuple[int, int]) -> Iterator[None]:
-    """While it lasts, this thread's compilations are for a device of compute capability `cc`, present or not.
+def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
+    """Let this thread's compilations be for a device of compute capability `cc`, present or not.
 
     Numba compiles device functions for the current device, so that without one a kernel that calls any cannot
     be compiled at all. Other threads go on seeing the real device.
     """
-    parts = internals()
+    users = [import_module(f"numba.cuda.{name}") for name in _DEVICE_USERS]
     thread, device = threading.get_ident(), SimpleNamespace(compute_capability=cc)
-    with parts.global_compiler_lock:
-        before = [module.get_current_device for module in parts.device_users]
+    with internals().global_compiler_lock:
+        before = [module.get_current_device for module in users]
 
         def current(real: Any = before[0]) -> Any:
             return device if threading.get_ident() == thread else real()
 
-        for module in parts.device_users:
-            module.get_current_device = current
+        for module in users:
+            module.get_current_device = current  # type: ignore[attr-defined]
         try:
             yield
         finally:
-            for module, real in zip(parts.device_users, before, strict=True):
-                module.get_current_device = real
+            for module, real in zip(users, before, strict=True):
+                module.get_current_device = real  # type: ignore[attr-defined]

@@ -12,16 +12,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...errors import CompileError, LinkError
-from ...model.linkable import LINK_SUFFIXES, kind_of_path, linkable_input
+from ...model import Target
+from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.time_trace import TimeTrace, run_traced
-from .internals import Internals, internals
+from ..python.files import read_link
+from ..python.value import Refused
+from .internals import internals
 
 
 class Linked(NamedTuple):
@@ -88,13 +91,13 @@ def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInp
     return [LinkInput("ptx", f"kernel{number}.ptx", each.encode()) for number, each in enumerate(modules)]
 
 
-def _numbas_own(parts: Internals, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
+def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
     """What Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
         found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))
     if parts.cuda_target.target_context.enable_nrt:
-        names = "|".join(parts.NRT_functions)
+        names = "|".join(parts._Kernel.NRT_functions)
         pattern = rf"\.extern\s+\.func\s+(?:\s*\(.+\)\s*)?({names})\s*\([^)]*\)\s*;"
         if re.search(pattern, ptx) or any(getattr(each, "nrt", False) for each in user):
             found.append(_read(parts.NRT_LIBRARY)._replace(folder=os.path.join(parts.folder, "memory_management")))
@@ -106,21 +109,14 @@ def _numbas_own(parts: Internals, library: Any, ptx: str, user: Iterable[Any]) -
 
 
 def _read(item: Any) -> LinkInput:
-    """The bytes of a path or a `LinkableCode` object now."""
-    if not isinstance(item, (str, os.PathLike)):
-        found = linkable_input(item)
-        if found is None:
-            raise LinkError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
-        return found
-    path = os.fspath(item)
-    kind = kind_of_path(path)
-    if kind is None:
-        raise LinkError(f"cannot link {path!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+    """Read a path or a `LinkableCode` object now."""
     try:
-        with open(path, "rb") as file:
-            return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(os.path.abspath(path)))
-    except OSError as error:
-        raise LinkError(f"cannot link {path!r}", error.strerror or str(error)) from None
+        found = read_link(item)
+    except Refused as refusal:
+        raise LinkError(f"cannot link {item!r}", str(refusal)) from None
+    if not found.kind:
+        raise LinkError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+    return found
 
 
 def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace: TimeTrace | None) -> LinkInput:

@@ -1,33 +1,35 @@
-"""From the definition of a Numba kernel, argument types and a target to a request.
+"""The request of a Numba kernel: from its definition, argument types and a target to components.
 
 Promise     A request's components hold everything that decides the code: the kernel's fingerprint, its types, its
-            options (part of the fingerprint) and Numba's configuration. What cannot be captured makes the request
-            uncacheable, with the name of what is to blame. Nothing is compiled here.
+            options (part of the fingerprint) and Numba's configuration, as a compilation starting now would use it.
+            What cannot be captured makes the request uncacheable, with the name of what is to blame. Two signatures
+            have one digest only if Numba compiles the same code for both. Nothing is compiled here.
+Method      Numba's own text of a type leaves out the field names of a named tuple and the members of an enum. Two
+            settings have defaults that Numba takes from the installed CUDA runtime: left alone they say who compiles,
+            and stand in a component of their own; set by a program they say what.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
-from ...errors import UncacheableError
-from ...keys.components import component
-from ...model.artifact import Artifact
-from ...model.reason import ReasonKind
+from ...keys import Component, Plain, component
+from ...model import Target
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
-from ...toolchain.libraries import Toolchain
-from ..python.function import KINDS as PYTHON_KINDS
 from ..python.function import Fingerprint, Uncapturable, fingerprint
+from ..python.value import Refused, value_form
 from . import dialect
-from .environment import code_environment, extra_search_paths
-from .signature import signature_component
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
+    from ...model.artifact import Artifact
+    from ...model.reason import ReasonKind
+    from ...toolchain import Toolchain
     from ...toolchain.time_trace import TimeTrace
     from .definition import NumbaDefinition
 
@@ -36,13 +38,33 @@ _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
 
 _DISTRIBUTIONS = ("numba", "numba-cuda", "llvmlite", "numpy", "cuda-core")
 
-KINDS: Mapping[str, ReasonKind] = {
-    **PYTHON_KINDS,
-    "argument types": ReasonKind.SIGNATURE,
-    "numba settings": ReasonKind.ENVIRONMENT,
-    "numba toolkit": ReasonKind.COMPILER,
-}
-"""What the components of a Numba kernel are about. docs/keys.md has a row for each."""
+CODE_SETTINGS = (
+    "OPT", "FORCE_CUDA_CC", "CUDA_DEBUGINFO_DEFAULT", "CUDA_DEBUG_POLY", "CUDA_DEBUG_POLY_USE_TYPED_CONST",
+    "DEBUG_JIT", "BOUNDSCHECK", "EXTEND_VARIABLE_LIFETIMES", "CUDA_ENABLE_NRT", "CUDA_NRT_STATS", "DEBUG_NRT",
+    "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_INCLUDE_PATH", "USE_LEGACY_TYPE_SYSTEM",
+)  # fmt: skip
+"""Attributes of `numba.core.config` that change code; each has an environment variable `NUMBA_...` of about the same
+name. Decorator options are in the fingerprint."""
+
+_OF_TOOLKIT = {
+    "CUDA_DEBUG_POLY": "DEBUG_POLY_SUPPORTED", "CUDA_DEBUG_POLY_USE_TYPED_CONST": "DEBUG_POLY_USE_TYPED_CONST",
+}  # fmt: skip
+"""Settings whose default depends on the toolkit, and where in `numba.cuda.debuginfo` it stands."""
+
+_CONFIG = "numba.cuda.core.config"
+
+
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """What the components of a Numba kernel are about. docs/keys.md has a row for each."""
+    from ...model.reason import ReasonKind
+    from ..python.reasons import KINDS
+
+    return {
+        **KINDS,
+        "argument types": ReasonKind.SIGNATURE,
+        "numba settings": ReasonKind.ENVIRONMENT,
+        "numba toolkit": ReasonKind.COMPILER,
+    }
 
 
 def read_function(definition: NumbaDefinition) -> Fingerprint | Uncapturable:
@@ -79,7 +101,7 @@ def numba_request(
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=KINDS,
+        kinds=component_kinds,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
@@ -103,15 +125,6 @@ def numba_request(
     return request._replace(components=components, headers=headers)
 
 
-def _toolkit_dirs() -> Sequence[str]:
-    from .link import toolkit_dirs
-
-    return toolkit_dirs()
-
-
-_TOOLKIT = "numba_include_dirs", _toolkit_dirs
-
-
 def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Reason for which these link inputs cannot be keyed, "" where they can; and what CUDA C++ among them, and the
     runtime that Numba may add, can include."""
@@ -126,18 +139,24 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
         return "what it links uses __DATE__ or __TIME__", ()
     if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
         return "", ()
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
 
-    extra = tuple(filter(None, extra_search_paths().split(":")))
+    extra = tuple(filter(None, str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")))
     return "", tuple(
         HeaderQuery(
             each.data.decode("utf-8", "replace"),
             (*extra, *filter(None, (each.folder,))),
             each,
-            toolkit=_TOOLKIT,
+            toolkit=("numba_include_dirs", _toolkit_dirs),
         )
         for each in dict.fromkeys((*texts, *filter(None, (runtime,))))
     )
+
+
+def _toolkit_dirs() -> Sequence[str]:
+    from .link import toolkit_dirs
+
+    return toolkit_dirs()
 
 
 def _build(
@@ -149,26 +168,77 @@ def _build(
     _toolchain: Toolchain,
     trace: TimeTrace | None,
 ) -> Artifact:
-    from .compile import compile_numba
+    from .compile import build
 
-    functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
+    return build(definition, found, types, target, ptx_target, trace)
+
+
+def signature_component(types: Sequence[Any], *, is_vouched: bool = False) -> Component | Uncapturable:
+    """The types in order; the component's value is their text, for explanations.
+
+    Args:
+        types: Of Numba.
+        is_vouched: Whether the user says what the code of an extension's types depends on.
+    """
     try:
-        build = compile_numba(
-            definition.declared,
-            types,
-            target,
-            ptx_target=ptx_target,
-            device_functions=functions,
-            keep_ptx=definition.keep_ptx,
-            trace=trace,
-        )
-    except Exception as error:  # Numba's own, mostly: its words stay as they are
-        error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
-        raise
-    if build.uncacheable:
-        raise UncacheableError(f"cannot cache {definition.label}", build.uncacheable)
-    read = {(each.folder, each.name): each for each in build.linked if each.folder}
-    changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
-    if changed:
-        raise UncacheableError(f"cannot cache {definition.label}", f"the link input {changed} changed meanwhile")
-    return build.artifact
+        form = [_type_form(each, is_vouched) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])
+
+
+def _type_form(kind: Any, is_vouched: bool) -> Plain:
+    from numba.cuda import types
+
+    if not is_vouched and not dialect.is_numba_type(kind):
+        where = type(kind).__module__
+        raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
+    bases = type(kind).__mro__  # not isinstance: see dialect.is_a
+    if types.BaseTuple in bases:
+        members = [_type_form(each, is_vouched) for each in kind]
+        if types.BaseNamedTuple in bases:
+            return "named tuple", _class_form(kind.instance_class), members
+        return "tuple", members
+    if types.EnumMember in bases:
+        return "enum member", type(kind).__name__, _class_form(kind.instance_class), _type_form(kind.dtype, is_vouched)
+    if types.Array in bases:
+        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+        return "array", type(kind).__qualname__, _type_form(kind.dtype, is_vouched), flags
+    text = repr(kind)
+    if "<" in text or " at 0x" in text:
+        raise Refused(f"the type {text} stands for an object of this process")
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+
+
+def _class_form(kind: type) -> Plain:
+    return value_form(kind, dialect.packages, dialect.type_form)
+
+
+def code_environment() -> tuple[Component, ...]:
+    """Read the settings by name, and the defaults that are the toolkit's; () while `numba.cuda` is not loaded.
+
+    Numba reads changed environment variables when it starts to compile. It does so here already: key and code are of
+    the same settings.
+    """
+    config = sys.modules.get(_CONFIG)
+    if config is None:
+        return ()
+    try:
+        config.reload_config()
+    except Exception:  # a variable that Numba cannot read: the compilation will say so, a lookup must not
+        pass
+    settings = {name: _plain(getattr(config, name, None)) for name in CODE_SETTINGS}
+    defaults = {name: _plain(dialect.loaded("numba.cuda.debuginfo", where)) for name, where in _OF_TOOLKIT.items()}
+    for name, default in defaults.items():
+        if settings[name] == default:
+            settings[name] = None
+    return component("numba settings", settings), component("numba toolkit", defaults)
+
+
+def _plain(value: object) -> Plain:
+    """Numba's optimisation level is an int with a name of its own ("max"); the rest are plain."""
+    if value is None or type(value) in (bool, str):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    return repr(value)

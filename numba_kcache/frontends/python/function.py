@@ -16,47 +16,21 @@ Not here    Packages that are pinned by version (the compiler, NumPy, the standa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...keys.components import Component
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
-from ...model.reason import ReasonKind
+from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model.request import LinkInput, Origin
 from .code import Read, all_names, read_code
-from .graph import Edge, Graph
-from .value import (
-    REPR_SAYS_ALL,
-    VOUCHED,
-    Refused,
-    Unvouchable,
-    is_trusted,
-    shown,
-    trusted_name,
-    value_form,
-    vouched_form,
-)
+from .value import VOUCHED, Refused, Unvouchable, is_trusted, shown, trusted_name, value_form, vouched_form
 
 if TYPE_CHECKING:
     from .dialect import Dialect, Jitted
 
-KINDS: Mapping[str, ReasonKind] = {
-    "function": ReasonKind.SOURCE_CHANGED,
-    "kernel ": ReasonKind.SOURCE_CHANGED,
-    "device function ": ReasonKind.SOURCE_CHANGED,
-    "function ": ReasonKind.SOURCE_CHANGED,
-    "declaration of ": ReasonKind.SOURCE_CHANGED,
-    "overload of ": ReasonKind.SOURCE_CHANGED,
-    "global ": ReasonKind.VALUE_CHANGED,
-    "closure ": ReasonKind.VALUE_CHANGED,
-    "defaults of ": ReasonKind.VALUE_CHANGED,
-    "options of ": ReasonKind.OPTIONS,
-    "link ": ReasonKind.LINK_INPUT,
-    "depends[": ReasonKind.DEPENDS,
-}
-"""What the functions and values of a kernel are about, by how their components' names start."""
+Edge = tuple[str, "int | str"]
+"""A name that is read, and the node it leads to, or the text that stands for what it is."""
 
 _REMEDY = " (depends= takes values and files that stand for it)"
 
@@ -71,6 +45,40 @@ class Uncapturable(NamedTuple):
 
     reason: str
     name: str
+
+
+class Graph:
+    """Nodes by index: components[i] is what node i is, edges[i] what it reads; kept[i] is what the compiler keeps of
+    it, and its code."""
+
+    def __init__(self) -> None:
+        self.components: list[Component] = []
+        self.edges: list[list[Edge]] = []
+        self.kept: dict[int, tuple[Any, CodeType]] = {}
+        self._labels: dict[str, int] = {}
+
+    def add(self, label: str, digest: bytes, clear: Plain, edges: list[Edge] | None = None) -> int:
+        """Make a node; a label that is taken gets a number."""
+        repeated = self._labels[label] = self._labels.get(label, 0) + 1
+        self.components.append(Component(label if repeated == 1 else f"{label} ({repeated})", digest, clear))
+        self.edges.append(edges if edges is not None else [])
+        return len(self.edges) - 1
+
+    def digest(self, start: int) -> str:
+        """Of all that node `start` reaches."""
+        numbers, order = {start: 0}, [start]
+        nodes: list[Plain] = []
+        for index in order:  # grows while it is walked
+            edges: list[Plain] = []
+            for name, goal in self.edges[index]:
+                if type(goal) is int:
+                    if goal not in numbers:
+                        numbers[goal] = len(order)
+                        order.append(goal)
+                    goal = numbers[goal]
+                edges += name, goal
+            nodes.append((self.components[index].encoded, edges))
+        return digest_of((sys.implementation.cache_tag, nodes))
 
 
 class Fingerprint(NamedTuple):
@@ -96,34 +104,18 @@ class Fingerprint(NamedTuple):
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
+        from .files import source_text
+
         found = {}
         for index, (_, code) in self.graph.kept.items():
-            text = _text_of(code)
+            text = source_text(code)
             if text:
                 found[self.components[index].name] = text, Origin(code.co_filename, code.co_firstlineno)
         return found
 
 
-def _text_of(code: CodeType) -> str:
-    """The source of a function; "" where its file does not show it, or is not what was compiled any more.
-
-    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where there are many.
-    """
-    import inspect
-    import linecache
-    import tokenize
-
-    linecache.checkcache(code.co_filename)
-    try:
-        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
-    except (SyntaxError, IndexError, tokenize.TokenError):
-        return ""
-
-
 class _Cannot(Exception):
-    def __init__(self, reason: str, name: str) -> None:
-        super().__init__(reason, name)
-        self.reason, self.name = reason, name
+    """Reason and name, as of `Uncapturable`."""
 
 
 def fingerprint(
@@ -145,7 +137,7 @@ def fingerprint(
         reader.add_function(function)
         reader.add_depends(plain, depends)
     except _Cannot as refusal:
-        return Uncapturable(refusal.reason, refusal.name)
+        return Uncapturable(*refusal.args)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
         return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(plain))
     graph = reader.graph
@@ -161,8 +153,6 @@ class _Reader:
         self._with_lines, self._is_vouched = with_lines, is_vouched
         self._functions: dict[int, int] = {}
         self._values: dict[tuple[int, str], int | str] = {}
-        self._reads: dict[tuple[int, Read], Edge] = {}
-        self._options: dict[str, tuple[bytes, Plain]] = {}
         self._registrations = dialect.registrations()
         self._alive: list[Any] = []  # ids stay unique while these live
 
@@ -201,7 +191,7 @@ class _Reader:
             if not isinstance(each, (str, os.PathLike)):
                 self._edge(0, label, self._add_value(each, label))
                 continue
-            from .links import dependency_form
+            from .files import dependency_form
 
             try:
                 form = dependency_form(each, os.path.dirname(function.__code__.co_filename))
@@ -217,29 +207,21 @@ class _Reader:
         self.graph.edges[start].append((name, goal))
 
     def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
-        """All as one value; once for all functions that have the same plain options, as most of a program have."""
-        options, label = jitted.options, f"options of {name}"
         for option, objects in jitted.opaque.items():
             if not self._is_vouched:
                 raise _Cannot(f"its {option} are objects of this process{_REMEDY}", f"option {option} of {name}")
-            options[option] = [vouched_form(each) for each in objects]
-        given = {key: options[key] for key in sorted(options)}
-        if not REPR_SAYS_ALL.issuperset(map(type, given.values())):
-            self._edge(index, "options", self._add_value(given, label))
-            return
-        text = repr(given)
-        known = self._options.get(text)
-        if known is None:
-            form = value_form(given, self._packages, lambda _value: None)
-            known = self._options[text] = sha256(encode(form)).digest(), shown(given)
-        self._edge(index, "options", self.graph.add(label, *known))
+            jitted.options[option] = [vouched_form(each) for each in objects]
+        self._edge(index, "options", self._add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from .links import read_link  # few kernels need it
+            from ...model.linkable import callbacks_of  # few kernels link anything
+            from .files import read_link
 
             try:
                 each = read_link(item)
+                if callbacks_of(item):
+                    raise Refused("it has callbacks to run when it is loaded")
             except Refused as refusal:
                 raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data).hexdigest()
@@ -254,17 +236,12 @@ class _Reader:
             self._edge(index, "defaults", self._add_value(defaults, f"defaults of {name}"))
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
-        """Follow the names that a function reads to the values they have now; each once in a namespace."""
-        namespace, edges = id(function.__globals__), self.graph.edges[index]
+        """Follow the names that a function reads to the values they have now."""
         for read in reads:
             if read.scope == "import":
                 self._add_import(index, read, name)
-                continue
-            place = (namespace if read.scope == "global" else id(function.__closure__)), read
-            edge = self._reads.get(place)
-            if edge is None:
-                edge = self._reads[place] = ".".join((read.name, *read.attributes)), self._follow(function, read, name)
-            edges.append(edge)
+            else:
+                self._edge(index, ".".join((read.name, *read.attributes)), self._follow(function, read, name))
 
     def _add_import(self, index: int, read: Read, name: str) -> None:
         if not is_trusted(read.name, self._packages):

@@ -16,16 +16,13 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from ...keys.digests import sha256
-from ...keys.encoding import Plain
+from ...keys import Plain, sha256
 from .code import scalar_form
 
 OtherForm = Callable[[Any], "Plain | None"]
 """Gives the form of what has code of its own or is the compiler's; None for anything else."""
 
 _STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
-_standard_known: dict[str, tuple[Any, bool]] = {}
-"""Modules of the standard library's names, and whether they are really its."""
 
 VOUCHED = "vouched for by depends="
 
@@ -49,14 +46,9 @@ def is_trusted(module: object, packages: frozenset[str]) -> bool:
     top = module.partition(".")[0] if isinstance(module, str) else ""
     if top in packages:
         return True
-    if top not in _standard_known and top in sys.stdlib_module_names and top in sys.modules:
-        _standard_known[top] = sys.modules[top], _is_standard(top)
-    known = _standard_known.get(top)
-    return known is not None and known[1] and sys.modules.get(top) is known[0]
-
-
-def _is_standard(name: str) -> bool:
-    path = getattr(sys.modules[name], "__file__", None)
+    if top not in sys.stdlib_module_names or top not in sys.modules:
+        return False
+    path = getattr(sys.modules[top], "__file__", None)
     if path is None:
         return True  # built in or frozen
     return path.startswith(_STANDARD) and not path.startswith(tuple(each + "site-packages" for each in _STANDARD))

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
+from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from ...model.target import Target
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, read_launch_options
 from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
 if TYPE_CHECKING:
     from ...model.artifact import Artifact
-    from ...toolchain.libraries import Toolchain
+    from ...toolchain import Toolchain
     from ...toolchain.time_trace import TimeTrace
     from .module import ModuleDefinition
 
@@ -56,7 +56,8 @@ class SourceDefinition(Definition):
         self, thing: Any, source: Source, options: Mapping[str, Any], module: ModuleEntries | None = None
     ) -> None:
         self.thing, self.options, self.source, self.module = thing, options, source, module
-        self.kind, self.label, self.file = source.kind, source.label, source.origin.path
+        self.kind, self.label = source.kind, source.label
+        self.file = "" if source.origin.is_cell else source.origin.path
         for name, kind in _TYPES.items():
             value = options.get(name)
             if value is not None and not isinstance(value, kind):

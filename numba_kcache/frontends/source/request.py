@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
-from ...keys.components import Component, components
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
+from ...keys import Component, Plain, components, encode, sha256
+from ...model import Target
 from ...model.artifact import Artifact
 from ...model.request import FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
-from ...toolchain.libraries import Toolchain
+from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
-    from ...headers.query import HeaderQuery
+    from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
     from . import SourceDefinition
 
@@ -195,8 +193,8 @@ def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
-    from ...headers.query import HeaderQuery
     from ...headers.scanner import scan_includes
+    from ...headers.search import HeaderQuery
 
     forced, definitions = _given_by_flags(options.flags)
     macros = [value for _, value in options.defines if value] + list(options.flags)

@@ -1,4 +1,4 @@
-"""The warm check of a header closure: each of its comparisons is needed, and nothing a store holds upsets it."""
+"""The warm check of headers on record: each of its comparisons is needed, and nothing a store holds upsets it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.headers import check as closure_check
-from numba_kcache.headers.check import Change, Match, Mismatch, check_closure
-from numba_kcache.headers.dependencies import Closure, HeaderFile, closure_from_json, closure_to_json
+from numba_kcache.headers import check as header_check
+from numba_kcache.headers.check import Change, Match, Mismatch, check_headers, differences
+from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_from_json, headers_to_json
 from numba_kcache.headers.file_identity import FileStat, is_settled, stat_of
 from numba_kcache.headers.search import Place, Search
 from tests.support.header_projects import SCENARIOS, Project, one_header
 
 COMPARISONS = {
-    "layout": ("if layout != closure.layout:", "if False:"),
+    "layout": ("if layout != known.layout:", "if False:"),
     "identity of a tree": ("if tree.identity != identity:", "if False:"),
     "nothing there": ("if is_there(path):", "if False:"),
     "folder there": ("if is_there(folder):", "if False:"),
@@ -28,8 +28,8 @@ COMPARISONS = {
     "answer of __has_include": ("if any(map(is_file, paths)) != answer:", "if False:"),
     "stat": ("st_ino) != stat:", "st_ino) is None:"),
     "content": ("if found != sha256:", "if False:"),
-    "readable": ("return Mismatch(Change.GONE,", "continue; Mismatch(Change.GONE,"),
-    "one file or several": ("if same != closure.same:", "if False:"),
+    "readable": ("yield Mismatch(Change.GONE,", "Mismatch(Change.GONE,"),
+    "one file or several": ("if same != known.same and", "if False and"),
 }
 """Each comparison of the check, and what takes it out."""
 
@@ -37,11 +37,11 @@ COMPARISONS = {
 def without(comparison: str) -> Callable[..., Match | Mismatch]:
     """The check without one of its comparisons."""
     old, new = COMPARISONS[comparison]
-    source = inspect.getsource(check_closure)
+    source = inspect.getsource(differences)
     assert source.count(old) == 1
-    names = dict(vars(closure_check))
-    exec(source.replace(old, new), names)
-    return names["check_closure"]  # type: ignore[no-any-return]
+    names = dict(vars(header_check))
+    exec(source.replace(old, new) + inspect.getsource(check_headers), names)
+    return names["check_headers"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
@@ -51,10 +51,10 @@ def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
     for number, scenario in enumerate(SCENARIOS):
         project = Project(tmp_path / str(number))
         scenario.prepare(project)
-        closure = project.learn(None)
+        headers = project.learn(None)
         scenario.change(project)
-        assert isinstance(project.check(closure), Mismatch)
-        if isinstance(check(closure, project.search, now_ns=0), Match):
+        assert isinstance(project.check(headers), Mismatch)
+        if isinstance(check(headers, project.search, now_ns=0), Match):
             stale.append(scenario.name)
 
     assert stale
@@ -62,9 +62,9 @@ def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
 
 def test_every_comparison_is_taken_out_once() -> None:
     """No comparison of the check escapes the test above: each way out of it is one of the list."""
-    source = inspect.getsource(check_closure)
+    source = inspect.getsource(differences)
 
-    assert source.count("return Mismatch(") == len(COMPARISONS) - 2  # two of them only lead to others
+    assert source.count("yield Mismatch(") == len(COMPARISONS) - 2  # two of them only lead to others
 
 
 @pytest.mark.parametrize("field", FileStat._fields)
@@ -73,11 +73,11 @@ def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: s
     (tmp_path / "h").write_text("new")
     now = stat_of(os.stat(tmp_path / "h"))
     search = Search((str(tmp_path),))
-    known = Closure(search.layout(), (HeaderFile(Place(0, "h"), "0" * 64, now),))
-    assert check_closure(known, search, now_ns=0) == Match()
+    known = HeaderSet(search.layout(), (HeaderFile(Place(0, "h"), "0" * 64, now),))
+    assert check_headers(known, search, now_ns=0) == Match()
 
     moved = now._replace(**{field: getattr(now, field) - 1})
-    outcome = check_closure(known._replace(files=(HeaderFile(Place(0, "h"), "0" * 64, moved),)), search, now_ns=0)
+    outcome = check_headers(known._replace(files=(HeaderFile(Place(0, "h"), "0" * 64, moved),)), search, now_ns=0)
 
     assert isinstance(outcome, Mismatch)
     assert outcome.change is Change.CONTENT
@@ -99,7 +99,7 @@ def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) ->
     """What cannot be read is a difference: no exception, and no wait on a FIFO."""
     project = Project(tmp_path)
     one_header(project)
-    closure = project.learn(None)
+    headers = project.learn(None)
     path = tmp_path / "second/header.h"
     path.unlink()
     if kind == "folder":
@@ -109,9 +109,9 @@ def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) ->
     elif kind == "link to itself":
         path.symlink_to(path)
     else:
-        closure = closure._replace(files=(closure.files[0]._replace(place=Place(2, "x" * 5000)),))
+        headers = headers._replace(files=(headers.files[0]._replace(place=Place(2, "x" * 5000)),))
 
-    outcome = project.check(closure)
+    outcome = project.check(headers)
 
     assert isinstance(outcome, Mismatch)
     assert outcome.change is Change.GONE
@@ -121,30 +121,30 @@ def test_folder_in_place_of_a_header_shadows_nothing(tmp_path: Path) -> None:
     """NVRTC passes over a folder of the wanted name."""
     project = Project(tmp_path)
     one_header(project)
-    closure = project.learn(None)
+    headers = project.learn(None)
 
     (tmp_path / "first/header.h").mkdir()
 
-    assert project.check(closure) == Match()
+    assert project.check(headers) == Match()
 
 
 def learned(tmp_path: Path) -> Any:
-    """A stored closure with something in every field."""
+    """A stored header set with something in every field."""
     project = Project(tmp_path)
     one_header(project)
     project.source = '#include "header.h"\n#include "again.h"\n#include "sub/x.h"\n#if __has_include("y.h")\n#endif\n'
     project.link("second/again.h", "header.h")
     project.write("second/sub/x.h", "")
-    stored = json.loads(json.dumps(closure_to_json(project.learn(None))))
+    stored = json.loads(json.dumps(headers_to_json(project.learn(None))))
     stored["trees"] = [[0, "kit"]]
     stored["clear"] = [[0, "cub"]]
     assert all(value or value is False for value in stored.values())
-    assert closure_from_json(stored)
+    assert headers_from_json(stored)
     return stored
 
 
-def test_damaged_closure_is_refused_and_never_raises_anything_else(tmp_path: Path) -> None:
-    """Whatever stands in place of any value: a closure of the same shape, or ValueError."""
+def test_damaged_header_set_is_refused_and_never_raises_anything_else(tmp_path: Path) -> None:
+    """Whatever stands in place of any value: a header set of the same shape, or ValueError."""
     stored = learned(tmp_path)
     strange = [None, True, -5, 1 << 70, 1.5, "", "\0", "x" * 20_000, [], [[]], {}, [None], [[-3, "x"]], [[99, "x"]]]
 
@@ -165,14 +165,14 @@ def test_damaged_closure_is_refused_and_never_raises_anything_else(tmp_path: Pat
     search = Search(tuple(str(tmp_path / each) for each in ("source", "first", "second")))
     for each in damaged(stored):
         try:
-            closure = closure_from_json(each)
+            headers = headers_from_json(each)
         except ValueError:
             continue
         kept += 1
-        check_closure(closure, search, now_ns=time.time_ns())
+        check_headers(headers, search, now_ns=time.time_ns())
 
     assert kept > 0
-    with pytest.raises(ValueError, match="closure"):
-        closure_from_json({**stored, "files": [[0, "h", "0" * 63]]})
-    with pytest.raises(ValueError, match="closure"):
-        closure_from_json({**stored, "answers": [[True, []]]})
+    with pytest.raises(ValueError, match="header set"):
+        headers_from_json({**stored, "files": [[0, "h", "0" * 63]]})
+    with pytest.raises(ValueError, match="header set"):
+        headers_from_json({**stored, "answers": [[True, []]]})

@@ -1,32 +1,33 @@
-"""Read the files that a Python kernel links or depends on; their bytes count, not their places.
+"""Read the files of a Python kernel: what it links or depends on, and its source for explanations.
 
-Promise     What cannot be read, or would do more than be linked, is `Refused`.
+Promise     Bytes count, not places. What cannot be read, or would do more than be linked, is `Refused`.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import os
+import tokenize
+from types import CodeType
 from typing import Any
 
-from ...keys.digests import sha256
-from ...keys.encoding import Plain
-from ...model.linkable import callbacks_of, kind_of_path, linkable_input
+from ...keys import Plain, sha256
+from ...model.linkable import kind_of_path, linkable_input
 from ...model.request import LinkInput
 from .value import Refused
 
 
 def read_link(item: Any) -> LinkInput:
-    """The bytes of a path, which is relative to the working directory, or of a `LinkableCode` object.
+    """Read a path, which is relative to the working directory, or a `LinkableCode` object.
 
     Raises:
-        Refused: It is neither, it is not there, or it has callbacks.
+        Refused: It is neither, or it is not there.
     """
     if not isinstance(item, (str, os.PathLike)):
         found = linkable_input(item)
         if found is None:
             raise Refused(f"a {type(item).__name__} is neither a path nor LinkableCode")
-        if callbacks_of(item):
-            raise Refused("it has callbacks to run when it is loaded")
         return found
     path = os.path.abspath(item)
     try:
@@ -49,3 +50,15 @@ def dependency_form(given: str | os.PathLike[str], folder: str) -> tuple[str, Pl
         if isinstance(given, str):
             return "value", given
         raise Refused(str(error)) from None
+
+
+def source_text(code: CodeType) -> str:
+    """Read the source of a function; "" where its file does not show it, or is not what was compiled any more.
+
+    Not `inspect.getsource`, which looks for the file in every module of the program: 50 ms where there are many.
+    """
+    linecache.checkcache(code.co_filename)
+    try:
+        return "".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]))
+    except (SyntaxError, IndexError, tokenize.TokenError):
+        return ""

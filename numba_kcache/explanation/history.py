@@ -3,9 +3,9 @@
 Promise     What a store gives back is only reported, never served: a record that is lost, torn or wrong costs an
             explanation. Nothing but `append` changes the store.
 Method      Each kernel has a history, a manifest named by the file that defines it and its qualified name there: so a
-            program run as a script, with `-m` or imported by the shell has one history. It holds the key of each of
-            its last entries, and the start of the digest of each component. It is written when an entry is, and read
-            on a miss alone.
+            program run as a script, with `-m`, by a pool or imported by the shell has one history. A module of a
+            package has the same history in every checkout. It holds the key of each of the kernel's last entries, and
+            the start of the digest of each component. It is written when an entry is, and read on a miss alone.
 Not here    Which entry is nearest, and the differences from it (nearest, diff).
 """
 
@@ -19,19 +19,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys.components import Component, component, derive
-from ..keys.digests import sha256
+from ..keys import Component, component, derive, sha256
 from ..model.reason import ReasonKind
 from .diff import KINDS, Record
 from .text import Stored
 
 if TYPE_CHECKING:
-    from ..headers.query import HeaderQuery
+    from ..headers.search import HeaderQuery
     from ..model.request import Origin
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
     from ..store.memory import MemoryStore
-    from ..toolchain.libraries import Toolchain
+    from ..toolchain import Toolchain
 
 SOURCE_LIMIT_BYTES = 64 << 10
 """Of the source and functions of one entry, that are kept to show lines; what is beyond is known by digest alone."""
@@ -41,12 +40,9 @@ LOOKED_AT = 8
 
 _DIGITS = 16
 
-_PROGRAM = r"__(?:mp_)?main__\b|<[^<>]*>|\?"
-"""Start of the labels of kernels of a program, here and in a process of its pool, or of code run by hand."""
-
 
 class Subject(NamedTuple):
-    """What is explained: one request, as the history knows it.
+    """The request that is explained, as the history knows it.
 
     Args:
         label: Name of the kernel in messages.
@@ -68,13 +64,13 @@ class Subject(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What a miss is explained with.
+    """The state of the cache that a miss is explained with.
 
     Args:
         store: Of the cache; only looked at.
         toolchain: Knows the toolkit's folders.
-        damaged: What this process found damaged: why, by key.
-        any_compiler: Whether other compilers' code will do.
+        damaged: The damage that this process found, by key.
+        any_compiler: Other compilers' code will do.
     """
 
     store: DiskStore | MemoryStore
@@ -84,22 +80,25 @@ class Evidence(NamedTuple):
 
 
 def history_name(subject: Subject) -> str:
-    """Name the manifest that is the history of a kernel: its file, from the top of its package on, and its name there.
+    """Name the manifest that is the history of a kernel: its file, its name there, and the entry that is wanted.
 
     Where there is no file (a notebook, a prompt) the folder that the program runs in stands for it.
     """
     entry = next((each.value for each in subject.components if each.name == "entry"), None)
     wanted = entry.get("name") if isinstance(entry, dict) else None
-    return derive([component("history", [_in_package(subject.file), subject.name, wanted])])
+    packages = _packages_of(subject.file)
+    home = "/".join([*packages, os.path.basename(subject.file)]) if packages else subject.file or _working_folder()
+    return derive([component("history", [home, subject.name, wanted])])
 
 
-def _in_package(file: str) -> str:
-    """The path of a file from the top of its package on, which is the same in every checkout."""
-    folder, name = os.path.split(file)
-    while folder and os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, last = os.path.split(folder)
-        name = f"{last}/{name}"
-    return name or _working_folder()
+def _packages_of(file: str) -> list[str]:
+    """List the packages that a file is in, the outermost first."""
+    packages: list[str] = []
+    folder = os.path.dirname(file)
+    while os.path.basename(folder) and os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        packages.insert(0, name)
+    return packages
 
 
 def _working_folder() -> str:
@@ -122,9 +121,9 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "created_s": time.time(),
         "built": built_here(),
         "kinds": subject.kinds,
-        "components": [each.record() for each in components],
+        "components": records_here(subject, components),
     }
-    texts = {name: text for name, (text, _) in subject.texts().items()}
+    texts = {name: text for name, (text, _) in texts_here(subject).items()}
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
@@ -160,13 +159,9 @@ def read_history(name: str, evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def history_of(subject: Subject, evidence: Evidence) -> list[dict[str, Any]]:
-    """Read the history of a kernel: of this very file; of the same module elsewhere where that has none.
-
-    A program of the same name elsewhere is another program.
-    """
+    """Read the history of a kernel: of this very file; of the same module in other checkouts where that has none."""
     records, file = read_history(history_name(subject), evidence), _digest(subject.file)
-    own = [each for each in records if each.get("file") == file]
-    return own or ([] if re.match(_PROGRAM, subject.label) else records)
+    return [each for each in records if each.get("file") == file] or records
 
 
 def peek(key: str, evidence: Evidence) -> StoredEntry | None:
@@ -186,17 +181,17 @@ def _json(entry: StoredEntry, name: str) -> dict[str, Any]:
 
 
 def report_of(entry: StoredEntry) -> dict[str, Any]:
-    """What `payloads_of` kept in it; empty where that is no report."""
+    """Read the report that `payloads_of` kept in an entry; empty where that is none."""
     return _json(entry, "report")
 
 
 def texts_of(entry: StoredEntry) -> dict[str, str]:
-    """The user's texts in it, by component."""
+    """Read the user's texts in an entry, by component."""
     return {name: text for name, text in _json(entry, "source").items() if isinstance(text, str)}
 
 
 def records_of(report: Mapping[str, Any]) -> list[Record]:
-    """The component records of a report; what is none is left out."""
+    """Read the component records of a report; what is none is left out."""
     rows = report.get("components")
     return [
         (row[0], row[1], row[2])
@@ -205,14 +200,27 @@ def records_of(report: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def as_json(components: Sequence[Component]) -> list[Record]:
-    """The records of components as a report would give them back."""
-    report = {"components": [each.record() for each in components]}
-    return records_of(json.loads(json.dumps(report, default=bytes.hex)))
+def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
+    """Make the records of a request's components, as a report gives them back."""
+    records = [(_as_imported(each.name, subject), *each.record()[1:]) for each in components]
+    return records_of(json.loads(json.dumps({"components": records}, default=bytes.hex)))
+
+
+def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
+    """Read the user's texts by component, each with its place."""
+    return {_as_imported(name, subject): text for name, text in subject.texts().items()}
+
+
+def _as_imported(name: str, subject: Subject) -> str:
+    """Name a component of a program as the shell does, which imports the file that the program runs."""
+    if "main__" not in name or not subject.file:
+        return name.replace("__mp_main__", "__main__")
+    module = [*_packages_of(subject.file), os.path.basename(subject.file).removesuffix(".py")]
+    return re.sub(r"\b__(mp_)?main__\b", ".".join(module), name)
 
 
 def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
-    """What a report says its components are about; what is no kind is left out."""
+    """Read the kinds of a report's components; what is no kind is left out."""
     rows = report.get("kinds")
     known = {each.value: each for each in ReasonKind}
     return {name: known[kind] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if kind in known}

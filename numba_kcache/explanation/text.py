@@ -1,8 +1,8 @@
-"""Explanations: a value, and the words that are made from it.
+"""Put an explanation into words.
 
 Promise     `str()` of an explanation says whether it is a hit, where from, and on a miss every reason with old value,
             new value, place and a next step. `to_dict()` holds plain values only.
-Not here    Finding out (explanations, misses).
+Not here    Finding the reasons (nearest, diff).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _SHOWN = 5
 
 
 class Stored(NamedTuple):
-    """An entry that is stored, as an explanation tells of it.
+    """An entry that is stored, as an explanation shows it.
 
     Args:
         key: Its key.
-        kernel: What people call the kernel; "" where the entry does not say.
-        target: What its code is for.
-        created_s: When it was stored, in seconds since the epoch; 0 where it does not say.
+        kernel: Label of the kernel; "" where it is not known.
+        target: Target of its code.
+        created_s: Time at which it was stored, in seconds since the epoch; 0 where it is not known.
         compile_time_s: Seconds that its compilation took.
         size_bytes: Of its cubin.
     """
@@ -37,15 +37,15 @@ class Stored(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Whether a kernel is in the cache, and why not; or what a stored entry is.
+    """The outcome of looking for a kernel in the cache, with the reasons of a miss; or the facts of a stored entry.
 
     Args:
-        kernel: What people call it.
-        target: What it is wanted for.
+        kernel: Label of the kernel.
+        target: Target that is wanted.
         key: Of what is wanted; "" where it cannot be keyed, or its headers are not known before it is compiled.
         outcome: `"hit"`, `"miss"`, `"uncacheable"`, or, for a key, `"stored"` or `"not stored"`.
-        source: Where a hit comes from: `"memory"` or `"disk"`; "" for the others.
-        reasons: Why it is no hit: every difference from `nearest`.
+        source: Source of a hit: `"memory"`, `"disk"` or `"tier"`; "" for the others.
+        reasons: Reasons for a miss: every difference from `nearest`.
         nearest: The stored entry that is most like it.
         compiled_for: The reasons for which this process compiled it.
         entry: The entry itself, where it is stored.
@@ -65,21 +65,18 @@ class Explanation(NamedTuple):
 
     @property
     def is_hit(self) -> bool:
-        """Whether it is served without a compile."""
+        """It is served without a compile."""
         return self.outcome in ("hit", "stored")
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field under its name, as plain values."""
-        others = [
-            {**stored._asdict(), "reasons": [each.to_dict() for each in reasons]} for stored, reasons in self.others
-        ]
+        """List every field under its name, as plain values."""
         return {
             **self._asdict(),
-            "reasons": [each.to_dict() for each in self.reasons],
-            "compiled_for": [each.to_dict() for each in self.compiled_for],
+            "reasons": _plain(self.reasons),
+            "compiled_for": _plain(self.compiled_for),
             "nearest": self.nearest and self.nearest._asdict(),
             "entry": self.entry and self.entry._asdict(),
-            "others": others,
+            "others": [{**stored._asdict(), "reasons": _plain(reasons)} for stored, reasons in self.others],
         }
 
     def __str__(self) -> str:
@@ -103,10 +100,14 @@ class Explanation(NamedTuple):
         return "\n".join(lines)
 
 
+def _plain(reasons: Sequence[Reason]) -> list[dict[str, str | None]]:
+    return [each.to_dict() for each in reasons]
+
+
 def _facts(stored: Stored) -> str:
     from datetime import UTC, datetime
 
-    from ..observe.info import bytes_text, seconds_text
+    from ..observe.text import bytes_text, seconds_text
 
     when = f"{datetime.fromtimestamp(stored.created_s, UTC):%Y-%m-%d %H:%M} UTC" if stored.created_s else "unknown"
     return f"stored {when}, compiled in {seconds_text(stored.compile_time_s)}, {bytes_text(stored.size_bytes)} of code"
@@ -118,7 +119,7 @@ def _lines(reason: Reason) -> list[str]:
 
 
 def text_of(reason: Reason) -> str:
-    """One reason in words, on one line."""
+    """Put one reason into words, on one line."""
     kind, name, old, new = reason.kind, reason.name, reason.old, reason.new
     template = _ALONE.get(kind)
     if template is not None:
@@ -141,10 +142,10 @@ def _quoted(kind: ReasonKind, text: str | None) -> str:
 
 
 def summary(reasons: Sequence[Reason]) -> str:
-    """Reasons for a log line: the first few, and how many more there are."""
-    told = [text_of(each) for each in reasons[:_SHOWN]]
-    more = len(reasons) - len(told)
-    return "; ".join([*told, *([f"and {more} more"] if more else [])])
+    """Put reasons into a log line: the first few, and how many more there are."""
+    texts = [text_of(each) for each in reasons[:_SHOWN]]
+    more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+    return "; ".join([*texts, *more])
 
 
 WORDS: Mapping[ReasonKind, str] = {
@@ -166,7 +167,7 @@ WORDS: Mapping[ReasonKind, str] = {
     ReasonKind.PLACE: "line table's",
     ReasonKind.UNKNOWN: "something",
 }
-"""What each kind calls its subject."""
+"""The name that each kind has for its subject."""
 
 _ALONE: Mapping[ReasonKind, str] = {
     ReasonKind.NEVER_STORED: "nothing of this kernel was stored here before",

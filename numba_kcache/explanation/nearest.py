@@ -11,11 +11,12 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys.components import Component, names_a_compiler
+from ..keys import Component, names_a_compiler
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .diff import compare, with_line
@@ -23,15 +24,16 @@ from .history import (
     LOOKED_AT,
     Evidence,
     Subject,
-    as_json,
     digests_of,
     history_of,
     kinds_of,
     peek,
     read_history,
+    records_here,
     records_of,
     report_of,
     stored_of,
+    texts_here,
     texts_of,
 )
 from .text import Explanation, Stored
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
 _LEARNED = frozenset(("headers", "paths"))
 """Components that are known after a compile alone: held against the headers on record instead."""
+
+_MAX_HEADERS = 16
+"""Headers that an explanation names; a branch that was switched may have changed every one."""
 
 _APART = frozenset(("kind", "entry", "target", "signature", "argument types"))
 """Components in which entries of one kernel differ side by side; the nearest entry shares them if any does."""
@@ -61,17 +66,21 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         components: Its components with the compilers, without headers.
         evidence: What is stored.
     """
+
+    def is_compared(name: str) -> bool:
+        return name not in _LEARNED and not (evidence.any_compiler and names_a_compiler(name))
+
+    def distance_of(then: Mapping[str, Any]) -> int:
+        changed = [name for name in then.keys() | now.keys() if is_compared(name) and then.get(name) != now.get(name)]
+        return sum(100 if name in _APART else 1 for name in changed)
+
     now = digests_of(components, subject.kinds)
-    ignored = _Ignored(evidence.any_compiler)
-    ranked = sorted(
-        ((_distance(each["digests"], now, ignored), each) for each in history_of(subject, evidence)),
-        key=lambda pair: pair[0],
-    )
+    ranked = [(distance_of(each["digests"]), each) for each in history_of(subject, evidence)]
+    ranked.sort(key=lambda pair: pair[0])
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
-    subject = subject._replace(
-        texts=cache(subject.texts)
-    )  # finding the lines of a source in its file takes a millisecond
+    records = [each for each in records_here(subject, components) if is_compared(each[0])]
+    texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
     for distance, variant in ranked[:LOOKED_AT]:
@@ -81,41 +90,25 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         if best is not None and distance > nearest:
             break
         nearest = distance
-        changed = _changes(subject, components, entry, ignored) if distance and entry is not None else []
-        headers = _header_reasons(subject, variant, evidence)
-        if not distance and not headers:
+        found = _header_reasons(subject, variant, evidence)
+        if distance and entry is not None:
+            report = report_of(entry)
+            old = [each for each in records_of(report) if is_compared(each[0])]
+            changed = _with_python(compare(old, records, subject.kinds), report.get("python"))
+            found = [*_with_lines(changed, texts_of(entry), texts), *found]
+        elif not found:
             return Missed((_gone(variant, entry, evidence),))
-        found = Missed((*changed, *(headers or ())), stored_of(entry) if entry is not None else None)
-        if best is None or len(found.reasons) < len(best.reasons):
-            best = found
-    return best or Missed(tuple(_by_digest(ranked[0][1]["digests"], now, ignored, subject.kinds)))
-
-
-class _Ignored:
-    """Names of components that do not count: those known after a compile, and of compilers where any will do."""
-
-    def __init__(self, any_compiler: bool) -> None:
-        self._any_compiler = any_compiler
-
-    def __contains__(self, name: object) -> bool:
-        return name in _LEARNED or (self._any_compiler and names_a_compiler(str(name)))
-
-
-def _distance(then: Mapping[str, Any], now: Mapping[str, str], ignored: _Ignored) -> int:
-    names = (name for name in then.keys() | now.keys() if name not in ignored)
-    return sum(100 if name in _APART else 1 for name in names if then.get(name) != now.get(name))
-
-
-def _by_digest(
-    then: Mapping[str, Any], now: Mapping[str, str], ignored: _Ignored, kinds: Mapping[str, ReasonKind]
-) -> list[Reason]:
-    """The differences from an entry that is not there any more."""
-    old, new = ([(n, str(d), None) for n, d in each.items() if n not in ignored] for each in (then, now))
-    return compare(old, new, kinds)
+        if best is None or len(found) < len(best.reasons):
+            best = Missed(tuple(found), stored_of(entry) if entry is not None else None)
+    if best is not None:
+        return best
+    then = ranked[0][1]["digests"]  # the entries are gone, and their values with them
+    old, new = ([(name, str(each[name]), None) for name in each if is_compared(name)] for each in (then, now))
+    return Missed(tuple(compare(old, new, subject.kinds)))
 
 
 def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evidence) -> Reason:
-    """Why what was stored for the very same request is not served."""
+    """Find the reason for which what was stored for the very same request is not served."""
     for key in (str(variant["key"]), str(variant.get("family"))):
         why = evidence.damaged.get(key) or (evidence.store.damage(key) if entry is None else "")
         if why:
@@ -123,29 +116,32 @@ def _gone(variant: Mapping[str, Any], entry: StoredEntry | None, evidence: Evide
     return Reason(ReasonKind.EVICTED_OR_CLEARED if entry is None else ReasonKind.UNKNOWN)
 
 
-def _changes(subject: Subject, components: Sequence[Component], entry: StoredEntry, ignored: _Ignored) -> list[Reason]:
-    """Every difference between a stored entry and a job, headers left out, with the lines that differ."""
-    report = report_of(entry)
-    old = [each for each in records_of(report) if each[0] not in ignored]
-    new = [each for each in as_json(components) if each[0] not in ignored]
-    found = compare(old, new, subject.kinds)
-    if report.get("python") != sys.implementation.cache_tag and any(each.component == "function" for each in found):
-        python = Reason(ReasonKind.VERSION, "function", "Python", report.get("python"), sys.implementation.cache_tag)
-        found = [each for each in found if each.component != "function"] + [python]
-    texts = texts_of(entry)
+def _with_python(reasons: list[Reason], old: Any) -> list[Reason]:
+    """Name Python's version in place of the function: other bytecode is no other source."""
+    new = sys.implementation.cache_tag
+    others = [each for each in reasons if each.component != "function"]
+    if old == new or len(others) == len(reasons):
+        return reasons
+    return [*others, Reason(ReasonKind.VERSION, "function", "Python", old, new)]
+
+
+def _with_lines(
+    reasons: Sequence[Reason], before: Mapping[str, str], texts: Callable[[], Mapping[str, tuple[str, Origin]]]
+) -> list[Reason]:
+    """Add the line that differs to each reason about a text."""
+    found = list(reasons)
     for index, each in enumerate(found):
-        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in (now := subject.texts()):
-            found[index] = with_line(each, texts.get(each.component), *now[each.component])
+        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in texts():
+            found[index] = with_line(each, before.get(each.component), *texts()[each.component])
     return found
 
 
-def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason] | None:
-    """What the headers of an entry are now; None where it is not known any more what they were."""
+def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason]:
+    """List what changed in the headers of an entry; nothing where they are not on record any more."""
     if not subject.headers:
         return []
-    from ..headers.check import Change
-    from ..headers.lookup import read_closures, with_toolkit_of
-    from ..headers.mismatches import mismatches
+    from ..headers.check import Change, differences
+    from ..headers.lookup import read_header_sets, with_toolkit_of
 
     kinds = {
         Change.LAYOUT: ReasonKind.HEADER_SEARCH,
@@ -160,19 +156,19 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         if each["key"] != variant["key"]:
             continue
         try:
-            closures = read_closures(each, len(searches))
+            sets = read_header_sets(each, len(searches))
         except ValueError:
-            return None
+            return []
         lost = (str(path) for path in each.get("paths", ()) if str(path) not in folders)
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
-        for closure, search in zip(closures, searches, strict=True):
-            if closure is not None:
-                where = with_toolkit_of(closure, search) if evidence.any_compiler else search
-                for change, path, old, new in mismatches(closure, where, now_ns=time.time_ns()):
+        for headers, search in zip(sets, searches, strict=True):
+            if headers is not None:
+                where = with_toolkit_of(headers, search) if evidence.any_compiler else search
+                for change, path, old, new in islice(differences(headers, where, now_ns=time.time_ns()), _MAX_HEADERS):
                     kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
                     found.append(Reason(kind, "headers", path, _short(old), _short(new)))
         return list(dict.fromkeys(found))
-    return None
+    return []
 
 
 def _short(text: str) -> str:
@@ -197,10 +193,6 @@ def explain_entry(key: str, evidence: Evidence) -> Explanation:
 
 def _between(old: StoredEntry, new: StoredEntry) -> list[Reason]:
     """List every difference between two stored entries, with the lines that differ."""
-    before, after = texts_of(old), texts_of(new)
-    report = report_of(new)
+    report, nowhere = report_of(new), Origin("", 0)
     found = compare(records_of(report_of(old)), records_of(report), kinds_of(report))
-    for index, each in enumerate(found):
-        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in after:
-            found[index] = with_line(each, before.get(each.component), after[each.component], Origin("", 0))
-    return found
+    return _with_lines(found, texts_of(old), lambda: {name: (text, nowhere) for name, text in texts_of(new).items()})

@@ -1,4 +1,4 @@
-"""The key that closures seen before lead to: each comparison is needed, and nothing a manifest holds upsets it."""
+"""The key that headers on record lead to: each comparison is needed, and nothing a manifest holds upsets it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.headers import lookup as closures
-from numba_kcache.headers.dependencies import closure_to_json
+from numba_kcache.headers import lookup as header_lookup
+from numba_kcache.headers.dependencies import headers_to_json
 from numba_kcache.headers.lookup import Found, find_key
 from numba_kcache.headers.search import Search
-from numba_kcache.keys.components import Component, component, derive
+from numba_kcache.keys import Component, component, derive
 from tests.support.header_projects import Project, one_header
 
 COMPONENTS = (component("source", "text"), component("compilers", {"nvrtc": "1"}))
@@ -22,8 +22,8 @@ OTHERS = (component("source", "text"), component("compilers", {"nvrtc": "2"}))
 
 def variant(project: Project, components: tuple[Component, ...] = COMPONENTS, **more: Any) -> dict[str, Any]:
     """What a manifest holds of a job that has the project's source twice, as its kernel's and as a linked text."""
-    closure = closure_to_json(project.learn(None))
-    return {"key": "0" * 64, "request": derive(components), "closures": [closure, closure], "paths": [], **more}
+    headers = headers_to_json(project.learn(None))
+    return {"key": "0" * 64, "request": derive(components), "closures": [headers, headers], "paths": [], **more}
 
 
 class World:
@@ -59,8 +59,8 @@ def second_text(world: World) -> None:
 COMPARISONS: dict[str, tuple[str, str, Callable[[World], None]]] = {
     "request": ('if variant.get("request") != request and not any_compiler:', "if False:", other_compiler),
     "paths": ("if not set(paths) <= folders:", "if False:", path_in_code),
-    "closure": ("if not isinstance(outcome, Match):", "if not (outcome := Match()):", first_text),
-    "each closure": ("zip(closures, searches, strict=True)", "zip(closures[:1], searches)", second_text),
+    "headers": ("if not isinstance(outcome, Match):", "if not (outcome := Match()):", first_text),
+    "headers of each text": ("zip(sets, searches, strict=True)", "zip(sets[:1], searches)", second_text),
 }
 """Each comparison of the lookup, what takes it out, and what would then be stale."""
 
@@ -71,7 +71,7 @@ def test_lookup_needs_comparison(tmp_path: Path, comparison: str) -> None:
     old, new, change = COMPARISONS[comparison]
     source = inspect.getsource(find_key)
     assert source.count(old) == 1
-    names = dict(vars(closures))
+    names = dict(vars(header_lookup))
     exec(source.replace(old, new), names)
     world = World(tmp_path)
     before = world.find().key
@@ -107,10 +107,12 @@ def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) ->
 
     world.variants = [{**whole, "closures": stored}, whole]
 
-    assert world.find().key == derive((*COMPONENTS, *closures._components(closures.read_closures(whole, 2), ())))
+    assert world.find().key == derive(
+        (*COMPONENTS, *header_lookup._components(header_lookup.read_header_sets(whole, 2), ()))
+    )
 
 
-def test_text_that_was_not_compiled_has_no_closure(tmp_path: Path) -> None:
+def test_text_that_was_not_compiled_has_no_header_set(tmp_path: Path) -> None:
     """Numba's own runtime, where the kernel does not need it: nothing of it can make the code stale."""
     world = World(tmp_path)
     world.variants[0]["closures"][1] = None

@@ -1,0 +1,175 @@
+"""List the reasons for which two requests have two keys, from their components.
+
+Promise     Every component that differs is in at least one reason, and where its values are known, every part that
+            differs is in one: each option, each library, each variable. Whatever a store gives back is taken as it
+            is; no value of it raises.
+Method      A table has what each component is about; another lists those whose values have named parts. The
+            functions and values of a Numba kernel are components of their own, so its `function` as a whole is named
+            only where none of them differs.
+Not here    The words (text), and the choice of the two requests (nearest).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..keys import Difference, diff
+from ..model.reason import Reason, ReasonKind
+from ..model.request import Origin
+
+Record = tuple[str, str, Any]
+
+KINDS: Mapping[str, ReasonKind] = {
+    "kind": ReasonKind.SOURCE_CHANGED,
+    "source": ReasonKind.SOURCE_CHANGED,
+    "entry": ReasonKind.ENTRY,
+    "options": ReasonKind.OPTIONS,
+    "target": ReasonKind.TARGET,
+    "signature": ReasonKind.SIGNATURE,
+    "link": ReasonKind.LINK_INPUT,
+    "module": ReasonKind.SOURCE_CHANGED,
+    "environment": ReasonKind.ENVIRONMENT,
+    "lines": ReasonKind.PLACE,
+    "headers": ReasonKind.HEADER_CHANGED,
+    "paths": ReasonKind.HEADER_SEARCH,
+    "depends": ReasonKind.DEPENDS,
+    "compilers": ReasonKind.COMPILER,
+    "versions": ReasonKind.VERSION,
+}
+"""The subject of each component of a key. docs/keys.md has a row for each."""
+
+_WITH_PARTS = frozenset((
+    "entry", "options", "target", "link", "environment", "argument types", "lines", "depends", "compilers", "versions",
+))  # fmt: skip
+_PARTS_BY_PLACE = {"target": ("", "PTX"), "lines": ("file", "line", "base folder", "working directory")}
+
+_LIMIT = 160
+"""Characters of a value in a reason."""
+
+
+def kind_of(name: str, kinds: Mapping[str, ReasonKind]) -> ReasonKind:
+    """Find what a component is about; UNKNOWN for one of another version of this package.
+
+    Args:
+        name: Of the component.
+        kinds: Of a kind of kernel, by name or by the start of it.
+    """
+    found = KINDS.get(name) or kinds.get(name)
+    starts = [start for start in kinds if start.endswith((" ", "[")) and name.startswith(start)]
+    return found or (kinds[max(starts, key=len)] if starts else ReasonKind.UNKNOWN)
+
+
+def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, ReasonKind]) -> list[Reason]:
+    """List every reason why two lists of component records have two keys."""
+    differences, whole = diff(old, new), {*KINDS, *kinds}
+    parts = [each.name for each in differences if each.name not in whole]
+    has_parts = any(kind_of(name, kinds) is not ReasonKind.UNKNOWN for name in parts)
+    found: list[Reason] = []
+    for each in differences:
+        if each.name != "function" or not has_parts:
+            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in KINDS else each.name)
+    return found
+
+
+def _reasons(difference: Difference, kind: ReasonKind, part: str) -> list[Reason]:
+    name, old, new = difference
+    before, after = old[2] if old else None, new[2] if new else None
+    if (old is None or before is not None) and (new is None or after is not None):
+        was, now = _parts(name, before), _parts(name, after)
+        changed = [each for each in dict.fromkeys((*was, *now)) if was.get(each) != now.get(each)]
+        if changed:
+            return [Reason(kind, name, each, was.get(each), now.get(each)) for each in changed]
+    if before == after or (kind is ReasonKind.SOURCE_CHANGED and name != "kind"):  # a place, or all of the text
+        before = after = None
+    return [Reason(kind, name, part, _whole(old, before), _whole(new, after))]
+
+
+def _parts(name: str, value: Any) -> dict[str, str]:
+    """Divide a component's value into named parts, without those that are None; empty where it has no parts."""
+    prefix = f"{name.split()[0]}.config." if name.endswith((" settings", " toolkit")) else ""
+    suffix = name.removeprefix("options") if name.startswith("options of ") else ""
+    if value is None or not (prefix or suffix or name in _WITH_PARTS):
+        return {}
+    if name == "argument types" and isinstance(value, list):
+        value = f"({', '.join(map(str, value))})"
+    elif name == "link" and isinstance(value, list):
+        value = dict(map(_link_input, enumerate(value)))
+    elif isinstance(value, list):
+        names = _PARTS_BY_PLACE.get(name) or [f"{name}[{index}]" for index in range(len(value))]
+        value = dict(zip(names, value, strict=False))
+    elif name == "options" and isinstance(value, dict):
+        value = {**value, "defines": None, **_defines(value.get("defines"))}
+    table = value if isinstance(value, dict) else {"": value}
+    return {f"{prefix}{part}{suffix}": as_text(each) for part, each in table.items() if each is not None}
+
+
+def _defines(pairs: Any) -> dict[str, Any]:
+    """Name each macro; one that is no pair, of a forged record, is left out."""
+    known = [each for each in pairs if isinstance(each, list) and len(each) == 2] if isinstance(pairs, list) else []
+    return {f"defines {macro}": "defined" if text is None else text for macro, text in known}
+
+
+def _link_input(numbered: tuple[int, Any]) -> tuple[str, Any]:
+    """Name a link input by its position and file; the name of CUDA C++ is known."""
+    index, value = numbered
+    if not isinstance(value, list) or len(value) != 3:
+        return f"link[{index}]", value
+    kind, name, digest = value
+    return f"link[{index}] {name or kind}", f"sha256 {str(digest)[:12]}"
+
+
+def _whole(record: Record | None, value: Any) -> str | None:
+    """Show a component's value where it is kept, else its digest."""
+    if record is None:
+        return None
+    return f"sha256 {record[1][:12]}" if value is None else as_text(value)
+
+
+def as_text(value: Any) -> str:
+    """Show a value on one line that is not too long."""
+    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    text = " ".join(text.split())
+    return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
+
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reason:
+    """Add to a reason the first line that differs, and its place in the user's file.
+
+    Args:
+        reason: About a source or function that changed.
+        old: Its text when it was stored; None where that is not known.
+        new: Its text now.
+        origin: The file that shows it, and the line at which it starts there; line 0 where that is not known.
+    """
+    is_python = reason.component != "source"
+    before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)
+    if old is None:
+        return reason._replace(where=_where(origin, 0))
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((index for index, ((_, was), (_, now)) in pairs if was != now), min(len(before), len(after)))
+    if same == len(before) == len(after):
+        return reason._replace(where=_where(origin, 0))  # the text is the same: what it means is not
+    lost, found = before[same : same + 1], after[same : same + 1]
+    index = found[0][0] if found else after[-1][0] if after else 0
+    lines = [each[0][1].strip() if each else None for each in (lost, found)]
+    if lines[0] == lines[1]:  # they differ in the space around them
+        lines = [repr(each[0][1]) for each in (lost, found)]
+    was_text, now_text = (each if each is None else each[:_LIMIT] for each in lines)
+    return reason._replace(old=was_text, new=now_text, where=_where(origin, index))
+
+
+def _counted_lines(text: str, is_python: bool) -> list[tuple[int, str]]:
+    """List (index, line); in Python without blank ones and comments."""
+    lines = enumerate(text.splitlines())
+    return [each for each in lines if not is_python or (each[1].strip() and not each[1].lstrip().startswith("#"))]
+
+
+def _where(origin: Origin, index: int) -> str:
+    if origin.line:
+        return f"{origin.path}:{origin.line + index}" if origin.path else f"line {origin.line + index}"
+    return f"{origin.path}, line {index + 1} of the source" if origin.path else f"line {index + 1}"

@@ -1,0 +1,23 @@
+"""Name what the components of a Python kernel are about, for explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...model.reason import ReasonKind
+
+KINDS: Mapping[str, ReasonKind] = {
+    "function": ReasonKind.SOURCE_CHANGED,
+    "kernel ": ReasonKind.SOURCE_CHANGED,
+    "device function ": ReasonKind.SOURCE_CHANGED,
+    "function ": ReasonKind.SOURCE_CHANGED,
+    "declaration of ": ReasonKind.SOURCE_CHANGED,
+    "overload of ": ReasonKind.SOURCE_CHANGED,
+    "global ": ReasonKind.VALUE_CHANGED,
+    "closure ": ReasonKind.VALUE_CHANGED,
+    "defaults of ": ReasonKind.VALUE_CHANGED,
+    "options of ": ReasonKind.OPTIONS,
+    "link ": ReasonKind.LINK_INPUT,
+    "depends[": ReasonKind.DEPENDS,
+}
+"""What the functions and values of a kernel are about, by how their components' names start."""

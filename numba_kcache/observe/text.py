@@ -1,0 +1,89 @@
+"""Text for people: sizes, durations, and columns that are safe to print whatever a cache holds.
+
+Ground      rich lays out a table on a terminal; it is imported for one and not before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+
+
+def plain(text: str) -> str:
+    """`text` on one line without what a terminal would act on."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def plain_lines(text: str) -> str:
+    """`text` with its lines, each of them plain."""
+    return "\n".join(map(plain, text.splitlines()))
+
+
+def bytes_text(size_bytes: float) -> str:
+    """A size as people read it: `1.4 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:.1f} GiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration as people read it: `85 us`, `2.1 ms`, `8.5 s`, `3 min 10 s`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def age_text(seconds: float) -> str:
+    """How long ago, as people say it: `now`, `25 min`, `3 h`, `12 d`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return "now"
+
+
+def entries_text(number: int) -> str:
+    """A number of entries: `1 entry`, `12 entries`."""
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of rows, with each column as wide as its longest cell and two spaces between columns.
+
+    Args:
+        rows: Their cells.
+        right: Columns, counted from 0, that are aligned at their right edge, as numbers are.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        padded = [cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in enumerate(cells)]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows under the names of their columns: in colours and as wide as it on a terminal, plain lines elsewhere."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    if not sys.stdout.isatty():  # for grep and awk: a line a row, whatever its length, and at once
+        return "\n".join(aligned([columns, *cells], right))
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, name in enumerate(columns):
+        drawn.add_column(name, justify="right" if at in right else "left", overflow="fold")
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    console = Console()
+    with console.capture() as captured:
+        console.print(drawn)
+    return captured.get().removesuffix("\n")
