@@ -215,7 +215,7 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
         if type(kind) is not str or not kind.isidentifier() or len(kind) > _MAX_KIND:
             raise ValueError("kind")
         target = parse_target(header["target"])
-        cubin = payloads["cubin"] if "cubin" in payloads else b""  # noqa: SIM401 - Mapping.get is Python
+        cubin = payloads.get("cubin", b"")
         if not cubin and not target.virtual and "ltoir" not in payloads:
             raise ValueError("a real target without a cubin")
         read = tuple([_entry(each) for each in entries])
