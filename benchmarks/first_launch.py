@@ -74,7 +74,7 @@ def whole_source(case: Case) -> str:
 
 
 def include_dirs() -> list[str]:
-    from numba_kcache.toolchain.libraries import installed_include_dirs
+    from numba_kcache.toolchain import installed_include_dirs
 
     return installed_include_dirs()
 

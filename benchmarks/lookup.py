@@ -113,7 +113,7 @@ def lookups(order: str, plain: list[Callable[[], object]], cub: Callable[[], obj
 
 
 def toolkit_dirs() -> list[str]:
-    from numba_kcache.toolchain.libraries import installed_include_dirs
+    from numba_kcache.toolchain import installed_include_dirs
 
     return installed_include_dirs()
 

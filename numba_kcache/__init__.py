@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` s
     from .errors import *
     from .explanation.text import *
     from .kernel import *
-    from .model.event import *
+    from .model import *
     from .model.reason import *
     from .module import *
     from .numba_hook import *
@@ -40,8 +40,8 @@ _HOMES = {
     "BundleReport": "tiers.bundle",
     "CachedModule": "module",
     "EntryInfo": "store.report",
-    "Event": "model.event",
-    "EventKind": "model.event",
+    "Event": "model",
+    "EventKind": "model",
     "Explanation": "explanation.text",
     "Kernel": "kernel",
     "Problem": "store.report",

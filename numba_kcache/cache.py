@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from .engine.session import Session, configure_process, process_events, process_session, register
 from .errors import EntryError, KCacheError, OptionError, SettingsError
 from .kernel import Kernel, make_kernel
+from .model import Event
 from .model.artifact import artifact_from_header
-from .model.event import Event
+from .observe import KEY_DIGITS, Counts
 from .observe.detail import EntryDetail, read_report
-from .observe.events import KEY_DIGITS, Counts
 from .observe.history import History, history_of
 from .observe.info import CacheInfo
 from .settings import Settings, default_directory, read_settings

@@ -26,7 +26,7 @@ from .errors import KCacheError
 from .observe.info import CacheInfo
 from .observe.text import aligned, bytes_text
 from .store.tree import is_network, refusal
-from .toolchain.libraries import installed_include_dirs, loaded_path
+from .toolchain import installed_include_dirs, loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"

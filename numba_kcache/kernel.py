@@ -17,11 +17,11 @@ from .engine.request import Request, Resolution
 from .errors import OptionError, UncacheableError
 from .frontends.base import Definition, Variant, define
 from .frontends.launches import Launches
-from .keys.components import Component
-from .launch.config import check_launch, launch_shape
+from .keys import Component
+from .launch import launch_shape
 from .launch.devices import current_device
+from .model import Choice, Target, ptx_target, read_arch
 from .model.artifact import Artifact
-from .model.target import Choice, Target, ptx_target, read_arch
 
 if TYPE_CHECKING:
     from .explanation.text import Explanation
@@ -259,7 +259,7 @@ class Kernel(Launches):
 
         def most(variant: Variant) -> int:
             loaded = self._loaded(variant)[1]
-            check_launch(shape, loaded.limits(shape.shared_bytes), kernel=self._name_on(loaded))
+            loaded.prepare(shape, self._name_on(loaded))
             return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
 
         return self._by_variant(most, signature)

@@ -18,10 +18,10 @@ from .frontends.base import Variant
 from .frontends.source import define_module
 from .frontends.source.module import ModuleDefinition, ModuleKernelDefinition, are_linked
 from .kernel import Kernel
-from .keys.components import Component
+from .keys import Component
+from .model import Target
 from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
-from .model.target import Target
 
 if TYPE_CHECKING:
     from .explanation.text import Explanation

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
-from ..keys.components import Component
-from ..keys.digests import sha256
+from ..keys import Component, sha256
+from ..model import Target, read_arch
 from ..model.artifact import artifact_from_header
-from ..model.target import Target, read_arch
 from ..settings import read_settings
 from ..store.entry import (
     ENTRY,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from xxhash import xxh3_128
 
 from ..errors import BundleError
-from ..keys.digests import sha256
+from ..keys import sha256
 from ..tiers.bundle import (
     FORMAT,
     MAGIC,

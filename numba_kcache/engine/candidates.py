@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys.components import Component
+from ..keys import Component
 from .request import Request, Wanted
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 
 from ..explanation import history
 from ..headers.lookup import HeadersRead, compile_and_learn
-from ..keys.components import Component, derive
+from ..keys import Component, derive
+from ..model import EventKind, trouble
 from ..model.artifact import Artifact, artifact_header
 from ..model.cubin import contradiction
-from ..model.event import EventKind, trouble
 from ..store.entry import StoredEntry
 from .explain import subject_of
 from .lookup import Lookup, family_of, variant_of

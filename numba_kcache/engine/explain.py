@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..explanation.history import Evidence, Subject, peek, stored_of
 from ..explanation.nearest import why_missed
 from ..explanation.text import Explanation
-from ..keys.components import Component, derive
+from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
 from .candidates import candidates
 from .request import Request, Wanted

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
-from ..keys.components import Component, components, derive, names_a_compiler
+from ..keys import Component, components, derive, names_a_compiler
+from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, artifact_from_header
-from ..model.event import Emit, Event, EventKind
-from ..observe.events import Events
+from ..observe import Events
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
-from ..toolchain.libraries import Record, Toolchain
+from ..toolchain import Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, only
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys.components import Component
+from ..keys import Component
+from ..model import Choice, Target
 from ..model.artifact import Artifact
-from ..model.target import Choice, Target
 
 if TYPE_CHECKING:  # a hit goes without them
     from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
-    from ..toolchain.libraries import Toolchain
+    from ..toolchain import Toolchain
     from ..toolchain.time_trace import TimeTrace
 
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FrozenCacheError
-from ..keys.components import Component, derive
+from ..keys import Component, derive
 from ..launch.loader import Loader
-from ..model.event import Event, EventKind
-from ..observe.events import Events, Statistics
+from ..model import Event, EventKind
+from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, read_settings
 from ..store.disk import DiskStore
 from .candidates import candidates

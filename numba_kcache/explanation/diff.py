@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..keys.components import Difference, diff
+from ..keys import Difference, diff
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 

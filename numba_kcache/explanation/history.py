@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys.components import Component, component, derive
-from ..keys.digests import sha256
+from ..keys import Component, component, derive, sha256
 from ..model.reason import ReasonKind
 from .diff import KINDS, Record
 from .text import Stored
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ..store.disk import DiskStore
     from ..store.entry import StoredEntry
     from ..store.memory import MemoryStore
-    from ..toolchain.libraries import Toolchain
+    from ..toolchain import Toolchain
 
 SOURCE_LIMIT_BYTES = 64 << 10
 """Of the source and functions of one entry, that are kept to show lines; what is beyond is known by digest alone."""

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys.components import Component, names_a_compiler
+from ..keys import Component, names_a_compiler
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .diff import compare, with_line

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..engine.request import Request, Resolution, Wanted
 from ..engine.session import Session
 from ..errors import OptionError, UncacheableError
-from ..keys.components import OF_ONE_REQUEST, Component
-from ..launch.loader import LoadedKernel, make_launcher
+from ..keys import OF_ONE_REQUEST, Component
+from ..launch.launcher import Launcher, Relaunch
+from ..launch.loader import LoadedKernel
+from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
-from ..model.event import Event, EventKind
-from ..model.target import Choice, Target, UnknownTargetError
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
-    from ..launch.arguments import Launcher, Relaunch
+    from ..launch import LaunchShape
     from ..launch.attributes import LaunchOptions
-    from ..launch.config import LaunchShape
 
 Variant = Hashable
 """What selects one artifact among those of a kernel: the types of the arguments; None where one serves all."""
@@ -218,13 +217,15 @@ class Definition:
             attributes: Launch attributes of the driver's kind.
             more: `artifact`; `debug`: each launch is waited for; `otherwise`: takes what the launcher does not.
         """
-        return make_launcher(
+        parameters = loaded.entry.parameters
+        return Launcher(
             loaded,
             self.name or loaded.entry.name,
+            parameters,
             strided=bool(self.options.get("strided")),
             relaunch=relaunch,
             attributes=attributes,
-            debug=more["debug"],
+            debug_labels=parameters if more["debug"] else None,
         )
 
     # -- the user's object --------------------------------------------------------------------------

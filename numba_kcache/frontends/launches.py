@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError
-from ..launch.arguments import Launch, Launcher
-from ..launch.config import LaunchShape, check_launch, launch_shape
-from ..launch.configurations import BOUND_LIMIT, Configurations
+from ..launch import BOUND_LIMIT, Configurations, Launch, LaunchShape, VariantLaunch, launch_shape
 from ..launch.devices import check_interpreter, current_device, current_ordinal
+from ..launch.launcher import Launcher
 from ..launch.loader import LoadedKernel
-from ..model.target import choose_for_device, read_arch
+from ..model import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
-    from ..launch.variants import VariantLaunch
 
 _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 """What packs and launches, where anything here can; the loaded kernel; how its launches differ."""
@@ -92,9 +90,7 @@ class Launches(Configurations):
             launcher, loaded, options = self._loaded(variant)
         except RunsUncached:
             return None
-        limits = loaded.limits(shape.shared_bytes)
-        check_launch(shape, limits, kernel=self._name_on(loaded))
-        loaded.allow_shared(shape.shared_bytes)
+        limits = loaded.prepare(shape, self._name_on(loaded))
         if options:
             options.check(shape, loaded, self._name_on(loaded))
         if launcher is None:
@@ -106,8 +102,6 @@ class Launches(Configurations):
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
         check_interpreter()
-        from ..launch.variants import VariantLaunch
-
         otherwise = functools.partial(self._resolutions.launch_otherwise, shape, stream)
         return VariantLaunch(
             self,
@@ -188,7 +182,7 @@ class Launches(Configurations):
             loaded = self._loaded(variant)[1]
         except RunsUncached:
             return self._resolutions.block_size_otherwise(args, sharedmem)
-        check_launch(launch_shape(1, 1, sharedmem), loaded.limits(sharedmem), kernel=self._name_on(loaded))
+        loaded.prepare(launch_shape(1, 1, sharedmem), self._name_on(loaded))
         return loaded.potential_block_size(sharedmem)
 
     def forget(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ..keys.encoding import Plain
+from ..keys import Plain
 from .file_identity import FileStat
 from .search import WORKING, Place
 

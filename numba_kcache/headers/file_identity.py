@@ -15,7 +15,7 @@ import os
 import stat as modes
 from typing import NamedTuple
 
-from ..keys.digests import sha256
+from ..keys import sha256
 
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""

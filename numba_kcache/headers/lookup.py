@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
-from ..keys.components import Component, component, derive
+from ..keys import Component, component, derive
 from ..model.artifact import Artifact
-from ..toolchain.libraries import Toolchain
+from ..toolchain import Toolchain
 from .check import Match, check_headers
 from .dependencies import HeaderSet, headers_from_json, headers_to_json, headers_value
 from .search import HeaderQuery, Place, Search, Tree

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..model.request import LinkInput
-from ..toolchain.libraries import Toolchain
+from ..toolchain import Toolchain
 from .scanner import Form, Include
 
 ABSOLUTE, WORKING, SOURCE, MEMORY = -1, -2, -3, -4

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..keys.digests import sha256
+from ..keys import sha256
 from . import scanner
 from .scanner import Form, Include, Scan
 

@@ -1,338 +1,337 @@
-"""Check the arguments of a launch against the compiled parameters, pack them, and hand them to the driver.
+"""The arguments of a launch, each checked against its parameter and turned into the values that `struct` packs.
 
-Promise     Nothing is queued before every argument fits its parameter; then the bytes are those of the C ABI.
-            A launch may run in any number of threads, and inside itself: no buffer is shared while in use.
-Method      After a few launches a kernel gets one straight-line function (`generated`): it recognises the
-            common exact types, packs with one `struct` call into a buffer from a free list, and passes the
-            driver the address of a pointer array made beforehand. Until then, and for whatever that function
-            does not recognise, `Launcher._slow` does the same argument by argument (`slots`).
-Not here    Loading, contexts and devices (launch.loader); shape and limits (launch.config).
-Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
-            costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
+Promise     `Slot.settle` is the whole check of one argument. An address comes out only if the memory is reachable from
+            this launch's device, its elements fit the pointee, it may be written where the kernel may write, and it
+            lies in one piece (unless `strided`). A bare integer is never an address. Importing this takes what the
+            commonest types need; the rest is imported with the first argument of another type.
+Method      `memory_of` reads the device memory that an argument stands for. What cannot be settled by looking (a
+            stream to wait for, a copy to make) is put on the `Call`, to be done once all arguments are checked.
+Not here    Numbers that need a conversion (`scalars`); rarer memory (`memory`), and rarer pairs of memory and pointer
+            (`pointers`); the lines of generated code for a slot (`generated`).
+Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
 """
 
 from __future__ import annotations
 
-import ctypes
-import struct
+import functools
 import sys
-import weakref
-from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ..errors import ArgumentError, LaunchError
-from ..model.artifact import Parameter
-from .config import Dim3, LaunchShape
-from .devices import check_interpreter, is_numba_used
-from .pointers import PointerSlot, WordSlot
-from .slots import Call, LaunchDevice, Slot, ValueSlot, struct_format
-from .streams import stream_handle, stream_identity
+from ..errors import ArgumentError
+from ..model.artifact import SCALAR_SIZES, Parameter
+from . import Dim3
+from .devices import check_interpreter, stream_handle, stream_identity
 
-Launch = Callable[..., None]
-"""`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
+if TYPE_CHECKING:
+    from .launcher import Launcher
 
-BindGrid = Callable[[int, int, int], Launch]
-"""Makes the launch of each grid, where block, shared memory and stream are fixed."""
+STRUCT_LETTERS = {
+    "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+    "f2": "e", "bf": "H", "f4": "f", "f8": "d", "c4": "ff", "c8": "dd", "e4": "B", "e5": "B",
+}  # fmt: skip
+"""The `struct` letter of each scalar code; bfloat16 and fp8 as the integer that has their bits."""
 
-Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
-"""Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
-is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
+CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
+"""NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
 
-GENERATE_AFTER = 8
-"""Interpreted launches of a kernel after which its function is generated."""
+NUMPY_NAMES = {
+    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
+    "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64", "c8": "complex128",
+    "bf": "bfloat16", "e4": "float8_e4m3fn", "e5": "float8_e5m2",
+}  # fmt: skip
+"""Each scalar code's name in NumPy; that of the last three in ml_dtypes and PyTorch."""
 
-MISSING = object()
-"""Stands in the place of an argument that was not given."""
+CODES = {name: code for code, name in NUMPY_NAMES.items()}
 
-STUB = -1
-"""The reason for which the stub hands over; the generated function says 0, or the driver's code."""
+_TYPESTRS = {
+    "|b1": "b1", "|i1": "i1", "|u1": "u1", "<i2": "i2", "<u2": "u2", "<i4": "i4", "<u4": "u4", "<i8": "i8",
+    "<u8": "u8", "<f2": "f2", "<f4": "f4", "<f8": "f8", "<c8": "c4", "<c16": "c8",
+}  # fmt: skip
+"""The code of each `typestr` of an array interface: a program whose arrays need no NumPy does not import it."""
 
+_TOO_LARGE = {
+    "f2": 2.0**15 * (2 - 2.0**-11),
+    "bf": 2.0**127 * (2 - 2.0**-8),
+    "f4": 2.0**127 * (2 - 2.0**-24),
+    "f8": 2**1024 - 2**970,  # an integer: Python compares it with floats exactly
+    "e4": 464.00000000000006,  # 464 lies between 448, which is even, and what would be NaN
+    "e5": 2.0**15 * (2 - 2.0**-3),
+}
+"""The smallest magnitude that would round beyond the largest finite value of each format."""
 
-def over_grids_stub(
-    bx: int, by: int, bz: int, shared: int, stream: Any, stream_id: int, given: Any
-) -> Callable[[int, int, int], FunctionType]:
-    """Make the function that makes a launch for each grid; the launch hands over, until it gets the generated code.
+_EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
+"""The Python types that `struct` packs just as the converters of each kind of code do, within its bounds."""
 
-    Args:
-        bx, by, bz: Threads of a block.
-        shared: Bytes of dynamic shared memory.
-        stream: Taken by the driver: a stream, or the whole configuration.
-        stream_id: Of the stream (`streams.stream_identity`).
-        given: The stream as the user gave it.
-    """
-
-    def bind(gx: int, gy: int, gz: int) -> Callable[..., None]:
-        def launch(*arguments: Any) -> None:
-            slow(arguments, -1, ((gx, gy, gz), (bx, by, bz), shared), stream, given)  # type: ignore[name-defined]  # noqa: F821
-            return
-            stream_id  # noqa: B018
-
-        return launch
-
-    return bind  # type: ignore[return-value]
+Inline: TypeAlias = tuple[str, dict[str, Any], str]
+"""A slot's part of the generated code: its lines, the names that they need, the expressions of the values to pack."""
 
 
-class Launcher:
-    """Launches one kernel on one device.
+class Call:
+    """One launch on its slow path.
 
     Args:
-        kernel: Its name, for messages.
-        parameters: As the compiler laid them out.
-        typed: Whether their types are known, or only their sizes.
-        function: The driver's handle of the loaded function.
-        driver: `cuda.bindings.driver`, or what offers its launch functions.
-        device: That the function is loaded on.
-        live: One element, true while `function` may be used; whoever unloads it flips it.
-        strided: Whether arrays that do not lie in one piece are taken.
-        attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
-        relaunch: Tried where this module, or this device, is not the one to launch on.
-        slots: One for each argument, where an argument fills several parameters; None for one each.
-        debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
+        shape: Grid, block and shared memory.
+        config: Taken by the driver: a stream, or the whole configuration.
+        stream: The launch stream as the user gave it.
+        arguments: Of the launch.
+
+    Attributes:
+        before: To be done before the launch, in order.
+        after: To be done after it: copies back to the host.
+        borrowed: To be kept until the launch is queued.
     """
 
-    def __init__(
-        self,
-        kernel: str,
-        parameters: Sequence[Parameter],
-        *,
-        typed: bool,
-        function: Any,
-        driver: Any,
-        device: LaunchDevice,
-        live: list[bool],
-        strided: bool = False,
-        attributes: Sequence[Any] = (),
-        relaunch: Relaunch | None = None,
-        slots: list[Slot] | None = None,
-        debug_labels: Sequence[object] | None = None,
-    ) -> None:
-        self.kernel, self.parameters, self.function = kernel, tuple(parameters), function
-        self.driver, self.device, self.live, self.attributes = driver, device, live, attributes
-        self._typed, self._strided, self._relaunch, self._debug_labels = typed, strided, relaunch, debug_labels
-        layout = struct.Struct(struct_format(self.parameters))
-        self.pack, self._buffer_bytes = layout.pack_into, layout.size
-        self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self._slots = slots
-        self._namespace: dict[str, Any] = {"slow": self._slow}
-        self._over_grids = FunctionType(over_grids_stub.__code__, self._namespace)
-        self._code: CodeType | None = None
-        self._stubs: list[weakref.ref[FunctionType]] = []
-        self._interpreted = 0
+    __slots__ = ("after", "arguments", "before", "borrowed", "config", "shape", "stream")
 
-    def new_buffer(self) -> tuple[Any, int]:
-        """Room for the parameters, and the address of the array of pointers to them that lies behind."""
-        start = -(-self._buffer_bytes // 8) * 8
-        memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        pointers = [base + each.offset for each in self.parameters]
-        struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
-        return memory, base + start
+    def __init__(self, shape: tuple[Dim3, Dim3, int], config: Any, stream: Any, arguments: tuple[Any, ...]) -> None:
+        self.shape, self.config, self.stream, self.arguments = shape, config, stream, arguments
+        self.before: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        self.borrowed: list[object] = []
 
-    @property
-    def slots(self) -> list[Slot]:
-        """One for each argument; made for the first launch."""
-        if self._slots is None:
-            self._slots = [self._slot_of(position, each) for position, each in enumerate(self.parameters, 1)]
-        return self._slots
 
-    def _slot_of(self, position: int, declared: Parameter) -> Slot:
-        code = declared.code
-        if code[0] == "*" or (code == "?" and declared.size == 8):
-            kind = WordSlot if code == "?" else PointerSlot
-            return kind(self.kernel, position, declared, self._typed, self.device, self._strided)
-        return ValueSlot(self.kernel, position, declared, self._typed)
+Settle: TypeAlias = Callable[[Any, int, Call | None], Any]
+"""Checks one argument; called with it, the launch stream (`devices.stream_identity`) and the launch. Returns the value
+that `struct` packs (`struct_format`), or a tuple of them; instead of an address a function that gives it once
+`Call.before` is done. Without a launch None is returned where anything has to be done before it."""
 
-    def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
-        """Make the function that launches with this shape on this stream.
 
-        Args:
-            shape: Grid, block and shared memory, checked against the device.
-            stream: As `stream_handle` takes it.
+class Slot:
+    """One argument's part in a launch.
+
+    Args:
+        settle: Checks one argument.
+        inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
+    """
+
+    settle: Settle
+    inline: Callable[[], Inline]
+
+    def __init__(self, settle: Settle, inline: Callable[[], Inline]) -> None:
+        self.settle, self.inline = settle, inline
+
+
+class ParameterSlot(Slot):
+    """The slot of one parameter of a kernel.
+
+    Args:
+        launcher: Of the kernel.
+        position: From 1.
+        declared: By the compiler.
+    """
+
+    def __init__(self, launcher: Launcher, position: int, declared: Parameter) -> None:
+        self.launcher, self.position, self.declared = launcher, position, declared
+        self.code = declared.code
+        self.pointee = self.code.lstrip("*k")  # of a pointer
+
+    @functools.cached_property
+    def convert(self) -> Callable[[Any], Any]:
+        """The full check of a value, which returns a number or bytes."""
+        check_interpreter()
+        from .scalars import converter_for
+
+        return converter_for(self)
+
+    def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
+        """The error to raise for `value`."""
+        check_interpreter()
+        from .failures import argument_error
+
+        return argument_error(self, value, why, hint)
+
+    def inline(self) -> Inline:
+        """The generated code; see `Slot`."""
+        from .generated import inline
+
+        return inline(self)
+
+
+class ValueSlot(ParameterSlot):
+    """The slot of a parameter passed by value."""
+
+    def settle(self, value: Any, _stream_id: int, _call: Call | None) -> Any:
+        """Check one argument; see `Settle`."""
+        types, below, above = _exact_of(self.code)
+        if type(value) in types and below < value < above:
+            return value
+        number = self.convert(value)
+        return (number.real, number.imag) if self.code[0] == "c" else number
+
+
+@functools.cache
+def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
+    """The Python types that `struct` packs for this code as they are, and the bounds within which it does."""
+    types = () if code in CARRIERS else _EXACT.get(code[0], ())
+    return types, *(bounds_of(code) if types else (0, 0))
+
+
+def bounds_of(code: str) -> tuple[float, float]:
+    """The numbers that a scalar of this code holds lie between these two, which it does not hold."""
+    if code[0] not in "iu":
+        above = 2 if code == "b1" else _TOO_LARGE[code]
+        return -above, above
+    above = 1 << 8 * SCALAR_SIZES[code] - (code[0] == "i")
+    return (-above if code[0] == "i" else 0) - 1, above
+
+
+@functools.lru_cache(maxsize=256)
+def struct_format(parameters: tuple[Parameter, ...]) -> str:
+    """The `struct` format of a parameter buffer: native order, no padding but what the offsets ask for."""
+    text, end = "=", 0
+    for offset, size, code, _c_type, _name in parameters:
+        letters = "Q" if code[0] == "*" or (code == "?" and size == 8) else STRUCT_LETTERS.get(code) or f"{size}s"
+        text += "x" * (offset - end) + letters
+        end = offset + size
+    return text
+
+
+# -- pointers ------------------------------------------------------------------------------------------
+
+
+class Unfit(Exception):
+    """Device memory that cannot be passed; says why and what to do."""
+
+    def __init__(self, why: str, hint: str = "") -> None:
+        super().__init__(why, hint)
+        self.why, self.hint = why, hint
+
+
+class Memory(NamedTuple):
+    """Device memory that an argument stands for. A tuple, because each launch makes some.
+
+    Args:
+        address: Of its first element.
+        element: Code of its elements; None for raw memory, which fits every pointee.
+        item_bytes: Size of one element.
+        shape: Extents.
+        strides: Bytes between neighbours along each axis; None where it is C-contiguous.
+        readonly: Whether writing to it is forbidden.
+        device: Its device's ordinal; None where the argument does not say.
+        stream: Handle of the stream that produces it; None where there is nothing to wait for.
+    """
+
+    address: int
+    element: str | None = None
+    item_bytes: int = 1
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None
+    readonly: bool = False
+    device: int | None = None
+    stream: int | None = None
+
+
+class PointerSlot(ParameterSlot):
+    """The slot of a parameter that takes a pointer."""
+
+    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
+        """Check one argument; see `Settle`.
 
         Raises:
-            LaunchConfigError: `stream` is no stream.
+            ArgumentError: The argument does not fit.
         """
-        grid, block, shared = shape
-        handle = stream_handle(stream)
-        where = self.driver.CUstream(handle)
-        if self.attributes:
-            where = self._configuration(shape, where)
-        launch: FunctionType = self._over_grids(*block, shared, where, stream_identity(handle), stream)(*grid)
-        if launch.__code__ is not self._code:
-            self._stubs.append(weakref.ref(launch))
-            self._upgrade()  # another thread may have generated meanwhile
-        return launch
-
-    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid | None:
-        """Bind block, shared memory and stream for any grid that fits; None while, or where, a grid takes more."""
-        if self._code is None or self.attributes or self.device.device_of is not None:
-            return None
-        handle = stream_handle(stream)
-        bind: BindGrid = self._over_grids(
-            *block, shared_bytes, self.driver.CUstream(handle), stream_identity(handle), stream
-        )
-        return bind
-
-    def generated(self) -> bool:
-        """Count one interpreted launch, and generate the code after enough of them; True once it is there."""
-        self._interpreted += 1
-        if self._interpreted <= GENERATE_AFTER or self._debug_labels is not None or sys.meta_path is None:
-            return False  # at the end of the interpreter nothing is imported any more
-        if self._code is None:
-            self._generate()
-            self._upgrade()
-        return True
-
-    def _upgrade(self) -> None:
-        """Give the functions that were bound before the code was generated that code."""
-        while self._code is not None and self._stubs:
-            launch = self._stubs.pop()()
-            if launch is not None:
-                launch.__defaults__ = (MISSING,) * len(self.slots)
-                launch.__code__ = self._code
-
-    def launch_kernel(self, shape: LaunchShape, where: Any, address: int) -> int:
-        """Hand a packed launch to the driver and return its code."""
-        if self.attributes:
-            answer = self.driver.cuLaunchKernelEx(where, self.function, address, 0)
-        else:
-            answer = self.driver.cuLaunchKernel(
-                self.function, *shape.grid, *shape.block, shape.shared_bytes, where, address, 0
-            )
-        return int(answer[0])
-
-    def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
-        """The configuration that the driver takes for a launch with attributes."""
-        config = self.driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
-        config.attrs, config.numAttrs = list(self.attributes), len(self.attributes)
-        return config
-
-    def _generate(self) -> None:
-        from .generated import generate, inner_code
-
-        driver, device = self.driver, self.device
-        self._namespace.update(
-            live=self.live,
-            device=device.ordinal,
-            context=device.numba_context,
-            awaits_numba=device.awaits_numba,
-            get_device=driver.cuCtxGetDevice,
-            function=self.function,
-            launch_kernel=driver.cuLaunchKernelEx if self.attributes else driver.cuLaunchKernel,
-            idle=self.idle,
-            new_buffer=self.new_buffer,
-            pack=self.pack,
-            missing=MISSING,
-        )
-        code = generate(
-            self._namespace,
-            self.slots,
-            has_other_devices=device.device_of is not None,
-            configured=bool(self.attributes),
-        )
-        self._over_grids = FunctionType(code, self._namespace)
-        self._code = inner_code(inner_code(code))
-
-    # -- the path that any launch can take -----------------------------------------------------------
-
-    def _slow(
-        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], config: Any, stream: Any
-    ) -> None:
-        """Launch with every check, or raise.
-
-        Args:
-            arguments: Of the launch.
-            reason: `STUB`, 0 where the generated function met something unusual, or the driver's code.
-            extents: Grid, block and shared memory.
-            config: Taken by the driver: a stream, or the whole configuration.
-            stream: The stream as the user gave it.
-        """
-        if reason == STUB:
-            self.generated()
-        else:
-            arguments = tuple(each for each in arguments if each is not MISSING)
-        call = Call(LaunchShape(*extents), config, stream, stream_handle(stream), arguments)
-        if reason > 0:
-            self._recover(call, reason)
-            return
-        if self.device.awaits_numba[0] and is_numba_used():
-            self.device.watch_numba_context()
-        if not self._is_here():
-            self._recover(call, 0)
-            return
-        slots = self.slots
-        if len(arguments) != len(slots):
-            raise self._wrong_count(call)
-        settled = [slot.settle(each, call) for slot, each in zip(slots, arguments)]  # noqa: B905
-        values = [value for each in settled for value in each]
-        if call.before:
-            for prepare in call.before:
-                prepare()
-            values = [each() if callable(each) else each for each in values]
-        if self._queue(call, values):
-            for finish in call.after:
-                finish()
-
-    def _queue(self, call: Call, values: list[Any]) -> bool:
-        """Pack and launch; False where it was launched elsewhere instead."""
-        if self._debug_labels is None:
-            return self._queue_unwatched(call, values)
-        from .debugging import watched
-
-        queued: bool = watched(
-            self.driver, call.stream, lambda: self._queue_unwatched(call, values), kernel=self.kernel, shape=call.shape,
-            parameters=self._debug_labels, arguments=call.arguments,
-        )  # fmt: skip
-        return queued  # False: the launcher that made it elsewhere has waited
-
-    def _queue_unwatched(self, call: Call, values: list[Any]) -> bool:
-        buffer = self._packed(values)
-        code = self.launch_kernel(call.shape, call.config, buffer[1])
-        self.idle.append(buffer)
-        if code:
-            self._recover(call, code)
-        return not code
-
-    def _packed(self, values: list[Any]) -> tuple[Any, int]:
         try:
-            buffer = self.idle.pop()
-        except IndexError:
-            buffer = self.new_buffer()
-        self.pack(buffer[0], 0, *values)
-        return buffer
+            memory = memory_of(value)
+            if memory is None:
+                if call is None:
+                    return None
+                check_interpreter()
+                from .pointers import settle_rare
 
-    def _is_here(self) -> bool:
-        if not self.live[0]:
-            return False
-        code, device = self.driver.cuCtxGetDevice()
-        return not code and int(device) == self.device.ordinal
+                return settle_rare(self, value, call)
+        except Unfit as unfit:
+            raise self.refuse(value, unfit.why, unfit.hint) from unfit.__cause__
+        address, element, _item_bytes, _shape, strides, readonly, _device, stream = memory
+        if (
+            element is not None and (element != self.pointee or strides is not None or readonly)
+        ) or self.launcher.module.device_of is not None:
+            check_interpreter()
+            from .pointers import check_memory
 
-    def _recover(self, call: Call, code: int) -> None:
-        """Launch elsewhere what the driver refused with this code, or 0 where the module is gone; or raise."""
+            check_memory(self, value, memory)
+        if stream is not None and stream_identity(stream) != stream_id:
+            if call is None:
+                return None
+            waits = self.launcher.module.waits
+            call.before.append(functools.partial(waits.enqueue_wait, stream, stream_handle(call.stream)))
+        return address
+
+
+class WordSlot(PointerSlot):
+    """The slot of eight bytes of unknown type: a pointer, or a scalar whose bytes are certain."""
+
+    def settle(self, value: Any, stream_id: int, call: Call | None = None) -> Any:
+        """Check one argument; see `Settle`."""
+        try:
+            return int.from_bytes(self.convert(value), "little")
+        except ArgumentError:
+            if isinstance(value, (int, float, complex)):
+                raise
+        return super().settle(value, stream_id, call)
+
+
+def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
+    """The memory that `value` stands for, or None where it says of itself that it is none.
+
+    Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
+    bfloat16. All others are asked for their array interface. No library is imported for it.
+
+    Args:
+        value: The argument.
+        protocol: The interface to ask for, that of arrays on the device or of those on the host.
+
+    Raises:
+        Unfit: It is, but cannot be passed as it is.
+    """
+    if value is None:
+        return Memory(0)
+    if getattr(value, "__cuda_ndarray__", False):  # Numba's
+        dtype, stream = value.dtype, value.stream
+        return Memory(
+            value.gpu_data.device_ctypes_pointer.value or 0,
+            element_of_dtype(dtype),
+            dtype.itemsize,
+            value.shape,
+            None if value.flags["C_CONTIGUOUS"] else value.strides,
+            False,
+            None,
+            None if type(stream) is int and stream == 0 else stream_handle(stream),
+        )
+    torch = sys.modules.get("torch")
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    interface = None if is_tensor else getattr(value, protocol, None)
+    if interface is None:
         check_interpreter()
-        from .failures import RECOVERABLE, launch_error
+        from .memory import rare_memory
 
-        if self._relaunch is not None and (code == 0 or code in RECOVERABLE):
-            grid, block, shared = call.shape
-            if self._relaunch((grid, block, call.stream, shared), call.arguments, code):
-                return
-        if code:
-            raise launch_error(self.kernel, call.shape, code)
-        raise LaunchError(
-            f"cannot launch {self.kernel}",
-            f"it is not loaded on the current device, or no more on device {self.device.ordinal}",
-            "make a device current, and index the kernel anew: kernel[grid, block]",
-        )
+        return rare_memory(value)
+    if interface.get("mask") is not None:
+        raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
+    element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
+    if element is not None:
+        item_bytes = SCALAR_SIZES[element]
+    else:
+        check_interpreter()
+        from .memory import read_typestr
 
-    def _wrong_count(self, call: Call) -> Exception:
-        """The error for a wrong number of arguments."""
-        wanted = ", ".join(map(str, self.parameters)) or "none"
-        return ArgumentError(
-            f"cannot launch {self.kernel} with {len(call.arguments)} arguments",
-            f"it takes {len(self.parameters)}: {wanted}",
-            "pass one argument for each parameter",
-        )
+        element, item_bytes = read_typestr(value, interface["typestr"])
+    return Memory(
+        data[0] or 0 if data is not None else 0,
+        element,
+        item_bytes,
+        interface["shape"],
+        interface.get("strides"),
+        data is not None and bool(data[1]),
+        None,
+        interface.get("stream"),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def element_of_dtype(dtype: Any) -> str:
+    """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
+    if not dtype.isnative:
+        return ""
+    return CODES.get(dtype.name) or ("o" if dtype.kind == "V" else "")

@@ -11,11 +11,11 @@ Ground      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ P
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
-from .config import AXES, Dim3, LaunchShape
+from . import AXES, Dim3, LaunchShape
 from .devices import bindings
 from .loader import LoadedKernel
 
@@ -120,43 +120,28 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
             "the bounds change the code, and the compiler takes them from the source alone",
             f"write {written} in the source",
         )
-    readers: dict[str, Callable[[Any], Any]] = {
-        "cooperative": _flag, "cluster": _cluster, "max_dynamic_shared": _bytes, "carveout": _carveout,
-    }  # fmt: skip
-    chosen = {name: read(given[name]) for name, read in readers.items() if given.get(name) is not None}
-    return LaunchOptions(**chosen)
+    cooperative, shared, carveout = (given.get(name) for name in ("cooperative", "max_dynamic_shared", "carveout"))
+    if cooperative is not None and type(cooperative) is not bool:
+        why = f"it is a {type(cooperative).__name__}"
+        raise OptionError(f"cannot use cooperative={cooperative!r}", why, "write True or False")
+    if shared is not None and (type(shared) is not int or shared < 0):
+        raise OptionError(f"cannot use max_dynamic_shared={shared!r}", "it is not a number of bytes")
+    percent = _CARVEOUTS.get(carveout.strip().lower()) if isinstance(carveout, str) else carveout
+    if carveout is not None and (type(percent) is not int or not -1 <= percent <= 100):
+        why = f"it is neither -1 to 100 nor one of {', '.join(_CARVEOUTS)}"
+        raise OptionError(f"cannot use carveout={carveout!r}", why)
+    return LaunchOptions(bool(cooperative), _read_cluster(given.get("cluster")), shared or 0, percent)
 
 
-def _flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise OptionError(f"cannot use cooperative={value!r}", f"it is a {type(value).__name__}", "write True or False")
-    return value
-
-
-def _cluster(value: Any) -> Dim3:
-    extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+def _read_cluster(cluster: Any) -> Dim3 | None:
+    if cluster is None:
+        return None
+    extents = tuple(cluster) if isinstance(cluster, (tuple, list)) else (cluster,)
     if not 1 <= len(extents) <= 3 or not all(type(each) is int and each >= 1 for each in extents):
-        raise OptionError(
-            f"cannot use cluster={value!r}", "it is not one to three positive integers", "write cluster=2 or (2, 1, 1)"
-        )
+        why = "it is not one to three positive integers"
+        raise OptionError(f"cannot use cluster={cluster!r}", why, "write cluster=2 or (2, 1, 1)")
     if math.prod(extents) > _LARGEST_CLUSTER:
-        raise OptionError(
-            f"cannot use cluster={value!r}", f"these are {math.prod(extents)} blocks, a cluster has at most 16"
-        )
+        why = f"these are {math.prod(extents)} blocks, a cluster has at most {_LARGEST_CLUSTER}"
+        raise OptionError(f"cannot use cluster={cluster!r}", why)
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z
-
-
-def _bytes(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise OptionError(f"cannot use max_dynamic_shared={value!r}", "it is not a number of bytes")
-    return value
-
-
-def _carveout(value: Any) -> int:
-    percent = _CARVEOUTS.get(value.strip().lower()) if isinstance(value, str) else value
-    if type(percent) is not int or not -1 <= percent <= 100:
-        raise OptionError(
-            f"cannot use carveout={value!r}", f"it is neither -1 to 100 nor one of {', '.join(_CARVEOUTS)}"
-        )
-    return percent

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import LaunchError
-from .argument_errors import describe
-from .config import LaunchShape
-from .streams import stream_handle
+from . import Dim3
+from .devices import stream_handle
+from .failures import describe
 
 
 def watched(
@@ -24,7 +24,7 @@ def watched(
     launch: Callable[[], Any],
     *,
     kernel: str,
-    shape: LaunchShape,
+    shape: tuple[Dim3, Dim3, int],
     parameters: Sequence[object],
     arguments: Sequence[Any],
 ) -> Any:
@@ -43,7 +43,7 @@ def watched(
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
-            f"work that was queued before it failed: the driver answered {_name(code)}",
+            f"work that was queued before it failed: the driver answered {getattr(code, 'name', code)}",
             "it was not launched by a cached kernel with debug_launches, which would have named it",
         )
     queued = launch()
@@ -51,10 +51,10 @@ def watched(
         code = _wait(driver, stream)
         if code:
             passed = ", ".join(f"{each} = {describe(value)}" for each, value in zip(parameters, arguments, strict=True))
+            grid, block, shared_bytes = shape
             raise LaunchError(
-                f"{kernel}({passed}) failed with grid {shape.grid}, block {shape.block}, "
-                f"sharedmem {shape.shared_bytes}",
-                f"the driver answered {_name(code)}",
+                f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
+                f"the driver answered {getattr(code, 'name', code)}",
                 "run it under compute-sanitizer, with lineinfo=True, to see the line",
             )
     return queued
@@ -67,8 +67,3 @@ def _wait(driver: Any, stream: Any) -> Any:
     if code or capturing:
         return 0
     return driver.cuStreamSynchronize(handle)[0]
-
-
-def _name(code: Any) -> str:
-    """The driver's name of the error."""
-    return getattr(code, "name", None) or str(code)

@@ -1,31 +1,37 @@
-"""The device that a launch goes to, in whose context: Numba's where the program uses Numba, else the driver's own.
+"""The device and the stream that a launch goes to, in Numba's context where the program uses Numba, else the driver's.
 
 Promise     A program that does not use Numba does not import it, and its launches go into the current context, or
             into the primary one of device 0, as Numba's would. Once `numba.cuda` is imported, its context is the one:
-            it watches over the modules then, and `cuda.close()` is noticed.
-Method      Either way it is the primary context of the device, so memory, streams and kernels of both go together.
-Not here    Modules and kernels (loader).
-Ground      CUDA driver API, "Primary Context Management". numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the
-            private names that the loader uses are checked by `_probe` once. Importing numba.cuda takes most of a
-            second, a hundred times the rest of a warm start.
+            it watches over the modules then, and `cuda.close()` is noticed. `stream_handle` takes the streams of every
+            library; it imports nothing and touches no device.
+Method      Either way it is the primary context of the device, so memory, streams and kernels of both go together. A
+            stream is known by what it offers, tried from the protocol down to the libraries' own names.
+Not here    Modules and kernels (loader); streams that wait for each other (streams).
+Ground      CUDA driver API, "Primary Context Management"; handles 0 and 1 are the legacy default stream, 2 the
+            per-thread one. numba-cuda 0.30.4, cudadrv/devices.py and driver.py; the private names that the loader uses
+            are checked once. Importing numba.cuda takes most of a second, a hundred times the rest of a warm start.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 import sys
 from typing import Any, NamedTuple
 
-from ..errors import LaunchError, NoDeviceError, ToolchainMissingError
-from ..model.target import Target
+from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
+from ..model import Target
 
 NUMBA_DEVICES = "numba.cuda.cudadrv.devices"
 """The module of Numba that knows its contexts; where it is imported, the program uses Numba."""
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
+_LEGACY_DEFAULT = 1
+"""The handle that names the legacy default stream explicitly; 0 means the same stream."""
+
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
 
 
@@ -50,16 +56,16 @@ def current_device() -> CurrentDevice:
         NoDeviceError: There is no driver or no device.
         LaunchError: The process is the child of one that used CUDA, or its context is not the primary one.
     """
-    if is_numba_used():
+    if NUMBA_DEVICES in sys.modules:
         context = _numba_context()
-        device = context.device
-        ordinal, (major, minor) = int(device.id), device.compute_capability
+        ordinal = int(context.device.id)
     else:
         context, ordinal = None, _enter_primary_context()
-        if ordinal in _targets:
-            return CurrentDevice(None, ordinal, _targets[ordinal])
-        major, minor = (device_attribute(ordinal, f"COMPUTE_CAPABILITY_{each}") for each in ("MAJOR", "MINOR"))
-    target = _targets[ordinal] = Target(major, minor, "a" if major >= 9 else "")
+    target = _targets.get(ordinal)
+    if target is None:
+        major = device_attribute(ordinal, "COMPUTE_CAPABILITY_MAJOR")
+        minor = device_attribute(ordinal, "COMPUTE_CAPABILITY_MINOR")
+        target = _targets[ordinal] = Target(major, minor, "a" if major >= 9 else "")
     return CurrentDevice(context, ordinal, target)
 
 
@@ -71,17 +77,10 @@ def current_ordinal() -> int:
     """
     try:
         status, device = bindings().cuCtxGetDevice()
-    except ImportError:
+    except (ImportError, RuntimeError):  # the latter where there is no driver library
         check_interpreter()
         return -1
-    except RuntimeError:  # there is no driver library
-        return -1
     return int(device) if status == 0 else -1
-
-
-def is_numba_used() -> bool:
-    """True once the program has imported `numba.cuda`."""
-    return NUMBA_DEVICES in sys.modules
 
 
 def check_interpreter() -> None:
@@ -96,48 +95,37 @@ def check_interpreter() -> None:
         )
 
 
-def device_count() -> int:
-    """Devices that the process sees."""
-    status, count = bindings().cuDeviceGetCount()
-    return int(count) if status == 0 else 0
-
-
 def device_attribute(ordinal: int, name: str) -> int:
     """An attribute of a device, by the end of its CU_DEVICE_ATTRIBUTE name."""
     driver = bindings()
     which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    return int(done(driver.cuDeviceGetAttribute(which, ordinal), f"ask device {ordinal}"))
+    answer = driver.cuDeviceGetAttribute(which, ordinal)
+    return int(answer[1] if answer[0] == 0 else done(answer, f"ask device {ordinal}"))
 
 
 def context_id() -> int | None:
     """A number that no other context ever has, not even the next one of the same device."""
     driver = bindings()
     status, context = driver.cuCtxGetCurrent()
-    if status == 0 and int(context):
-        status, found = driver.cuCtxGetId(context)
-        return int(found) if status == 0 else None
-    return None
+    if status != 0 or not int(context):
+        return None
+    status, found = driver.cuCtxGetId(context)
+    return int(found) if status == 0 else None
 
 
 def device_of(address: int) -> int | None:
     """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
     driver = bindings()
     names = driver.CUpointer_attribute
-    ordinal = _device_ordinal(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-    if ordinal is None:
+    ordinal = ctypes.c_int(-1)  # from the library itself: cuda-bindings 13.3 answers 0 for memory of any device
+    asked = int(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+    if _driver_library().cuPointerGetAttribute(ctypes.byref(ordinal), asked, ctypes.c_uint64(address)) != 0:
         return None
     status, kind = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
     if status != 0 or int(kind) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
         return None
     status, managed = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
-    return None if status == 0 and managed else ordinal
-
-
-def _device_ordinal(attribute: int, address: int) -> int | None:
-    """The ordinal, from the driver library itself: cuda-bindings 13.3 answers 0 for memory of any device."""
-    found = ctypes.c_int(-1)
-    status = _driver_library().cuPointerGetAttribute(ctypes.byref(found), int(attribute), ctypes.c_uint64(address))
-    return found.value if status == 0 else None
+    return None if status == 0 and managed else ordinal.value
 
 
 @functools.cache
@@ -155,14 +143,14 @@ def bindings() -> Any:
     return driver
 
 
-def done(answer: tuple[Any, ...], action: str) -> Any:
+def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
     """The value of a bindings call, which returns (status, value) or (status,).
 
     Raises:
         LaunchError: The driver refused.
     """
     if answer[0] != 0:
-        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}")
+        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}", hint)
     return answer[1] if len(answer) > 1 else None
 
 
@@ -201,7 +189,7 @@ def _enter_primary_context() -> int:
             "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
         ) from problem
     except RuntimeError as problem:  # the bindings found no driver library
-        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+        raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:
         raise NoDeviceError(_NO_DEVICE, f"the driver answered {status.name}", _WITHOUT_ONE)
     ordinal = int(device)
@@ -231,8 +219,6 @@ def _forked() -> LaunchError:
 
 # -- Numba's context -----------------------------------------------------------------------------------
 
-_probed = False
-
 
 def _numba_context() -> Any:
     """Numba's current context, made if need be.
@@ -242,7 +228,6 @@ def _numba_context() -> Any:
         LaunchError: The process is the child of one that used CUDA.
         ToolchainMissingError: numba-cuda is not as this version of numba_kcache knows it.
     """
-    global _probed
     try:
         import numba.cuda.cudadrv.devices as devices
         import numba.cuda.cudadrv.driver as driver
@@ -250,9 +235,7 @@ def _numba_context() -> Any:
         raise ToolchainMissingError(
             "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
         ) from problem
-    if not _probed:
-        _probe(driver, devices)
-        _probed = True
+    _check_names(driver, devices)
     if driver.driver.pid not in (None, os.getpid()):
         raise _forked()
     try:
@@ -266,20 +249,63 @@ def _numba_context() -> Any:
             driver.driver.cuDevicePrimaryCtxRetain(0)
             return devices.get_context()
     except (driver.CudaSupportError, driver.CudaDriverError) as problem:
-        raise NoDeviceError(_NO_DEVICE, _said(problem), _WITHOUT_ONE) from problem
+        raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
 
 
-def _probe(driver: Any, devices: Any) -> None:
-    for owner, name in (
-        (driver.Context, "create_module_image"),
-        (driver.CudaPythonModule, "get_function"),
-        (devices, "get_context"),
-    ):
+@functools.cache
+def _check_names(driver: Any, devices: Any) -> None:
+    context, module = driver.Context, driver.CudaPythonModule
+    for owner, name in ((context, "create_module_image"), (module, "get_function"), (devices, "get_context")):
         if not callable(getattr(owner, name, None)):
             raise ToolchainMissingError(
                 "cannot use this numba-cuda", f"it has no {name}", "pip install 'numba-cuda>=0.30,<0.31'"
             )
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     return str(error).strip().replace("\n", " ") or type(error).__name__
+
+
+# -- streams -------------------------------------------------------------------------------------------
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver handle of a stream, 0 for the default stream.
+
+    Raises:
+        LaunchConfigError: It is no stream that is known here.
+    """
+    if stream is None or (type(stream) is int and stream >= 0):
+        return stream or 0
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        _version, handle = protocol() if callable(protocol) else protocol
+        return int(handle)
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba's and cuda.core's older ones
+        handle = getattr(stream, name, None)
+        if handle is not None and not isinstance(stream, type):
+            return int(getattr(handle, "value", handle) or 0)
+    inner = getattr(stream, "stream", None)  # cuda.core's GraphBuilder captures into its stream
+    if inner is not None:
+        return stream_handle(inner)
+    if type(stream).__name__ == "CUstream":  # cuda.bindings: a handle with __int__ alone
+        return int(stream)
+    try:
+        if isinstance(stream, bool):
+            raise TypeError
+        handle = operator.index(stream)
+        if handle >= 0:
+            return handle
+    except TypeError:
+        pass
+    raise LaunchConfigError(
+        f"cannot launch on stream {stream!r}" if isinstance(stream, (bool, int, float, str)) else
+        f"cannot launch on a {type(stream).__module__}.{type(stream).__name__}",
+        "it is not a stream",
+        "pass a stream of Numba, cuda.core, CuPy or PyTorch, anything with __cuda_stream__, or its handle",
+    )  # fmt: skip
+
+
+def stream_identity(handle: int) -> int:
+    """A number that two handles share exactly where they name the same stream."""
+    return 0 if handle == _LEGACY_DEFAULT else handle

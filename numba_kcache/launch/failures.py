@@ -1,17 +1,21 @@
-"""Errors for launches that the driver refuses.
+"""Errors for arguments that do not fit their parameter, and for launches that the driver refuses.
 
-Promise     `launch_error` names kernel, shape and the driver's own error name, and a step where one is known.
+Promise     `argument_error` names position, C type and name of the parameter, the type and value given, the reason and
+            a step. Making one never runs code of the value that could wait for the device. `launch_error` names kernel,
+            shape and the driver's own error name, and a step where one is known.
 Ground      CUDA driver API, `CUresult`.
 """
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-from ..errors import LaunchError
-from .config import LaunchShape
+from ..errors import ArgumentError, LaunchError
+from . import Dim3
+from .arguments import ParameterSlot
 
-_EARLIER = "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel"
+_SHOWN_LENGTH = 60
 _HINTS = {
     1: "check grid, block and shared memory against the kernel's launch bounds",
     3: "CUDA does not survive fork(): start workers with spawn, or fork before the first CUDA call",
@@ -21,16 +25,13 @@ _HINTS = {
     209: "compile for this device: arch='auto'",
     218: "the driver is older than the compiler that made the PTX",
     400: "the stream or the context it belongs to is gone",
-    700: _EARLIER,
     701: "use a smaller block, fewer registers (max_registers, launch_bounds) or less shared memory",
     709: "the context is gone; a new launch makes the kernel anew",
-    714: _EARLIER,
-    715: _EARLIER,
-    716: _EARLIER,
-    717: _EARLIER,
-    718: _EARLIER,
-    719: _EARLIER,
     720: "its blocks must all fit on the device at once: see .max_cooperative_grid_blocks()",
+    **dict.fromkeys(
+        (700, 714, 715, 716, 717, 718, 719),
+        "an earlier kernel failed and took the context with it; NUMBA_KCACHE_DEBUG=1 names the kernel",
+    ),
     900: "a stream that is being captured cannot do this",
     906: "the legacy default stream cannot be used while another is being captured: name the stream",
 }
@@ -39,10 +40,46 @@ RECOVERABLE = frozenset((3, 4, 98, 201, 400, 709))
 """Codes after which the kernel may run if it is loaded anew or its context made current."""
 
 
-def launch_error(kernel: str, shape: LaunchShape, code: Any) -> LaunchError:
+def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: Any) -> LaunchError:
     """The error for a launch that the driver answered with `code` (a `CUresult`, or its number)."""
+    grid, block, shared_bytes = shape
     return LaunchError(
-        f"cannot launch {kernel} with grid {shape.grid}, block {shape.block}, sharedmem {shape.shared_bytes}",
+        f"cannot launch {kernel} with grid {grid}, block {block}, sharedmem {shared_bytes}",
         f"the driver answered {getattr(code, 'name', code)}",
         _HINTS.get(int(code), ""),
     )
+
+
+def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:
+    """The error to raise for `value` as the argument of `parameter`."""
+    kernel = parameter.launcher.kernel
+    return ArgumentError(
+        f"cannot pass {describe(value)} as argument {parameter.position} of {kernel} ({parameter.declared})",
+        why,
+        hint,
+    )
+
+
+def describe(value: Any) -> str:
+    """A value as a message shows it: numbers in full, arrays by library, element type and shape."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if kind in (int, float, complex, bool, str, bytes, tuple, list):
+        text = repr(value) if kind not in (tuple, list) else f"{kind.__name__} of {len(value)}"
+        return _short(text) if kind in (tuple, list, bool) else f"{_short(text)} ({kind.__name__})"
+    if isinstance(value, ctypes._SimpleCData):
+        return f"{_short(repr(value.value))} (ctypes.{kind.__name__})"
+    module = kind.__module__.partition(".")[0]
+    full = f"{module}.{kind.__name__}" if module not in ("builtins", "__main__") else kind.__name__
+    if module == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
+        return f"{_short(str(value))} ({full})"
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return full
+    element = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+    return f"{full} of {element} {tuple(shape)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."

@@ -8,11 +8,11 @@ Method      Fixed lines go through `compile`. What is fixed per kernel stands in
             function made with it takes the generated code later. Each kernel has code objects of its own, since the
             interpreter's inline caches live in them. A line template knows its parameter as {k}: the argument is
             a{k}, the value v{k}, {slow} hands over; what else it needs stands under names in {k} in the namespace.
-Not here    The stub (`arguments.over_grids_stub`).
+Not here    The stub (`launcher.over_grids_stub`).
 Ground      CPython: `function.__code__` may be set where the numbers of free variables agree; they are in
-            alphabetical order, and names count that only code behind a return mentions. Numba's DeviceNDArray keeps
-            dtype and contiguity as plain attributes; its gpu_data knows the address as a ctypes value. torch.dtype and
-            NumPy's own dtypes are singletons, so `is` decides the common case and any other goes the general way.
+            alphabetical order, and stub and launch mention all of them. Numba's DeviceNDArray keeps dtype and
+            contiguity as plain attributes; its gpu_data knows the address as a ctypes value. torch.dtype and NumPy's
+            own dtypes are singletons, so `is` decides the common case and any other goes the general way.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any
 
+from .arguments import CARRIERS, NUMPY_NAMES, Inline, ParameterSlot, PointerSlot, Settle, Slot
 from .devices import NUMBA_DEVICES
-from .memory import CARRIERS, NUMPY_NAMES, torch_stream
-from .pointers import TAKE_ANY, PointerSlot
-from .slots import Inline, Slot, ValueSlot
+from .launcher import MISSING, Launcher
+from .memory import torch_stream
+from .pointers import TAKE_ANY, alignment_of
+
+_NUMBA_ARRAYS = "numba.cuda.cudadrv.devicearray"
 
 _PLAIN = "function, gx, gy, gz, bx, by, bz, shared, stream, address, 0"
 _CONFIGURED = "stream, function, address, 0"
-_HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, given"
+_HERE = "((gx, gy, gz), (bx, by, bz), shared), stream, stream_id, given"
 _CELLS = "bx, by, bz, shared, stream, stream_id, given"
 _GRID = "gx, gy, gz"
 
 _NUMBER_LINES = """\
             v{k} = a{k} if {exact} else number{k}(a{k})
-"""
-_CONVERTED_LINES = """\
-            v{k} = number{k}(a{k})
 """
 _POINTER_LINES = """\
             t = type(a{k})
@@ -72,24 +72,24 @@ _EXACT = {
 }
 
 
-def value_inline(slot: ValueSlot) -> Inline:
-    """The generated code for what is passed by value."""
+def inline(slot: ParameterSlot) -> Inline:
+    """The generated code for one parameter."""
+    if isinstance(slot, PointerSlot):
+        return _pointer(slot)
     code = slot.code
-    exact = None if code in CARRIERS else _EXACT.get(code[0])
-    if exact is None:
-        return _CONVERTED_LINES, {"number{k}": slot.convert}, "v{k}"
+    exact = "False" if code in CARRIERS else _EXACT.get(code[0], "False")
+    convert = (
+        slot.convert if exact == "False" else lambda value: slot.convert(value)
+    )  # made for the first that needs it
     values = "v{k}.real, v{k}.imag" if code[0] == "c" else "v{k}"
-    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": lambda value: slot.convert(value)}, values
+    return _NUMBER_LINES.replace("{exact}", exact), {"number{k}": convert}, values
 
 
-def address_inline(address: Callable[[Any, int], int | None]) -> Inline:
-    """The generated code for eight bytes of unknown type; `address` returns None to hand over."""
-    return _ADDRESS_LINES, {"pointer{k}": address}, "v{k}"
-
-
-def pointer_inline(slot: PointerSlot) -> Inline:
-    """The generated code for a pointer."""
-    pointee, alignment, has_other_devices = slot.pointee, slot.alignment, slot.device.device_of is not None
+def _pointer(slot: PointerSlot) -> Inline:
+    if slot.code == "?":  # eight bytes of unknown type
+        return _ADDRESS_LINES, {"pointer{k}": slot.settle}, "v{k}"
+    pointee, alignment = slot.pointee, alignment_of(slot.pointee)
+    has_other_devices = slot.launcher.module.device_of is not None
     takes_any = pointee in TAKE_ANY
     element = pointee[2:] if pointee[0] == "v" else pointee
     parts = {
@@ -105,25 +105,22 @@ def pointer_inline(slot: PointerSlot) -> Inline:
     lines = _POINTER_LINES + (_ALIGNED_LINES if alignment > 1 else "")
     for part, text in parts.items():
         lines = lines.replace(part, text)
-    names: dict[str, Any] = {"pointer{k}": slot.address}
+    names: dict[str, Any] = {"pointer{k}": slot.settle}
     if not takes_any:
         names |= {"dtype{k}": NUMPY_NAMES[CARRIERS.get(element, element)], "torch_dtype{k}": NUMPY_NAMES[element]}
     return lines, names, "v{k}"
 
 
-def generate(
-    namespace: dict[str, Any], slots: Sequence[Slot], *, has_other_devices: bool, configured: bool
-) -> CodeType:
+def generate(launcher: Launcher, namespace: dict[str, Any], slots: Sequence[Slot]) -> CodeType:
     """The code of an `over_grids` whose functions launch by themselves wherever they can.
 
     Args:
-        namespace: Of the function, with what is fixed per kernel; what the code needs beside that is added.
+        launcher: Of the kernel.
+        namespace: Of the function; what the code needs is added.
         slots: Of the kernel.
-        has_other_devices: Whether another device may be the current one.
-        configured: Whether the driver takes a configuration instead of extents and stream.
     """
     inlines = [slot.inline() for slot in slots]
-    _fill(namespace, inlines)
+    _fill(namespace, launcher, inlines)
     names = [f"a{k}" for k in range(len(inlines))]
     listed = "".join(f"{name}, " for name in names)
     given = f"({listed})"
@@ -133,8 +130,8 @@ def generate(
         *(f"{name} is missing" for name in names[-1:]),
         "rest",
         "not live[0]",
-        *([f"awaits_numba[0] and {NUMBA_DEVICES!r} in modules"] if namespace["awaits_numba"][0] else []),
-        *(["(here := get_device()[1]) is None or int(here) != device"] if has_other_devices else []),
+        *([f"awaits_numba[0] and {NUMBA_DEVICES!r} in modules"] if launcher.module.awaits_numba[0] else []),
+        *(["(here := get_device()[1]) is None or int(here) != device"] if launcher.module.device_of else []),
     ]
     text = [
         f"def over_grids({_CELLS}):",
@@ -154,12 +151,10 @@ def generate(
         f"            pack(memory, 0, {', '.join(packed)})",
         "        except unusual:",
         f"            {unusual}",
-        f"        code = launch_kernel({_CONFIGURED if configured else _PLAIN})[0]",
+        f"        code = launch_kernel({_CONFIGURED if launcher.attributes else _PLAIN})[0]",
         "        idle.append(buffer)",
         "        if code:",
         f"            return slow({given}, int(code), {_HERE})",
-        "        return",
-        f"        {_CELLS}, {_GRID}",
         "    return launch",
         "  return bind",
     ]
@@ -171,8 +166,20 @@ def inner_code(outer: CodeType) -> CodeType:
     return next(each for each in outer.co_consts if isinstance(each, CodeType))
 
 
-def _fill(namespace: dict[str, Any], inlines: Sequence[Inline]) -> None:
+def _fill(namespace: dict[str, Any], launcher: Launcher, inlines: Sequence[Inline]) -> None:
+    driver, module = launcher.driver, launcher.module
     namespace.update(
+        live=launcher.live,
+        device=module.device.ordinal,
+        context=module.numba_context,
+        awaits_numba=module.awaits_numba,
+        get_device=driver.cuCtxGetDevice,
+        function=launcher.function,
+        launch_kernel=driver.cuLaunchKernelEx if launcher.attributes else driver.cuLaunchKernel,
+        idle=launcher.idle,
+        new_buffer=launcher.new_buffer,
+        pack=launcher.pack,
+        missing=MISSING,
         NumbaArray=None,  # until one is seen
         OwnedPointer=None,
         CupyArray=None,
@@ -180,29 +187,22 @@ def _fill(namespace: dict[str, Any], inlines: Sequence[Inline]) -> None:
         unusual=(struct.error, OverflowError, AttributeError, RuntimeError, ReferenceError),
         integers=frozenset(),
         reals=frozenset(),
-        type=type,
-        int=int,
-        float=float,
-        IndexError=IndexError,
         modules=sys.modules,
     )
     for k, (_, names, _) in enumerate(inlines):
         for name, value in names.items():
-            known = _learning(value, namespace) if name == "pointer{k}" else value
-            namespace[name.replace("{k}", str(k))] = known
+            learns = name == "pointer{k}"
+            namespace[name.replace("{k}", str(k))] = _learning(value, namespace) if learns else value
     if "numpy" in sys.modules:
         _learn_numpy(namespace)
-    if "numba.cuda.cudadrv.devicearray" in sys.modules:
-        _learn_numba(namespace)
 
 
-def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
-    """Read an argument that the code did not recognise, and let it recognise the next one of its library."""
+def _learning(settle: Settle, namespace: dict[str, Any]) -> Callable[[Any, int], Any]:
+    """Settle an argument that the code did not recognise, and let it recognise the next one of its library."""
 
     def address(value: Any, stream_id: int) -> int | None:
         kind = type(value)
-        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-        numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
+        torch, cupy, numba = map(sys.modules.get, ("torch", "cupy", _NUMBA_ARRAYS))
         if torch is not None and kind is torch.Tensor and namespace["Tensor"] is not kind:
             _name_dtypes(namespace, "torch_dtype", lambda name: getattr(torch, name, None))
             namespace.update(torch_stream=torch_stream(torch), Tensor=kind)
@@ -211,8 +211,8 @@ def _learning(read: Callable[[Any, int], int | None], namespace: dict[str, Any])
             namespace.update(cupy_stream=cupy.cuda.get_current_stream, CupyArray=kind)
         elif numba is not None and kind is numba.DeviceNDArray and namespace["NumbaArray"] is not kind:
             _learn_numpy(namespace)
-            _learn_numba(namespace)
-        return read(value, stream_id)
+        found: int | None = settle(value, stream_id, None)
+        return found
 
     return address
 
@@ -225,20 +225,14 @@ def _name_dtypes(namespace: dict[str, Any], start: str, dtype: Callable[[str], A
 
 
 def _learn_numpy(namespace: dict[str, Any]) -> None:
-    """Let the code recognise NumPy's scalars and dtypes; a program without NumPy does not import it for them."""
+    """Let the code recognise NumPy's scalars and dtypes, and Numba's arrays; a program without does not import them."""
     import numpy
 
     _name_dtypes(namespace, "dtype", numpy.dtype)
-    namespace.update(integers=_numpy_scalars("iu"), reals=_numpy_scalars("iuf"))
-
-
-def _learn_numba(namespace: dict[str, Any]) -> None:
-    """Let the code recognise Numba's arrays, in a program that has imported what makes them."""
-    pointers, arrays = sys.modules["numba.cuda.cudadrv.driver"], sys.modules["numba.cuda.cudadrv.devicearray"]
-    namespace.update(OwnedPointer=pointers.OwnedPointer, NumbaArray=arrays.DeviceNDArray)
-
-
-def _numpy_scalars(kinds: str) -> frozenset[type]:
-    import numpy
-
-    return frozenset(numpy.dtype(each).type for each in "bhilqBHILQefd" if numpy.dtype(each).kind in kinds)
+    reals = [numpy.dtype(letter).type for letter in "bhilqBHILQefd"]
+    namespace.update(
+        integers=frozenset(each for each in reals if issubclass(each, numpy.integer)), reals=frozenset(reals)
+    )
+    if _NUMBA_ARRAYS in sys.modules:
+        pointer = sys.modules["numba.cuda.cudadrv.driver"].OwnedPointer
+        namespace.update(OwnedPointer=pointer, NumbaArray=sys.modules[_NUMBA_ARRAYS].DeviceNDArray)

@@ -11,7 +11,7 @@ Method      Through Numba's own driver layer where the program uses Numba, `Cont
             Where the program does not use Numba, by `cuModuleLoadData`, which takes 0.1 ms less than the library that
             Numba makes (H200: 0.16 against 0.26 to the first function). If Numba comes later, the next launch of such a
             module has it watch Numba's context, before a handle of a context that is gone can reach the driver.
-Not here    Which device it is (devices), whether a grid fits (config), how arguments are packed (arguments).
+Not here    Which device it is (devices), whether a grid fits (configurations), how arguments are packed (launcher).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
             another's capture.
@@ -19,31 +19,28 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
-import os
+import functools
 import threading
 import time
 import weakref
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from ..errors import KCacheError, LaunchError
+from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry
-from ..model.event import Emit, Event, EventKind
-from .arguments import Launcher, Relaunch
-from .config import DeviceLimits
+from ..store import renew_in_children
+from . import DeviceLimits, LaunchShape, check_launch
 from .devices import (
     CurrentDevice,
     bindings,
+    check_interpreter,
     context_id,
     current_device,
     device_attribute,
-    device_count,
     device_of,
     done,
-)
-from .slots import LaunchDevice
-from .streams import StreamWaits
+)  # fmt: skip
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -66,18 +63,22 @@ class LoadedKernel:
         live: `live[0]` is False once the handle must not be used any more.
     """
 
-    __slots__ = ("_limits", "_shared_allowed", "device", "entry", "function", "live", "module")
-
     def __init__(self, entry: Entry, device: CurrentDevice, function: Any, module: Any) -> None:
         self.entry, self.device, self.function, self.module, self.live = entry, device, function, module, module.live
         self._limits: DeviceLimits | None = None
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
-    def attribute(self, name: str) -> int:
-        """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
-        driver = bindings()
-        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        return int(done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
+    def prepare(self, shape: LaunchShape, name: str) -> DeviceLimits:
+        """Check a shape against the limits here, and allow its dynamic shared memory; returns the limits.
+
+        Raises:
+            LaunchConfigError: The shape is beyond the limits; `name` is the kernel's in the message.
+        """
+        limits = self.limits(shape.shared_bytes)
+        check_launch(shape, limits, kernel=name)
+        if shape.shared_bytes:
+            self.allow_shared(shape.shared_bytes)
+        return limits
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
         """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
@@ -114,11 +115,17 @@ class LoadedKernel:
 
     def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
         """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
-        driver = bindings()
         self.allow_shared(dynamic_bytes)
-        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, dynamic_bytes)
+        answer = bindings().cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, dynamic_bytes)
         each = int(done(answer, f"ask for the occupancy of {self.entry.name}"))
         return each * self._of_device("MULTIPROCESSOR_COUNT")
+
+    def potential_block_size(self, dynamic_bytes: int) -> int:
+        """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
+        self.allow_shared(dynamic_bytes)
+        status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
+        done((status,), f"ask for a block size of {self.entry.name}")
+        return int(block)
 
     def has_lost_its_context(self) -> bool:
         """True where it must be loaded anew because the context that it was loaded in is gone."""
@@ -129,12 +136,10 @@ class LoadedKernel:
         """The kernel as Numba's own launch code takes it."""
         return self.module.numba.get_function(self.entry.symbol)
 
-    def potential_block_size(self, dynamic_bytes: int) -> int:
-        """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
-        self.allow_shared(dynamic_bytes)
-        status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
-        done((status,), f"ask for a block size of {self.entry.name}")
-        return int(block)
+    def attribute(self, name: str) -> int:
+        driver = bindings()
+        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+        return int(done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
 
     def _of_device(self, attribute: str) -> int:
         return device_attribute(self.device.ordinal, attribute)
@@ -150,8 +155,8 @@ class Loader:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._lock = threading.Lock()
-        self._modules: dict[tuple[str, int], _Module] = {}
-        _FORGET_AFTER_FORK.add(self)
+        self._modules: dict[tuple[str, int], LoadedModule] = {}
+        renew_in_children(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
         """The kernel on the current device.
@@ -168,21 +173,21 @@ class Loader:
         """
         with self._lock:
             module = self._modules.get((key, device.ordinal))
-            if module is None or module.has_lost_its_context():
-                start = time.perf_counter()
-                driver = bindings()
-                relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-                before = done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
-                try:  # this thread may load while a stream is being captured, which the usual mode forbids
-                    module = _Module(artifact, device)
-                    kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
-                finally:
-                    driver.cuThreadExchangeStreamCaptureMode(before)
-                self._modules[key, device.ordinal] = module
-                fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
-                self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
-                return kernel
-            return module.kernel(entry)
+            if module is not None and not module.has_lost_its_context():
+                return module.kernel(entry)
+            start = time.perf_counter()
+            driver = bindings()
+            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            before = done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
+            try:  # this thread may load while a stream is being captured, which the usual mode forbids
+                module = LoadedModule(artifact, device)
+                kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+            finally:
+                driver.cuThreadExchangeStreamCaptureMode(before)
+            self._modules[key, device.ordinal] = module
+            fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
+            self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
+            return kernel
 
     def forget(self) -> None:
         """Make every later launch ask anew. Modules stay loaded: queued work may still use them."""
@@ -191,18 +196,42 @@ class Loader:
                 module.live[0] = False
             self._modules.clear()
 
+    def after_fork(self) -> None:
+        """Forget the parent's modules: CUDA does not survive a fork."""
+        self._lock = threading.Lock()
+        self.forget()
 
-class _Module:
-    """One artifact on one device."""
+
+class LoadedModule:
+    """One artifact on one device, and the device as launches of its kernels see it.
+
+    Args:
+        artifact: The module.
+        device: The current device.
+
+    Attributes:
+        driver: `cuda.bindings.driver`.
+        handle: The driver's, of a module, or of a library where Numba loaded it.
+        live: One element, false once the handle must not be used any more.
+        device_of: The device that alone can reach an address, or None for memory that others reach too
+            (managed, host-mapped) and for addresses the driver does not know. None instead of a function
+            where the process sees one device only.
+        awaits_numba: One element, true while the module was loaded without Numba, and Numba's context is not watched.
+        numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
+    """
 
     def __init__(self, artifact: Artifact, device: CurrentDevice) -> None:
+        self.driver = driver = bindings()
         self.device, self._target, self.live = device, artifact.target, [True]
+        status, count = driver.cuDeviceGetCount()
+        self.device_of = device_of if status == 0 and count > 1 else None
         self._kernels: dict[str, LoadedKernel] = {}
         self._context_id: int | None = None
         self.numba: Any = None
-        self.awaits_numba = [device.numba is None]  # and its context is not watched
+        self.numba_context: Any = None
+        self.awaits_numba = [device.numba is None]
         if device.numba is None:
-            status, self.handle = bindings().cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
+            status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
             if status != 0:
                 raise self._refused(f"the driver answered {status.name}")
             self._context_id = context_id()
@@ -214,8 +243,16 @@ class _Module:
             self.numba = device.numba.create_module_image(image)  # a weak proxy: Numba's context owns the module
         except Exception as error:  # Numba's own, the driver's or cuda.core's: all say that it was refused
             raise self._refused(str(error)) from error
-        self.handle = self.numba.handle
+        self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
         self._watch(device.numba.modules[self.handle])
+
+    @functools.cached_property
+    def waits(self) -> Any:
+        """`StreamWaits`: makes one stream of the context wait for another."""
+        check_interpreter()
+        from .streams import StreamWaits
+
+        return StreamWaits(self.driver)
 
     def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
@@ -225,7 +262,9 @@ class _Module:
             return
         if device.ordinal == self.device.ordinal:  # on another one the launch is led elsewhere
             if not self.has_lost_its_context():
-                self._watch(_add_sentinel(device.numba))
+                sentinel = _ContextSentinel()
+                device.numba.modules[sentinel] = sentinel
+                self._watch(sentinel)
             self.awaits_numba[0] = False
 
     def _watch(self, owner: Any) -> None:
@@ -239,9 +278,14 @@ class _Module:
         return not self.live[0]
 
     def kernel(self, entry: Entry) -> LoadedKernel:
+        """Find a kernel of the module.
+
+        Raises:
+            LaunchError: The driver refuses it.
+        """
         found = self._kernels.get(entry.symbol)
         if found is None:
-            driver, symbol = bindings(), entry.symbol.encode()
+            driver, symbol = self.driver, entry.symbol.encode()
             if self.numba is None:
                 status, function = driver.cuModuleGetFunction(self.handle, symbol)
             else:  # not Module.get_function: it asks the driver for five attributes that no launch needs
@@ -250,8 +294,7 @@ class _Module:
                     status, function = driver.cuKernelGetFunction(kernel)
             if status != 0:
                 raise self._refused(f"the driver answered {status.name} to the kernel {entry.symbol}")
-            found = LoadedKernel(entry, self.device, function, self)
-            self._kernels[entry.symbol] = found
+            found = self._kernels[entry.symbol] = LoadedKernel(entry, self.device, function, self)
         return found
 
     def _refused(self, why: str) -> LaunchError:
@@ -265,75 +308,8 @@ class _ContextSentinel:
     """Kept among the modules of Numba's context, and dropped with them. The context itself is part of a cycle."""
 
 
-def _add_sentinel(context: Any) -> _ContextSentinel:
-    sentinel = _ContextSentinel()
-    context.modules[sentinel] = sentinel
-    return sentinel
-
-
-_FORGET_AFTER_FORK: weakref.WeakSet[Loader] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for loader in _FORGET_AFTER_FORK:
-        loader._lock = threading.Lock()
-        loader.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def loaded_by_numba(function: Any) -> LoadedKernel:
     """A function that Numba loaded on the current device, as this package prepares and asks its own."""
-    driver = bindings()
-    handle = done(driver.cuKernelGetFunction(function.handle), f"find {function.name}")
+    handle = done(bindings().cuKernelGetFunction(function.handle), f"find {function.name}")
     entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
     return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True]))
-
-
-def make_launcher(
-    kernel: LoadedKernel,
-    name: str,
-    *,
-    strided: bool,
-    relaunch: Relaunch,
-    attributes: Sequence[Any] = (),
-    debug: bool = False,
-) -> Launcher:
-    """Make the launcher of a kernel on its device.
-
-    Args:
-        kernel: On its device.
-        name: For messages.
-        strided: Whether arrays that do not lie in one piece are taken.
-        relaunch: As in `Launcher`.
-        attributes: Launch attributes of the driver's kind.
-        debug: Whether each launch is waited for (`debugging`).
-    """
-    return Launcher(
-        name,
-        kernel.entry.parameters,
-        typed=kernel.entry.typed,
-        function=kernel.function,
-        driver=bindings(),
-        device=launch_device(kernel),
-        live=kernel.live,
-        strided=strided,
-        attributes=attributes,
-        relaunch=relaunch,
-        debug_labels=kernel.entry.parameters if debug else None,
-    )
-
-
-def launch_device(kernel: LoadedKernel) -> LaunchDevice:
-    """The device of a kernel, as its launches see it."""
-    numba = kernel.device.numba
-    return LaunchDevice(
-        kernel.device.ordinal,
-        StreamWaits(bindings()).enqueue_wait,
-        device_of if device_count() > 1 else None,
-        None if numba is None else weakref.proxy(numba),
-        kernel.module.awaits_numba,
-        kernel.module.watch_numba_context,
-    )

@@ -1,163 +1,67 @@
-"""Device memory that an argument stands for, read from the objects of each library.
+"""Device memory that rarer arguments stand for: PyTorch's tensors, bare addresses, host arrays that are to be copied.
 
-Promise     `memory_of` returns a `Memory` for whatever is device memory, None for what is not, and raises
-            `Unfit` for device memory that no kernel can use as it lies (masked, lazily conjugated). No
-            library is imported: whose object is passed is already there. The element types of all libraries become
-            the codes of the parameter vocabulary (model.artifact).
-Method      Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad`
-            and has no bfloat16. All others are asked for `__cuda_array_interface__`.
-Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
+Promise     Importing this imports no library: whose object is passed is already there. A wrapped host array is checked
+            where it lies; it is copied, on the stream of the launch, once all arguments of the launch are checked, and
+            copied back when the launch is queued.
+Ground      numba-cuda 0.30.4, args.py: `to_device(retr, stream)` takes cuda.core's stream, and puts the copy back on
+            the list `retr`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..model.artifact import SCALAR_SIZES
-from .streams import stream_handle
-
-NUMPY_NAMES = {
-    "b1": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
-    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
-    "f2": "float16", "f4": "float32", "f8": "float64", "c4": "complex64", "c8": "complex128",
-    "bf": "bfloat16", "e4": "float8_e4m3fn", "e5": "float8_e5m2",
-}  # fmt: skip
-"""Each scalar code's name in NumPy; that of the last three in ml_dtypes and PyTorch."""
-
-TYPESTRS = {
-    "b1": "|b1", "i1": "|i1", "u1": "|u1", "i2": "<i2", "u2": "<u2", "i4": "<i4", "u4": "<u4", "i8": "<i8",
-    "u8": "<u8", "f2": "<f2", "f4": "<f4", "f8": "<f8", "c4": "<c8", "c8": "<c16",
-}  # fmt: skip
-"""The `typestr` of each code in an array interface."""
-
-CARRIERS = {"bf": "u2", "e4": "u1", "e5": "u1"}
-"""NumPy has no such types: arrays of the unsigned integer of the same size carry them."""
-
-_BY_NAME = {name: code for code, name in NUMPY_NAMES.items()}
+from .arguments import CODES, Call, Memory, Unfit, element_of_dtype, memory_of
+from .devices import stream_handle
 
 
-class Unfit(Exception):
-    """Device memory that cannot be passed; says why and what to do."""
-
-    def __init__(self, why: str, hint: str = "") -> None:
-        super().__init__(why, hint)
-        self.why, self.hint = why, hint
-
-
-class Memory(NamedTuple):
-    """Device memory that an argument stands for. A tuple, because each launch makes some.
-
-    Args:
-        address: Of its first element.
-        element: Code of its elements (`elements`); None for raw memory, which fits every pointee.
-        item_bytes: Size of one element.
-        shape: Extents.
-        strides: Bytes between neighbours along each axis; None where it is C-contiguous.
-        readonly: Whether writing to it is forbidden.
-        device: Its device's ordinal; None where the argument does not say.
-        stream: Handle of the stream that produces it; None where there is nothing to wait for.
-        owner: To be kept until the launch is queued.
-    """
-
-    address: int
-    element: str | None = None
-    item_bytes: int = 1
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] | None = None
-    readonly: bool = False
-    device: int | None = None
-    stream: int | None = None
-    owner: Any = None
-
-
-def memory_of(value: Any) -> Memory | None:
-    """The device memory that `value` stands for, or None where it says of itself that it is none.
+def rare_memory(value: Any) -> Memory | None:
+    """The memory of what is neither an array of Numba's nor has an array interface; None where there is none.
 
     Raises:
-        Unfit: It is, but cannot be passed as it is.
+        Unfit: It cannot be passed as it is.
     """
-    if value is None:
-        return Memory(0)
-    for read in (_numba, _torch, _array_interface, _address):
-        memory = read(value)
-        if memory is not None:
-            return memory
-    return None
-
-
-def _address(value: Any) -> Memory | None:
-    """Addresses that have a type of their own; nothing is known of what lies there."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _tensor(value, torch)
+    if getattr(value, "__cuda_memory__", False):  # Numba's
+        return Memory(value.device_ctypes_pointer.value or 0)
     if isinstance(value, ctypes.c_void_p):
         return Memory(value.value or 0)
     kind = type(value)
-    if kind.__module__ == "numpy" and kind.__name__ in ("uint64", "ulonglong"):  # np.uintp
-        return Memory(int(value))
-    if kind.__name__ == "CUdeviceptr":
+    is_uintp = kind.__module__ == "numpy" and kind.__name__ in ("uint64", "ulonglong")
+    if is_uintp or kind.__name__ == "CUdeviceptr":
         return Memory(int(value))
     if kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
-        return Memory(int(value.handle), device=value.device_id, owner=value)
+        return Memory(int(value.handle), device=value.device_id)
     return None
 
 
-def _numba(value: Any) -> Memory | None:
-    if not getattr(value, "__cuda_memory__", False):
-        return None
-    address = value.device_ctypes_pointer.value or 0
-    if not getattr(value, "__cuda_ndarray__", False):
-        return Memory(address, owner=value)
-    dtype, stream = value.dtype, value.stream
-    return Memory(
-        address,
-        element_of_dtype(dtype),
-        dtype.itemsize,
-        value.shape,
-        None if value.flags["C_CONTIGUOUS"] else value.strides,
-        stream=None if type(stream) is int and stream == 0 else stream_handle(stream),
-        owner=value,
-    )
-
-
-def _torch(value: Any) -> Memory | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return None
+def _tensor(value: Any, torch: Any) -> Memory:
     if not value.is_cuda:
-        raise Unfit(
-            f"the tensor is on {value.device.type}",
-            'move it with .to("cuda"); a number goes with .item()',
-        )
+        raise Unfit(f"the tensor is on {value.device.type}", 'move it with .to("cuda"); a number goes with .item()')
     if value.layout is not torch.strided:
         raise Unfit(f"its layout is {value.layout}", "pass its parts, or .to_dense()")
     if value.is_conj() or value.is_neg():
         raise Unfit("it is conjugated or negated only on paper", "call .resolve_conj() or .resolve_neg() first")
-    index = value.get_device()
-    item_bytes = value.element_size()
+    try:
+        address = int(value.data_ptr())
+    except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
+        raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
+    index, item_bytes = value.get_device(), value.element_size()
     return Memory(
-        _torch_address(value),
-        element_of_torch(value.dtype),
+        address,
+        CODES.get(str(value.dtype).removeprefix("torch."), ""),
         item_bytes,
         tuple(value.shape),
         None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride()),
         device=index,
         stream=torch_stream(torch)(index),
-        owner=value,
     )
-
-
-@lru_cache(maxsize=256)
-def element_of_dtype(dtype: Any) -> str:
-    """The code of a NumPy dtype, `"o"` for records; `""` where C++ has no word for it (big-endian, dates)."""
-    if not dtype.isnative:
-        return ""
-    return _BY_NAME.get(dtype.name) or ("o" if dtype.kind == "V" else "")
-
-
-def element_of_torch(dtype: Any) -> str:
-    """The code of a `torch.dtype`, read from its text (`torch.float32`)."""
-    return _BY_NAME.get(str(dtype).removeprefix("torch."), "")
 
 
 def torch_stream(torch: Any) -> Any:
@@ -166,55 +70,53 @@ def torch_stream(torch: Any) -> Any:
     return quick or (lambda index: torch.cuda.current_stream(index).cuda_stream)
 
 
-def _torch_address(value: Any) -> int:
-    try:
-        return int(value.data_ptr())
-    except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
-        raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
+def read_typestr(value: Any, typestr: str) -> tuple[str, int]:
+    """The code and the bytes of the elements that an array interface names in a way that only NumPy reads."""
+    import numpy
 
-
-def _array_interface(value: Any) -> Memory | None:
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is None:
-        return None
-    if interface.get("mask") is not None:
-        raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
-    return from_interface(value, interface, address=interface["data"][0] or 0)
-
-
-def from_interface(value: Any, interface: dict[str, Any], *, address: int) -> Memory:
-    """The memory that an array interface describes, on the device or on the host."""
-    element, item_bytes = _element_of_typestr(interface["typestr"])
-    if element == "o":  # bfloat16, fp8 and records say what they are only in their own dtype
-        element = _element_of_own(getattr(value, "dtype", None))
-    data = interface.get("data")
-    return Memory(
-        address,
-        element,
-        item_bytes,
-        interface["shape"],
-        interface.get("strides"),
-        data is not None and bool(data[1]),
-        stream=interface.get("stream"),
-        owner=value,
-    )
-
-
-_BY_TYPESTR = {typestr: (code, SCALAR_SIZES[code]) for code, typestr in TYPESTRS.items()}
+    element, item_bytes = _element_of(typestr)
+    dtype = getattr(value, "dtype", None)
+    if element == "o" and isinstance(dtype, numpy.dtype):  # bfloat16, fp8 and records say what they are only there
+        element = element_of_dtype(dtype)
+    return element, item_bytes
 
 
 @lru_cache(maxsize=256)
-def _element_of_typestr(typestr: str) -> tuple[str, int]:
-    known = _BY_TYPESTR.get(typestr)
-    if known is not None:  # a program whose arrays need no NumPy does not import it for this
-        return known
+def _element_of(typestr: str) -> tuple[str, int]:
     import numpy
 
     dtype = numpy.dtype(typestr)
     return element_of_dtype(dtype), dtype.itemsize
 
 
-def _element_of_own(dtype: Any) -> str:
-    import numpy
+# -- host arrays ---------------------------------------------------------------------------------------
 
-    return element_of_dtype(dtype) if isinstance(dtype, numpy.dtype) else "o"
+
+def is_wrapper(value: Any) -> bool:
+    """True for Numba's `In`, `Out` and `InOut`, known by their module so that Numba is not imported."""
+    return any(base.__module__ == "numba.cuda.args" for base in type(value).__mro__)
+
+
+def host_array_of(value: Any) -> Memory | None:
+    """A host array as a `Memory` without an address, to check what a copy of it would be; None for others."""
+    if not hasattr(value, "__array_interface__"):
+        return None
+    memory = memory_of(value, "__array_interface__")
+    return None if memory is None else memory._replace(address=0)
+
+
+def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
+    """Have a wrapped array copied around the launch; returns the function that gives the copy's address by then."""
+    copies: list[Any] = []
+
+    def copy() -> None:
+        from cuda.core import Stream
+
+        copies.append(wrapper.to_device(call.after, Stream.from_handle(stream_handle(call.stream))))
+
+    def address() -> int:
+        pointer = getattr(copies[0], "device_ctypes_pointer", None)
+        return int(copies[0].ptr if pointer is None else pointer.value or 0)
+
+    call.before.append(copy)
+    return address

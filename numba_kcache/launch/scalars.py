@@ -3,8 +3,8 @@
 Promise     A number comes out only if the parameter's type can hold it: integers exactly, floats rounded to
             nearest but never to infinity; a float is no integer and a complex number no real one.
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
-Method      One converter per scalar kind; a vector converts its components, a struct takes bytes of its size. The
-            compiler's types do not distinguish an enum from a struct, so a struct takes NumPy scalars too.
+Method      A vector converts its components, a struct takes bytes of its size. The compiler's types do not distinguish
+            an enum from a struct, so a struct takes NumPy scalars too.
 Not here    The common exact types, which the generated launcher passes to `struct` itself.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
@@ -12,6 +12,7 @@ Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import numbers
 import operator
@@ -19,11 +20,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from .memory import NUMPY_NAMES
-from .slots import STRUCT_LETTERS, ParameterSlot, bounds_of
-
-Convert = Callable[[Any], Any]
-"""From an argument to what `struct` packs: a number, or the bytes."""
+from .arguments import NUMPY_NAMES, STRUCT_LETTERS, ParameterSlot, bounds_of
 
 _SMALL_FLOATS = {"bf": (8, 7), "e4": (4, 3), "e5": (5, 2)}
 """Bits of exponent and mantissa of the formats that `struct` does not know."""
@@ -35,44 +32,63 @@ _TENSOR_MAP_BYTES = 128
 _NO_NUMBER = object()
 
 
-def converter_for(parameter: ParameterSlot) -> Convert:
-    """The converter for one parameter that is no pointer."""
-    if parameter.code in STRUCT_LETTERS:
-        return _scalar_converter(parameter.code, parameter)
-    return _bytes_converter(parameter)
+def converter_for(slot: ParameterSlot) -> Callable[[Any], Any]:
+    """The full check of values for one parameter that is no pointer, which returns a number or bytes."""
+    if slot.code in STRUCT_LETTERS:
+        return functools.partial(_scalar, slot, slot.code)
+    return functools.partial(_bytes, slot)
 
 
-def _scalar_converter(code: str, parameter: ParameterSlot) -> Convert:
-    """The converter for one scalar code, that of the parameter or of the components of its vector."""
-    if code[0] in "iu":
-        return _integer_converter(code, parameter)
+def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
+    """The number to pack for one scalar code, that of the parameter or of the components of its vector."""
+    number = _number(value)
     if code == "b1":
-        return _bool_converter(parameter)
+        if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
+            raise slot.refuse(value, "the parameter is a bool", "pass True or False")
+        return bool(number)
     if code[0] == "c":
-        return _complex_converter(code, parameter)
-    convert = _float_converter(code, parameter)
-    if code not in _SMALL_FLOATS:
-        return convert
-    exponent_bits, mantissa_bits = _SMALL_FLOATS[code]
-    return lambda value: small_float_bits(convert(value), exponent_bits, mantissa_bits)
+        part = "f4" if code == "c4" else "f8"
+        if not isinstance(number, complex):
+            return complex(_scalar(slot, part, value))
+        return complex(_scalar(slot, part, number.real), _scalar(slot, part, number.imag))
+    is_integer = code[0] in "iu"
+    if number is _NO_NUMBER:
+        raise slot.refuse(value, *_why_no_number(value, "an integer" if is_integer else "a number"))
+    below, above = bounds_of(code)
+    if is_integer:
+        if isinstance(number, (float, complex)):
+            raise slot.refuse(value, "the parameter is an integer", "convert it with int()")
+        if not below < number < above:
+            raise slot.refuse(value, f"the parameter holds {below + 1} to {above - 1}")
+        return int(number)
+    if isinstance(number, complex):
+        raise slot.refuse(value, "the parameter is real", "pass .real or abs() of it")
+    try:
+        real = float(number)
+    except OverflowError:
+        raise slot.refuse(value, "it is too large for the parameter") from None
+    if abs(real) >= above and (math.isfinite(real) or code == "e4"):
+        raise slot.refuse(value, "it is too large for the parameter")
+    return small_float_bits(real, *_SMALL_FLOATS[code]) if code in _SMALL_FLOATS else real
 
 
-def _bytes_converter(parameter: ParameterSlot) -> Convert:
-    """The converter for vectors, structs and parameters of which only the size is known."""
-    size, code = parameter.declared.size, parameter.code
-    components = _vector_converter(code, parameter) if code[0] == "v" else None
-
-    def convert(value: Any) -> bytes:
-        if components is not None and _is_sequence(value):
-            return components(value)
-        raw = _raw_bytes(value, size, scalars=code[0] != "v")
-        if raw is None:
-            raise parameter.refuse(value, *_why_no_bytes(value, parameter))
-        if len(raw) != size:
-            raise parameter.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
-        return raw
-
-    return convert
+def _bytes(slot: ParameterSlot, value: Any) -> bytes:
+    """The bytes to pack for vectors, structs and parameters of which only the size is known."""
+    size, code = slot.declared.size, slot.code
+    if code[0] == "v" and (isinstance(value, (tuple, list)) or (_is_numpy(value) and len(value.shape) == 1)):
+        count, component = int(code[1]), code[2:]
+        if len(value) != count:
+            raise slot.refuse(value, f"the vector has {count} components, not {len(value)}")
+        values = [_scalar(slot, component, each) for each in value]
+        if component[0] == "c":
+            values = [part for each in values for part in (each.real, each.imag)]
+        return struct.pack("=" + STRUCT_LETTERS[component] * count, *values)
+    raw = _raw_bytes(value, size, scalars=code[0] != "v")
+    if raw is None:
+        raise slot.refuse(value, *_why_no_bytes(value, slot))
+    if len(raw) != size:
+        raise slot.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
+    return raw
 
 
 def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> int:
@@ -97,80 +113,6 @@ def small_float_bits(value: float, exponent_bits: int, mantissa_bits: int) -> in
     return sign | ((exponent + bias - 1) << mantissa_bits) + steps if normal else sign | steps
 
 
-def _integer_converter(code: str, parameter: ParameterSlot) -> Convert:
-    below, above = bounds_of(code)
-
-    def convert(value: Any) -> int:
-        number = _number(value)
-        if isinstance(number, (float, complex)):
-            raise parameter.refuse(value, "the parameter is an integer", "convert it with int()")
-        if number is _NO_NUMBER:
-            raise parameter.refuse(value, *_why_no_number(value, "an integer"))
-        if not below < number < above:
-            raise parameter.refuse(value, f"the parameter holds {below + 1} to {above - 1}")
-        return int(number)
-
-    return convert
-
-
-def _bool_converter(parameter: ParameterSlot) -> Convert:
-    def convert(value: Any) -> bool:
-        number = _number(value)
-        if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
-            raise parameter.refuse(value, "the parameter is a bool", "pass True or False")
-        return bool(number)
-
-    return convert
-
-
-def _float_converter(code: str, parameter: ParameterSlot) -> Convert:
-    _, too_large = bounds_of(code)
-
-    def convert(value: Any) -> float:
-        number = _number(value)
-        if isinstance(number, complex):
-            raise parameter.refuse(value, "the parameter is real", "pass .real or abs() of it")
-        if number is _NO_NUMBER:
-            raise parameter.refuse(value, *_why_no_number(value, "a number"))
-        try:
-            real = float(number)
-        except OverflowError:
-            raise parameter.refuse(value, "it is too large for the parameter") from None
-        if abs(real) >= too_large and (math.isfinite(real) or code == "e4"):
-            raise parameter.refuse(value, "it is too large for the parameter")
-        return real
-
-    return convert
-
-
-def _complex_converter(code: str, parameter: ParameterSlot) -> Convert:
-    part = _float_converter("f4" if code == "c4" else "f8", parameter)
-
-    def convert(value: Any) -> complex:
-        number = _number(value)
-        if not isinstance(number, complex):
-            return complex(part(value))
-        return complex(part(number.real), part(number.imag))
-
-    return convert
-
-
-def _vector_converter(code: str, parameter: ParameterSlot) -> Callable[[Any], bytes]:
-    count, component = int(code[1]), code[2:]
-    convert = _scalar_converter(component, parameter)
-    pack = struct.Struct("=" + STRUCT_LETTERS[component] * count).pack
-
-    def components(value: Any) -> bytes:
-        if len(value) != count:
-            raise parameter.refuse(value, f"the vector has {count} components, not {len(value)}")
-        numbers_ = [convert(each) for each in value]
-        if component[0] == "c":
-            numbers_ = [part for each in numbers_ for part in (each.real, each.imag)]
-        return pack(*numbers_)
-
-    return components
-
-
 def _number(value: Any) -> Any:
     """The Python number that `value` is, without asking anything that may live on a device."""
     if isinstance(value, numbers.Integral):  # int, bool, NumPy's integers
@@ -188,10 +130,6 @@ def _number(value: Any) -> Any:
         if value.dtype.name in NUMPY_NAMES.values():  # bfloat16 and fp8 of ml_dtypes
             return float(value)
     return _NO_NUMBER
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) or (_is_numpy(value) and len(value.shape) == 1)
 
 
 def _is_numpy(value: Any) -> bool:
@@ -226,7 +164,7 @@ def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
 def _why_no_bytes(value: Any, parameter: ParameterSlot) -> tuple[str, str]:
     code, size = parameter.code, parameter.declared.size
     if code == "?" and isinstance(value, (int, float, complex)):
-        more = "" if parameter.typed else ", or give the kernel a signature"
+        more = "" if parameter.launcher.typed else ", or give the kernel a signature"
         return (
             f"of this parameter only the size is known, {size} bytes, not whether it is an integer",
             "pass a NumPy or ctypes scalar of that size" + more,

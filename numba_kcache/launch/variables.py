@@ -10,11 +10,11 @@ import math
 import weakref
 from typing import Any
 
-from ..errors import LaunchError, OptionError
+from ..errors import OptionError
 from ..model.artifact import SCALAR_SIZES, Variable
-from .devices import bindings, current_device
+from .arguments import CARRIERS, NUMPY_NAMES
+from .devices import current_device, done
 from .loader import LoadedKernel
-from .memory import CARRIERS, NUMPY_NAMES
 
 
 def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) -> Any:
@@ -46,21 +46,13 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
                 f"cannot see {variable.name} as {found}",
                 f"{found.itemsize} bytes do not divide its {variable.size_bytes}",
             )
-    address, context = _address(kernel, variable.symbol), current_device().numba
-    memory = MemoryPointer(weakref.proxy(context), address, variable.size_bytes)
+    module, symbol = kernel.module, variable.symbol
+    find = module.driver.cuModuleGetGlobal if module.numba is None else module.driver.cuLibraryGetGlobal
+    status, address, _size = find(module.handle, symbol.encode())
+    done((status,), f"find the variable {symbol} on device {kernel.device.ordinal}")
+    memory = MemoryPointer(weakref.proxy(current_device().numba), address, variable.size_bytes)
     strides = np.empty(shape, np.dtype("u1")).strides
     return DeviceNDArray(shape, tuple(each * found.itemsize for each in strides), found, gpu_data=memory)
-
-
-def _address(kernel: LoadedKernel, symbol: str) -> Any:
-    """The address of a variable, as the driver's kind of address."""
-    driver, module = bindings(), kernel.module
-    find = driver.cuModuleGetGlobal if module.numba is None else driver.cuLibraryGetGlobal
-    status, address, _size = find(module.handle, symbol.encode())
-    if status != 0:
-        where = f"cannot find the variable {symbol} on device {kernel.device.ordinal}"
-        raise LaunchError(where, f"the driver answered {status.name}")
-    return address
 
 
 def _layout(variable: Variable) -> tuple[tuple[int, ...], Any]:

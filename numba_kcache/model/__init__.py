@@ -1,1 +1,241 @@
-"""Pure, frozen values: what the other rooms hand each other. No file, clock, chance, thread or log."""
+"""Frozen values; here those that every room uses: targets and events.
+
+Promise     Each target has one spelling; parsing its `name` gives it back.
+Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set Compiler Targets":
+            sm_XYa runs on X.Y alone, sm_XYf on the family, sm_XY on X.Y and later minors of X.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from ..errors import LaunchError, OptionError
+
+_KINDS = ("sm", "compute")
+
+
+class Target(NamedTuple):
+    """A compute capability as compilers name it.
+
+    Args:
+        major: Major version of the compute capability.
+        minor: Minor version, 0 to 9.
+        suffix: `""`, `"a"` (architecture-specific) or `"f"` (family-specific).
+        virtual: True for `compute_XY`: the code is PTX and still has to be linked for a device.
+    """
+
+    major: int
+    minor: int
+    suffix: str = ""
+    virtual: bool = False
+
+    @property
+    def name(self) -> str:
+        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`."""
+        return f"{'compute' if self.virtual else 'sm'}_{self.major}{self.minor}{self.suffix}"
+
+    @property
+    def cc(self) -> tuple[int, int]:
+        """The compute capability as (major, minor)."""
+        return self.major, self.minor
+
+    @property
+    def plain(self) -> Target:
+        """The same compute capability without a suffix: its code runs here too."""
+        return Target(self.major, self.minor, "", self.virtual)
+
+    @property
+    def as_virtual(self) -> Target:
+        """The PTX target of the same compute capability."""
+        return Target(self.major, self.minor, self.suffix, True)
+
+    def runs_on(self, cc: tuple[int, int]) -> bool:
+        """Whether a cubin of this target loads on a device of compute capability `cc`.
+
+        Source:
+            CUDA C++ Programming Guide, "Binary Compatibility": same major, same or later minor; with
+            suffix `a` the very same capability, with `f` the same family (taken here as the same major).
+        """
+        if self.virtual:
+            return False
+        if self.suffix == "a":
+            return self.cc == cc
+        return self.major == cc[0] and self.minor <= cc[1]
+
+    def fallbacks(self) -> Iterator[Target]:
+        """Yield what a device of this target runs as well, best first: lower minors of its major, then PTX."""
+        for minor in range(self.minor, -1, -1):
+            plain = Target(self.major, minor)
+            yield from (plain, plain._replace(suffix="f"))
+        if self.suffix:
+            yield self.as_virtual
+        for minor in range(self.minor, -1, -1):
+            yield Target(self.major, minor, virtual=True)
+        for number in reversed(_OLDER):
+            if number // 10 < self.major:
+                yield Target(*divmod(number, 10), virtual=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+_OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+"""Compute capabilities there have been: the driver makes code for any later device of PTX for these."""
+
+
+class UnknownTargetError(OptionError):
+    """The installed compiler does not know the target; `newest` is the newest that it knows."""
+
+    def __init__(self, what: str, why: str, hint: str, newest: Target) -> None:
+        super().__init__(what, why, hint)
+        self.args = (what, why, hint, newest)
+        self.newest = newest
+
+
+def parse_target(spelling: object) -> Target:
+    """Read one target as users write it.
+
+    Args:
+        spelling: `"sm_90"`, `"sm_90a"`, `"compute_80"`, `(9, 0)` or a `Target`.
+
+    Raises:
+        OptionError: It is none of these.
+    """
+    if isinstance(spelling, Target):
+        return spelling
+    if isinstance(spelling, tuple) and len(spelling) == 2 and all(type(part) is int for part in spelling):
+        major, minor = spelling
+        if 1 <= major <= 99 and 0 <= minor <= 9:
+            return Target(major, minor)
+    if isinstance(spelling, str):
+        kind, _, rest = spelling.partition("_")
+        digits = rest.rstrip("af")
+        suffix = rest[len(digits) :]
+        if kind in _KINDS and 2 <= len(digits) <= 3 and digits.isascii() and digits.isdecimal() and len(suffix) <= 1:
+            return Target(int(digits[:-1]), int(digits[-1]), suffix, kind == "compute")
+    raise OptionError(
+        f"cannot read arch {spelling!r}",
+        "it is not a compute capability",
+        'write "auto", "sm_90", "sm_90a", "compute_80" or (9, 0)',
+    )
+
+
+def read_arch(arch: object) -> tuple[Target, ...]:
+    """The targets that `arch` names; none for "auto"."""
+    if arch is None or arch == "auto":
+        return ()
+    if isinstance(arch, (list, set, frozenset)):
+        if not arch:
+            raise OptionError(f"cannot use arch={arch!r}", "it names no target", 'write "auto" or ["sm_80", "sm_90"]')
+        return tuple(dict.fromkeys(parse_target(each) for each in arch))
+    return (parse_target(arch),)
+
+
+class Choice(NamedTuple):
+    """What to build for a device, and what else it runs.
+
+    Args:
+        target: What to build for.
+        ptx_target: The virtual target to compile to first; None for none.
+        alternatives: Targets whose code does as well.
+        fallbacks: Gives targets whose code does where nothing is compiled.
+    """
+
+    target: Target
+    ptx_target: Target | None = None
+    alternatives: tuple[Target, ...] = ()
+    fallbacks: Callable[[], Iterable[Target]] = tuple
+
+
+def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> Choice:
+    """Choose what to build for a device: exactly what `arch` names, or what the device is.
+
+    Args:
+        arch: Targets that the user named; none for "auto".
+        device: Target of the device.
+        kernel: Name of the kernel, for the message.
+
+    Raises:
+        LaunchError: Nothing that `arch` names runs on the device.
+    """
+    plain = (device.plain,) if device.suffix else ()
+    if not arch:
+        return Choice(device, None, plain, device.fallbacks)
+    real, virtual = real_target(arch, device.cc), ptx_target(arch, device)
+    if real is not None:
+        return Choice(real)
+    if virtual is not None:
+        return Choice(device, virtual, plain, lambda: (virtual,))
+    names = ", ".join(each.name for each in arch)
+    raise LaunchError(f"cannot launch {kernel} on a device of {device}", f"it is built for {names} alone")
+
+
+def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:
+    """The best of the targets that `arch` names whose cubins a device of this compute capability loads."""
+    real = [each for each in arch if each.runs_on(cc)]
+    return max(real, key=lambda each: (each.cc, each.suffix)) if real else None
+
+
+def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
+    """The virtual target from which `arch` has code for a real one made; None where it is made directly."""
+    if target.virtual or real_target(arch, target.cc) is not None:
+        return None
+    virtual = [each for each in arch if each.virtual and each.cc <= target.cc]
+    fitting = [each for each in virtual if not each.suffix or each._replace(virtual=False).runs_on(target.cc)]
+    return max(fitting, default=None)
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+class EventKind(StrEnum):
+    """The kinds of events, with the fields that each carries.
+
+    HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s,
+                load_time_s.
+    MISS        A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
+    WAITED      Another thread or process compiled it meanwhile: kernel, key, waited_s.
+    COMPILE_BEGIN / COMPILE_END / COMPILE_FAILED   kernel, key, target, and seconds or error.
+    LOAD        A module was loaded on a device: kernel, key, device, load_time_s.
+    STORED      An entry was published: key, size_bytes.
+    EVICTED     Entries were removed to keep the limits: entries, size_bytes.
+    DAMAGED     An entry or manifest failed verification and was moved aside: key, reason.
+    UNCACHEABLE A kernel runs uncached: kernel, reason.
+    FALLBACK    A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
+    TROUBLE     The cache could not do something and went on without: where, error; errno, where the system said it.
+    """
+
+    HIT = "hit"
+    MISS = "miss"
+    WAITED = "waited"
+    COMPILE_BEGIN = "compile_begin"
+    COMPILE_END = "compile_end"
+    COMPILE_FAILED = "compile_failed"
+    LOAD = "load"
+    STORED = "stored"
+    EVICTED = "evicted"
+    DAMAGED = "damaged"
+    UNCACHEABLE = "uncacheable"
+    FALLBACK = "fallback"
+    TROUBLE = "trouble"
+
+
+class Event(NamedTuple):
+    """Something that happened in the cache."""
+
+    kind: EventKind
+    fields: Mapping[str, Any] = {}
+
+
+Emit: TypeAlias = Callable[[Event], None]
+"""How a room reports: it is called with one event and must not raise."""
+
+
+def trouble(where: str, error: object) -> Event:
+    """The event of something that the cache could not do."""
+    fields: dict[str, Any] = {"where": where, "error": str(error)}
+    if isinstance(error, OSError) and error.errno:
+        fields["errno"] = error.errno
+    return Event(EventKind.TROUBLE, fields)

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import EntryError
-from .target import Target, parse_target
+from . import Target, parse_target
 
 SCALAR_SIZES = {
     "b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from .target import Target
+from . import Target
 
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHI")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .target import Target
+from . import Target
 
 SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
 """What a kernel that is no Numba kernel may be made of."""

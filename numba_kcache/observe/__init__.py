@@ -1,1 +1,228 @@
-"""Listen to what happens and tell it: events, statistics, warnings, text."""
+"""The events of a cache: who receives them, what is counted of them, and the one warning about each trouble.
+
+Promise     Emitting never raises, whatever a subscriber does. Trouble with the cache is one warning per kind of
+            trouble and process; nothing else is printed. A resolution counts as one hit or one miss; launches count
+            nothing. What is kept is bounded, however many kernels a process resolves.
+Method      Names of sums. What is counted by something beside has it in the name, after a slash:
+            `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; the counters sum them
+            like the others. A process's counts belong to the day (UTC) on which it reports them.
+Not here    Lines of the log (log), and what becomes of the sums in words and pictures (history, page).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from ..model import Event, EventKind
+
+_QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
+"""Events of ordinary work: subscribers have them, the log does not."""
+
+KEY_DIGITS = 16
+"""Leading digits of a key under which its hits are counted."""
+
+_MOST_KEYS = 4096
+_MOST_HEARD = 256
+
+
+class Counts:
+    """Sums since some moment. Times are in seconds."""
+
+    def __init__(self, sums: Mapping[str, float] | None = None) -> None:
+        """Sums by name; names of other versions are left out."""
+        known = sums or {}
+        self.hits = int(known.get("hits", 0))
+        self.misses = int(known.get("misses", 0))
+        self.waited = int(known.get("waited", 0))
+        self.evictions = int(known.get("evictions", 0))
+        self.errors = int(known.get("errors", 0))
+        self.compiles = int(known.get("compiles", 0))
+        self.loads = int(known.get("loads", 0))
+        self.compile_time_s = float(known.get("compile_time_s", 0.0))
+        self.load_time_s = float(known.get("load_time_s", 0.0))
+        self.time_saved_s = float(known.get("time_saved_s", 0.0))
+
+    def as_dict(self) -> dict[str, float]:
+        """The sums that are not zero, by name."""
+        return {name: value for name, value in vars(self).items() if value}
+
+
+class Statistics:
+    """The counts of this process, kept from the events of one cache.
+
+    Args:
+        clock: Seconds since the epoch; it says to which day counts belong.
+
+    Attributes:
+        sources: Give what was counted elsewhere since they were last asked, under names of the counters.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._heard: deque[Event] = deque()
+        self._process = Counts()
+        self._unsaved = Counts()
+        self._hits: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self.sources: list[Callable[[], Mapping[str, float]]] = []
+        self._is_forked = False
+        _IN_THIS_PROCESS.add(self)
+
+    @property
+    def process(self) -> Counts:
+        """The counts of this process so far."""
+        self._settle()
+        return self._process
+
+    def listen(self, event: Event) -> None:
+        """Keep one event, to be counted when somebody asks: in a first launch counting takes longer than keeping."""
+        self._heard.append(event)
+        if len(self._heard) > _MOST_HEARD:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
+        with self._lock:
+            while self._heard:
+                self._count(self._heard.popleft())
+
+    def _count(self, event: Event) -> None:
+        _count(self._process, event)
+        _count(self._unsaved, event)
+        if event.kind is EventKind.HIT:
+            _count_label(self._hits, str(event.fields.get("key"))[:KEY_DIGITS], _MOST_KEYS)
+        elif event.kind is EventKind.MISS:
+            for kind in dict.fromkeys(each.kind for each in event.fields.get("reasons", ())):
+                self._reasons[kind] = self._reasons.get(kind, 0) + 1
+
+    def take_unsaved(self) -> dict[str, float]:
+        """What was counted since the last call, to be added to the store's counters."""
+        self._settle()
+        with self._lock:
+            unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
+            hits, self._hits = self._hits, {}
+            reasons, self._reasons = self._reasons, {}
+        elsewhere: dict[str, float] = {}
+        for source in self.sources:
+            counted = source()
+            for name, value in () if self._is_forked else counted.items():
+                elsewhere[name] = elsewhere.get(name, 0) + value
+        self._is_forked = False  # what sources said at first was of the process that forked this one
+        day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
+        return {
+            **unsaved,
+            **{f"day/{day}/{name}": value for name, value in unsaved.items()},
+            **{f"hits/{key}": number for key, number in hits.items()},
+            **{f"reason/{reason}": number for reason, number in reasons.items()},
+            **elsewhere,
+        }
+
+    def begin_anew(self) -> None:
+        """Forget what was counted before a fork: the parent saves it."""
+        self._lock = threading.Lock()
+        self._heard.clear()
+        self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
+        self._is_forked = True
+
+
+_IN_THIS_PROCESS: weakref.WeakSet[Statistics] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for statistics in _IN_THIS_PROCESS:
+        statistics.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _count_label(counts: dict[str, int], label: str, most: int) -> None:
+    if label in counts or len(counts) < most:
+        counts[label] = counts.get(label, 0) + 1
+
+
+def _count(counts: Counts, event: Event) -> None:
+    kind, data = event.kind, event.fields
+    if kind is EventKind.HIT:
+        counts.hits += 1
+        counts.waited += data.get("source") == "waited"
+        if data.get("source") != "memory":
+            counts.loads += 1
+            counts.load_time_s += data.get("load_time_s", 0.0)
+            counts.time_saved_s += data.get("compile_time_s", 0.0) - data.get("load_time_s", 0.0)
+    elif kind is EventKind.LOAD and data.get("stored"):
+        counts.load_time_s += data.get("load_time_s", 0.0)
+        counts.time_saved_s -= data.get("load_time_s", 0.0)
+    elif kind is EventKind.MISS:
+        counts.misses += 1
+    elif kind is EventKind.COMPILE_END:
+        counts.compiles += 1
+        counts.compile_time_s += data.get("compile_time_s", 0.0)
+    elif kind is EventKind.EVICTED:
+        counts.evictions += data.get("entries", 0)
+    elif kind in (EventKind.TROUBLE, EventKind.DAMAGED):
+        counts.errors += 1
+
+
+class Events:
+    """The events of one cache.
+
+    Args:
+        process: Those of the process's cache, whose subscribers receive these as well.
+
+    Attributes:
+        statistics: What was counted of them.
+    """
+
+    def __init__(self, process: Events | None = None) -> None:
+        self.statistics = Statistics()
+        self._process = process
+        self._subscribers: tuple[Callable[[Event], object], ...] = ()
+        self._lock = threading.Lock()
+        self._warned: set[str] = set()
+        self._missed = threading.local()
+
+    def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
+        """Call `subscriber` with every event from now on; the function returned ends that."""
+        with self._lock:
+            self._subscribers = (*self._subscribers, subscriber)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+
+        return unsubscribe
+
+    def emit(self, event: Event) -> None:
+        """Count an event, hand it to the subscribers and the log, and warn the user of trouble once."""
+        self.statistics.listen(event)
+        for subscriber in self._subscribers + (self._process._subscribers if self._process else ()):
+            try:
+                subscriber(event)
+            except Exception:  # it is the user's code: its faults must not reach a launch
+                from .log import logger
+
+                logger().exception("a subscriber of numba_kcache failed")
+        if event.kind in _QUIET:
+            return  # the log has nothing of them: emitting costs a warm start next to nothing
+        if event.kind is EventKind.MISS:
+            self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
+            return
+        from .log import line_of, logger, warn, warning_of
+
+        if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
+            logger().info("%s", line_of(event, getattr(self._missed, "reason", None)))
+        subject, text = warning_of(event)
+        with self._lock:
+            if not text or subject in self._warned:
+                return
+            self._warned.add(subject)
+        warn(text)

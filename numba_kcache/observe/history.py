@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .events import KEY_DIGITS, Counts
+from . import KEY_DIGITS, Counts
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
 _KEY = rf"[0-9a-f]{{{KEY_DIGITS}}}"

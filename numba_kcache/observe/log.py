@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 from ..errors import KCacheWarning
-from ..model.event import Event, EventKind
+from ..model import Event, EventKind
 
 _LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from .events import Counts
+from . import Counts
 from .history import Day, History
 from .info import CacheInfo
 from .text import bytes_text, plain, seconds_text

@@ -1,1 +1,157 @@
-"""Where entries live. Knows digests and bytes, not kernels; cannot lie and cannot break a launch."""
+"""Bytes under keys: the verbs that every store has in the same form, and what stores need of the system.
+
+Promise     Every module of this room can be imported everywhere: `missing()` reports what a store of files lacks here;
+            where it lacks something nobody makes a DiskStore, and kernels are kept in memory.
+Ground      Windows has no fcntl, no O_NOFOLLOW and no fork; macOS has all but fdatasync, for which fsync stands in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
+
+if TYPE_CHECKING:  # a hit goes without them
+    from .listing import Order
+    from .report import EntryInfo, Usage
+    from .tree import Found
+
+CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
+DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
+NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+
+_NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "pread", "register_at_fork")
+
+
+def missing() -> str:
+    """The first thing that a store of files needs and this system lacks; "" where it lacks none."""
+    return next((f"os.{name}" for name in _NEEDED if not hasattr(os, name)), "")
+
+
+def try_flock(fd: int) -> None:
+    """Lock the open file `fd` for this owner alone, without waiting.
+
+    Raises:
+        BlockingIOError: Another has it.
+        OSError: This filesystem, or this system, has no locks.
+    """
+    try:
+        import fcntl  # here, for a hit takes no lock
+    except ImportError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def unlock(fd: int) -> None:
+    """Unlock a file that `try_flock` has locked; closing it is not enough while a forked child has it open."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def sync_data(fd: int) -> None:
+    """Force the bytes of the open file `fd` to the disk."""
+    getattr(os, "fdatasync", os.fsync)(fd)
+
+
+class Forked(Protocol):
+    """What holds locks or threads that a forked child does not have."""
+
+    def after_fork(self) -> None:
+        """Make anew, in the child, what another thread of the parent may have held."""
+
+
+def renew_in_children(each: Forked) -> None:
+    """Have `each.after_fork()` called in every child that is forked while it lives, where there is fork."""
+    _forked.add(each)
+
+
+_forked: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_forked):
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Store(ABC):
+    """A store of entries and manifests by key."""
+
+    @abstractmethod
+    def put_encoded(self, key: str, data: bytes) -> bool:
+        """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
+
+    @abstractmethod
+    def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
+        """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
+
+    @abstractmethod
+    def files(self, *kinds: int) -> Iterator[Found]:
+        """Every file of these kinds whose name is a key, in no order."""
+
+    def put(self, entry: StoredEntry) -> bool:
+        """Store `entry` in place of whatever its key led to; whether it was stored.
+
+        Raises:
+            ValueError, TypeError: The entry is not one that can be stored.
+        """
+        return self.put_encoded(entry.key, encode_entry(entry))
+
+    def peek(self, key: str) -> StoredEntry | None:
+        """As `get`, but looking does not count as use, and damage is left where it is."""
+        data = self.get_encoded(key)
+        try:
+            return None if data is None else decode_entry(data, key)
+        except DamagedEntry:
+            return None
+
+    def peek_manifest(self, family: str) -> list[Variant]:
+        """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
+        data = self.get_encoded(family, MANIFEST)
+        try:
+            return [] if data is None else decode_manifest(data, family)
+        except DamagedEntry:
+            return []
+
+    def manifests(self) -> Iterator[tuple[str, list[Variant]]]:
+        """Every family and its variants, in no order; what is damaged is passed over."""
+        found = ((file.key, self.peek_manifest(file.key)) for file in self.files(MANIFEST))
+        return ((family, variants) for family, variants in found if variants)
+
+    def find(self, prefix: str) -> list[Found]:
+        """The files of the entries whose key begins with `prefix`."""
+        return [file for file in self.files(ENTRY) if file.key.startswith(prefix)]
+
+    def entries(self) -> Iterator[EntryInfo]:
+        """Every entry that can be trusted, in no order; recency is left as it is."""
+        from .listing import info_of
+
+        for file in self.files(ENTRY):
+            entry = self.peek(file.key)
+            if entry is not None:
+                yield info_of(file, entry)
+
+    def listing(self, by: Order, limit: int | None, hits: Mapping[str, int]) -> list[EntryInfo]:
+        """The first `limit` entries in an order, by their heads alone (store.listing); hits by leading digits."""
+        from .listing import listed
+
+        return listed(self.files(ENTRY), self.get_encoded, by=by, limit=limit, hits=hits)
+
+    def size(self) -> Usage:
+        """How much there is, counted file by file."""
+        from .report import Usage
+
+        files = list(self.files(ENTRY, MANIFEST))
+        return Usage(sum(file.size_bytes for file in files), sum(file.kind == ENTRY for file in files))

@@ -18,11 +18,12 @@ import json
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from ..model.event import Emit, trouble
+from ..model import Emit, trouble
+from . import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 from .faults import reached
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 
@@ -66,11 +67,8 @@ class CounterFile:
         record = json.dumps(dict(counts), separators=(",", ":"), allow_nan=False)
         try:
             is_new, path = self._own_shard()
-            try:
-                fd = os.open(path, _APPEND, 0o600)
-            except FileNotFoundError:
-                os.makedirs(self.directory, 0o700, exist_ok=True)
-                fd = os.open(path, _APPEND, 0o600)
+            os.makedirs(self.directory, 0o700, exist_ok=True)
+            fd = os.open(path, _APPEND, 0o600)
             try:
                 os.write(fd, f"\n{record}\n".encode("ascii"))
             finally:
@@ -79,7 +77,7 @@ class CounterFile:
             if is_new and len(os.listdir(self.directory)) > _MANY:
                 self.fold()
         except OSError as error:
-            self._trouble(error)
+            self._emit(trouble("counters", error))
             return False
         return True
 
@@ -94,7 +92,7 @@ class CounterFile:
                     break
             return counts
         except OSError as error:
-            self._trouble(error)
+            self._emit(trouble("counters", error))
             return {}
 
     def fold(self, *, stale_s: float = _STALE_S) -> None:
@@ -116,25 +114,20 @@ class CounterFile:
             finally:
                 os.close(lock)
         except OSError as error:
-            self._trouble(error)
+            self._emit(trouble("counters", error))
 
     def _fold(self, limit_s: float) -> None:
         from .publish import publish  # what only adds goes without
 
         total, folded = self._read_total()
         there = self._shards()
-        stale = {name for name in there - folded if self._written_s(name) < limit_s}
+        stale = {name for name in there - folded if os.lstat(f"{self.directory}/{name}").st_mtime < limit_s}
         if stale:
             total = _bounded(_sum([total, *self._read_shards(stale)]))
             reached("counters.summed")
             record = {"counts": total, "folded": sorted(stale | (folded & there))}
-            publish(
-                json.dumps(record).encode("ascii"),
-                f"{self.directory}/total",
-                private=self.directory,
-                durability="data",
-                time_ns=time.time_ns(),
-            )
+            data, target = json.dumps(record).encode("ascii"), f"{self.directory}/total"
+            publish(data, target, private=self.directory, durability="data", time_ns=time.time_ns())
             reached("counters.folded")
         for name in stale | (folded & there):
             os.unlink(f"{self.directory}/{name}")
@@ -154,9 +147,6 @@ class CounterFile:
         except FileNotFoundError:
             return set()
 
-    def _written_s(self, name: str) -> float:
-        return os.lstat(f"{self.directory}/{name}").st_mtime
-
     def _identity(self) -> tuple[int, int] | None:
         try:
             status = os.lstat(f"{self.directory}/total")
@@ -171,7 +161,7 @@ class CounterFile:
         except FileNotFoundError:
             return {}, set()
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            self._trouble(error)
+            self._emit(trouble("counters", error))
             return {}, set()
 
     def _read_shards(self, names: Iterable[str]) -> list[Counts]:
@@ -188,9 +178,6 @@ class CounterFile:
                 except (ValueError, TypeError, RecursionError):
                     continue  # torn by a crash or a full disk
         return counts
-
-    def _trouble(self, error: object) -> None:
-        self._emit(trouble("counters", error))
 
 
 def _read(path: str) -> bytes:
@@ -211,23 +198,21 @@ def _counts(record: object) -> Counts:
 
 
 def _sum(many: Iterable[Counts]) -> Counts:
-    total: Counts = {}
+    total: defaultdict[str, float] = defaultdict(int)
     for counts in many:
         for name, value in counts.items():
-            total[name] = total.get(name, 0) + value
-    return total
+            total[name] += value
+    return dict(total)
 
 
 def _bounded(counts: Counts) -> Counts:
     """The counts without the labels that are too many: the least of each family, the oldest days."""
-    families: dict[str, list[str]] = {}
+    families: defaultdict[str, list[str]] = defaultdict(list)
     for name in counts:
-        family, slash, _ = name.partition("/")
-        if slash:
-            families.setdefault(family, []).append(name)
+        if "/" in name:
+            families[name.partition("/")[0]].append(name)
     for family, names in families.items():
-        if len(names) > _MOST_LABELS:
-            names.sort() if family == "day" else names.sort(key=counts.__getitem__)
-            for name in names[:-_MOST_LABELS]:
-                del counts[name]
+        names.sort(key=None if family == "day" else counts.__getitem__)
+        for name in names[:-_MOST_LABELS]:
+            del counts[name]
     return counts

@@ -21,11 +21,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import Store, missing, renew_in_children
 from . import tree as trees
-from .base import Store
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -38,7 +38,6 @@ from .entry import (
     merge,
     require_key,
 )
-from .system import missing, renew_in_children
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:
@@ -168,18 +167,15 @@ class DiskStore(Store):
                 self.is_replaced = True
 
     def _private_store(self) -> DiskStore | MemoryStore:
-        from .fallback import private_store
+        from .fallback import private_directory
+        from .memory import MemoryStore
 
-        return private_store(
-            self.directory,
-            readonly=self.readonly,
-            durability=self.durability,
-            emit=self.emit,
-            max_size_bytes=self.max_size_bytes,
-            max_entries=self.max_entries,
-            clock=self.clock,
-            max_wait_s=self.max_wait_s,
-        )
+        path = None if self.readonly else private_directory()
+        limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
+        limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
+        if path is None or path == self.directory:
+            return MemoryStore(**limits)
+        return DiskStore(path, durability=self.durability, emit=self.emit, **limits)
 
     # Reading
 
@@ -344,11 +340,11 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         directory: Its directory; None where no home directory is known.
         emit: Takes the events of the store.
     """
-    readonly, limits = settings.mode in ("readonly", "frozen"), (settings.max_size_bytes, settings.max_entries)
-    lacks = missing()
+    limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
+    readonly, lacks = settings.mode in ("readonly", "frozen"), missing()
     if settings.mode != "off" and directory is not None and lacks:
-        error = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
-        emit(Event(EventKind.TROUBLE, {"where": "directory", "error": error}))
+        why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
+        emit(trouble("directory", why))
     elif settings.mode != "off" and directory is None:
         from .fallback import private_directory
 
@@ -358,13 +354,6 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
     if settings.mode == "off" or directory is None or lacks:
         from .memory import MemoryStore
 
-        return MemoryStore(max_size_bytes=limits[0], max_entries=limits[1])
-    return DiskStore(
-        directory,
-        max_size_bytes=limits[0],
-        max_entries=limits[1],
-        readonly=readonly,
-        durability=settings.durability,
-        shared=settings.shared,
-        emit=emit,
-    )
+        return MemoryStore(**limits)
+    durability, shared = settings.durability, settings.shared
+    return DiskStore(directory, readonly=readonly, durability=durability, shared=shared, emit=emit, **limits)

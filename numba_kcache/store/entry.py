@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import zstandard
 from xxhash import xxh3_128_digest
 
-from ..keys.digests import sha256
+from ..keys import sha256
 
 FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""

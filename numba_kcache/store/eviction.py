@@ -17,12 +17,13 @@ import math
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable
 
+from . import CLOEXEC, NOFOLLOW, try_flock, unlock
 from .entry import ENTRY, FORMAT, MANIFEST
 from .faults import reached
 from .report import Removed
-from .system import CLOEXEC, NOFOLLOW, try_flock, unlock
 from .tree import Found, Tree, remove
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
@@ -43,8 +44,8 @@ OLD_FORMAT_S = 30 * 24 * 3600
 def evict(
     tree: Tree,
     *,
-    max_size_bytes: int | None,
-    max_entries: int | None,
+    max_size_bytes: int,
+    max_entries: int,
     now_s: float,
     older_than_s: float | None = None,
     low_water: float = 1.0,
@@ -53,8 +54,8 @@ def evict(
 
     Args:
         tree: What to keep within the limits.
-        max_size_bytes: Limit of entries and manifests together; None for no limit.
-        max_entries: Limit of the number of entries, and of that of manifests; None for no limit.
+        max_size_bytes: Limit of entries and manifests together.
+        max_entries: Limit of the number of entries, and of that of manifests.
         now_s: Time, in seconds since the epoch.
         older_than_s: Also remove what was not used for so many seconds.
         low_water: Share of a limit to go down to where it is exceeded.
@@ -75,7 +76,7 @@ def evict(
             files,
             max_size_bytes=max_size_bytes,
             max_entries=max_entries,
-            before_ns=None if older_than_s is None else int((now_s - older_than_s) * 1e9),
+            before_ns=time_before_ns(now_s, older_than_s),
             low_water=low_water,
         )
         removed = []
@@ -91,10 +92,15 @@ def evict(
         os.close(lock)
 
 
+def time_before_ns(now_s: float, older_than_s: float | None) -> int:
+    """The time before which what was last used is too old; 0 for any age."""
+    return 0 if older_than_s is None else int((now_s - older_than_s) * 1e9)
+
+
 def sum_of(files: Iterable[Found]) -> Removed:
     """What these files are when they are removed."""
-    sizes = [(file.size_bytes, file.kind == ENTRY) for file in files]
-    return Removed(sum(is_entry for _, is_entry in sizes), sum(size for size, _ in sizes))
+    gone = list(files)
+    return Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone))
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
@@ -117,27 +123,15 @@ def _begin(tree: Tree, now_s: float) -> int | None:
 
 
 def choose(
-    files: list[Found],
-    *,
-    max_size_bytes: float | None,
-    max_entries: float | None,
-    before_ns: int | None,
-    low_water: float,
+    files: list[Found], *, max_size_bytes: float, max_entries: float, before_ns: int = 0, low_water: float = 1.0
 ) -> list[Found]:
     """Those of `files`, which are sorted from the one used longest ago, that have to go."""
-    size = sum(file.size_bytes for file in files)
-    count = {kind: sum(file.kind == kind for file in files) for kind in (ENTRY, MANIFEST)}
-    size_goal: float = size
-    if max_size_bytes is not None and size > max_size_bytes:
-        size_goal = max_size_bytes * low_water
-    goals: dict[int, float] = dict(count)
-    for kind in goals:
-        if max_entries is not None and count[kind] > max_entries:
-            goals[kind] = max_entries * low_water
+    size, count = sum(file.size_bytes for file in files), Counter(file.kind for file in files)
+    size_goal = max_size_bytes * (low_water if size > max_size_bytes else 1.0)
+    goals = {kind: max_entries * (low_water if number > max_entries else 1.0) for kind, number in count.items()}
     doomed = []
     for file in files:
-        too_old = before_ns is not None and file.used_ns < before_ns
-        if too_old or size > size_goal or count[file.kind] > goals[file.kind]:
+        if file.used_ns < before_ns or size > size_goal or count[file.kind] > goals[file.kind]:
             doomed.append(file)
             size -= file.size_bytes
             count[file.kind] -= 1

@@ -16,11 +16,11 @@ import os
 import threading
 from collections.abc import Callable
 
-from ..model.event import Emit, Event, EventKind, trouble
+from ..model import Emit, Event, EventKind, trouble
+from . import renew_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
 from .report import Removed
-from .system import renew_in_children
 from .tree import SHARDS, Tree, remove
 
 LEFT_FREE_BYTES = 512 << 20
@@ -41,13 +41,7 @@ class Limits:
     """
 
     def __init__(
-        self,
-        tree: Tree,
-        *,
-        max_size_bytes: int,
-        max_entries: int,
-        emit: Emit,
-        clock: Callable[[], float],
+        self, tree: Tree, *, max_size_bytes: int, max_entries: int, emit: Emit, clock: Callable[[], float]
     ) -> None:
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self._tree, self._emit, self._clock = tree, emit, clock
@@ -65,8 +59,6 @@ class Limits:
             list(self._tree.walk(ENTRY, MANIFEST, shards=(key[:2],))),
             max_size_bytes=self.max_size_bytes / len(SHARDS),
             max_entries=self.max_entries / len(SHARDS),
-            before_ns=None,
-            low_water=1.0,
         )
         try:
             if is_full or is_due(self._tree, self._clock()):

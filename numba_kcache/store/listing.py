@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
+from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -29,7 +30,6 @@ from .entry import (
     payload_records,
 )
 from .report import EntryInfo
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 from .tree import Found, Tree
 
 Order = Literal["age", "size", "cost", "hits"]

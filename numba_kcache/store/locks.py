@@ -18,10 +18,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Generic, NamedTuple, TypeVar
 
-from .system import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
+from . import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
 
 Result = TypeVar("Result")
 
@@ -30,25 +30,19 @@ _LONGEST_PAUSE_S = 0.05
 _OPEN = os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC
 
 
-class Turn(Generic[Result]):
+class Turn(NamedTuple, Generic[Result]):
     """How a caller came out of the wait.
 
-    Attributes:
+    Args:
         found: What another built meanwhile, or None: then the caller builds.
         waited_s: Seconds it took.
         is_alone: Whether this caller holds the key's turn; False where the wait ran out, the one before it
             failed, or the system has no locks.
     """
 
-    __slots__ = ("found", "is_alone", "waited_s")
-
-    def __init__(self, found: Result | None, waited_s: float, is_alone: bool) -> None:
-        self.found, self.waited_s, self.is_alone = found, waited_s, is_alone
-
-    @property
-    def is_builder(self) -> bool:
-        """Whether the caller has to build."""
-        return self.found is None
+    found: Result | None
+    waited_s: float
+    is_alone: bool
 
 
 class _Seat:
@@ -82,10 +76,8 @@ class KeyLocks:
     def after_fork(self) -> None:
         """Close what the parent holds."""
         for fd in self._held:
-            try:
+            with suppress(OSError):
                 os.close(fd)
-            except OSError:
-                pass
         self._reset()
 
     @contextmanager
@@ -107,7 +99,7 @@ class KeyLocks:
             found: Result | None = None
             seated = seat.lock.acquire(blocking=False)
             if not seated:
-                seated = seat.lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+                seated = seat.lock.acquire(timeout=wait_s)
                 found = look()
                 if seated and seat.failed:
                     seat.lock.release()  # those behind must not wait for this one to fail as well

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from .base import Store
+from . import Store
 from .entry import (
     ENTRY,
     MANIFEST,
@@ -25,7 +26,7 @@ from .entry import (
     merge,
     require_key,
 )
-from .eviction import LOW_WATER, choose, sum_of
+from .eviction import LOW_WATER, choose, sum_of, time_before_ns
 from .locks import KeyLocks, Turn
 from .report import Problem, Removed
 from .tree import Found
@@ -101,7 +102,7 @@ class MemoryStore(Store):
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes
-        return self._evict(limit, None if older_than is None else int((self._clock() - older_than) * 1e9), 1.0)
+        return self._evict(limit, time_before_ns(self._clock(), older_than), 1.0)
 
     def clear(self) -> Removed:
         """Remove everything."""
@@ -130,10 +131,10 @@ class MemoryStore(Store):
         with self._mutex:
             self._files.pop((kind, key), None)
             self._files[kind, key] = data, int(self._clock() * 1e9)
-            self._evict(self.max_size_bytes, None, LOW_WATER)
+            self._evict(self.max_size_bytes, 0, LOW_WATER)
         return True
 
-    def _evict(self, max_size_bytes: int, before_ns: int | None, low_water: float) -> Removed:
+    def _evict(self, max_size_bytes: int, before_ns: int, low_water: float) -> Removed:
         with self._mutex:
             doomed = choose(
                 list(self.files(ENTRY, MANIFEST)),
@@ -151,14 +152,14 @@ class MemoryCounters:
     """The numbers of this process; verbs as those of CounterFile."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, float] = {}
+        self._counts: defaultdict[str, float] = defaultdict(int)
         self._mutex = threading.Lock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
         """Add to the numbers, by name."""
         with self._mutex:
             for name, value in counts.items():
-                self._counts[name] = self._counts.get(name, 0) + value
+                self._counts[name] += value
         return True
 
     def read(self) -> dict[str, float]:

@@ -16,21 +16,16 @@ Ground      rename(2) replaces atomically; fsync(2) of a file does not cover its
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
+from . import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
 from .faults import reached
-from .system import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
 
 Durability: TypeAlias = Literal["none", "data", "full"]
 """What is forced to the disk before publish() returns: nothing, the bytes, or the bytes and their name."""
 
-FAULT_POINTS = (
-    "publish.created",
-    "publish.half_written",
-    "publish.written",
-    "publish.synced",
-    "publish.renamed",
-)
+FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "publish.synced", "publish.renamed")
 
 _CACHEDIR_TAG = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
@@ -72,10 +67,8 @@ def publish(data: bytes, target: str, *, private: str, durability: Durability, t
             os.close(fd)
         os.rename(path, target)
     except BaseException:  # an interrupt too must leave nothing behind
-        try:
+        with suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
         raise
     reached("publish.renamed")
     if durability == "full":
@@ -95,14 +88,8 @@ def make_root(path: str, *, shared: bool) -> None:
     except FileExistsError:
         if os.listdir(path):
             return  # tagged already, or it holds other things as well, which backups must not pass over
-    try:
-        fd = os.open(f"{path}/CACHEDIR.TAG", os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, mode & 0o666)
-    except FileExistsError:
-        return
-    try:
-        os.write(fd, _CACHEDIR_TAG)
-    finally:
-        os.close(fd)
+    with suppress(FileExistsError), open(f"{path}/CACHEDIR.TAG", "xb") as file:
+        file.write(_CACHEDIR_TAG)
 
 
 def sync_directory(path: str) -> None:

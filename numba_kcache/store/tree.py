@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry
-from .system import CLOEXEC, NOFOLLOW, NONBLOCK
 
 if TYPE_CHECKING:  # for writing: a hit goes without it
     from .publish import Durability
@@ -54,18 +54,6 @@ class Found(NamedTuple):
 
 class Tree:
     """The tree below one root."""
-
-    __slots__ = (
-        "base",
-        "entries",
-        "locks",
-        "manifests",
-        "private",
-        "quarantine",
-        "root",
-        "shared",
-        "statistics",
-    )
 
     def __init__(self, root: str, *, shared: bool = False) -> None:
         self.root, self.shared = root, shared
@@ -119,14 +107,11 @@ class Tree:
         mode = 0o666 if self.shared else 0o600
         if not os.path.isdir(folder):  # the first file here: a publish would find that out after it has synced
             self.make(folder, durability)
-        for last in (False, True):
-            try:
-                publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
-                return
-            except FileNotFoundError:  # another process removed the directory
-                if last:
-                    raise
-                self.make(folder, durability)
+        try:
+            publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
+        except FileNotFoundError:  # another process removed the directory
+            self.make(folder, durability)
+            publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
 
     def make(self, directory: str, durability: Durability = "none") -> None:
         """Make the tree as far as `directory` needs it.

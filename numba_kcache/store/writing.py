@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from ..model.event import Event, EventKind
+from ..model import Event, EventKind
 from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
 from .limits import Limits
 from .locks import KeyLocks

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
+from ..store import CLOEXEC, NOFOLLOW
 from ..store.locks import KeyLocks, Turn
-from ..store.system import CLOEXEC, NOFOLLOW
 
 PERIOD_S = 30.0
 FRESH_S = 5.0

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_128
 
 from ..errors import BundleError
-from ..keys.digests import sha256
+from ..keys import sha256
+from ..store import CLOEXEC, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
-from ..store.system import CLOEXEC, NONBLOCK
 from .signing import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1

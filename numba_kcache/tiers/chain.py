@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ..model.event import Emit
+from ..model import Emit
 from ..store.entry import StoredEntry, Variant, encode_entry
 from .checked_tier import SETTLE_S, CheckedTier
 from .trust import Trust

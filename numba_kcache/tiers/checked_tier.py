@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import KCacheError
-from ..keys.digests import sha256
-from ..model.event import Emit, trouble
+from ..keys import sha256
+from ..model import Emit, trouble
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.tree import format_directory

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import SettingsError, ToolchainMissingError
-from ..keys.digests import sha256
-from ..keys.encoding import encode
+from ..keys import encode, sha256
 
 SIGNATURE_BYTES = 8 + 64
 """Bytes of one signature: which key, and what it says."""

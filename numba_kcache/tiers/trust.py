@@ -9,7 +9,7 @@ Not here    Signatures (tiers.signing). A bundle's is over the whole of it (tier
 
 from __future__ import annotations
 
-from ..keys.digests import sha256
+from ..keys import sha256
 from ..settings import Settings
 from ..store.entry import ENTRY
 from .signing import SIGNATURE_BYTES, TrustedKeys, Unsigned, sign, statement

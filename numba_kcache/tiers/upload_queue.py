@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from ..store.system import renew_in_children
+from ..store import renew_in_children
 
 PAUSE_S = 0.01
 """Time for the launch before a new thread begins to want the interpreter for itself."""

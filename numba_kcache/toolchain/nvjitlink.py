@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import LinkError
 from ..model.cubin import is_cubin
 from ..model.request import LinkInput
-from .libraries import missing
+from . import missing
 
 _INPUT = re.compile(r" in '([^'\n]*)'")
 

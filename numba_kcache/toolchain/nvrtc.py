@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import CompileError
-from .libraries import missing
+from . import missing
 
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 

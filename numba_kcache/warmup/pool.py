@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from ..engine.session import configured
 from ..errors import CompileError, KCacheError, SettingsError
-from ..model.target import Target, read_arch
+from ..model import Target, read_arch
 from ..observe.text import seconds_text
 from ..settings import worker_environment
 from .discovery import Cached, kernels_of

@@ -18,8 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 from ..errors import KCacheError
-from ..model.event import Event
-from ..model.target import Target
+from ..model import Event, Target
 
 
 class Task(NamedTuple):

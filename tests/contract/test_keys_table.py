@@ -18,7 +18,7 @@ from numba_kcache.frontends.numba.definition import OWN_OPTIONS as NUMBA_OPTIONS
 from numba_kcache.frontends.numba.request import component_kinds
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.source import OWN_OPTIONS
-from numba_kcache.keys.components import derive, diff
+from numba_kcache.keys import derive, diff
 from numba_kcache.model.request import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run

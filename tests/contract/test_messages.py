@@ -21,13 +21,12 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel, errors
 from numba_kcache.errors import KCacheError
-from numba_kcache.launch.config import DeviceLimits, check_launch, launch_shape
+from numba_kcache.launch import DeviceLimits, check_launch, launch_shape
 from numba_kcache.launch.failures import launch_error
-from numba_kcache.model.event import Event, EventKind
-from numba_kcache.observe.events import Events
+from numba_kcache.model import Event, EventKind
+from numba_kcache.observe import Events
 from numba_kcache.settings import read_settings
-from numba_kcache.toolchain import nvjitlink, nvrtc
-from numba_kcache.toolchain.libraries import missing
+from numba_kcache.toolchain import missing, nvjitlink, nvrtc
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.launching import Kernel

@@ -13,7 +13,7 @@ from numba.cuda.dispatcher import _Kernel
 
 from numba_kcache.frontends.numba.compile import compile_numba
 from numba_kcache.frontends.numba.internals import assumed_device
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 
 TARGET = Target(9, 0, "a")
 

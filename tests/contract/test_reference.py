@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import EventKind, KernelCache, cached_kernel
-from numba_kcache.model.event import Event
+from numba_kcache.model import Event
 from tests.support.cli_page import section, verbs
 from tests.support.compiling import EMPTY
 

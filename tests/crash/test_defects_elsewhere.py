@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from numba_kcache import KCacheWarning, Kernel, KernelCache, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import faults, publish
 from numba_kcache.store.entry import StoredEntry
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
@@ -248,7 +248,7 @@ def test_pytorch_lock_of_a_process_that_never_ends_hangs_for_ever(directory: Pat
         os.kill(pid, signal.SIGSTOP)
         store = open_store(directory, max_wait_s=0.05)
         with store.building(key_of(1)) as turn:
-            assert (turn.is_builder, turn.is_alone) == (True, False)
+            assert (turn.found is None, turn.is_alone) == (True, False)
             assert store.put(small_entry(1))
         assert open_store(directory).get(key_of(1)) == small_entry(1)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, decode_entry, encode_entry
 from tests.support.stores import Events, entry_of, file_of, key_of, open_store, sealed, small_entry
@@ -198,7 +198,7 @@ def use_every_verb(store: DiskStore) -> None:
     store.add_variant(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
     with store.building(key_of(3)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
     assert {info.key for info in store.entries()} <= {key_of(1), key_of(2)}
     store.counters.add({"hits": 1})
     store.counters.read()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import fallback, limits, writing
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.tree import Tree
@@ -53,7 +53,7 @@ def use(store: DiskStore) -> None:
     store.add_variant(key_of(1), {"key": "a"})
     assert store.get_manifest(key_of(1)) in ([], [{"key": "a"}])
     with store.building(key_of(3)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
         store.put(small_entry(3))
     assert {info.key for info in store.entries()} <= {key_of(1), key_of(2), key_of(3)}
     store.counters.add({"hits": 1})
@@ -142,7 +142,7 @@ def test_without_locks_everyone_builds(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(fcntl, "flock", no_locks)
     store = open_store(tmp_path / "cache")
     with store.building(key_of(1)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
         assert not turn.is_alone
         assert store.put(small_entry(1))
     assert store.add_variant(key_of(1), {"key": "a"})
@@ -371,7 +371,7 @@ def test_no_file_descriptor_left_is_a_miss(tmp_path: Path) -> None:
         assert not store.put(small_entry(2))
         assert store.get_manifest(key_of(1)) == []
         with store.building(key_of(3)) as turn:
-            assert turn.is_builder
+            assert turn.found is None
         for fd in held:
             os.close(fd)
         assert store.get(key_of(1)) == small_entry(1)

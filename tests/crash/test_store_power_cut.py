@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.publish import Durability
 from tests.support.stores import Events, entry_of, in_child, key_of, open_store, small_entry
 

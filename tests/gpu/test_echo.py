@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support.echo import CASES, Case, source
 
 pytestmark = pytest.mark.gpu

@@ -43,7 +43,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 import numba_kcache
 from numba import cuda
-from numba_kcache.toolchain.libraries import Toolchain
+from numba_kcache.toolchain import Toolchain
 found = Toolchain.library
 def of_another_patch(self, name):
     here = found(self, name)

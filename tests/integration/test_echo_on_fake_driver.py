@@ -15,7 +15,7 @@ CHILD = """
 import sys
 from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support.echo import CASES, source
 
 cache, out = KernelCache(sys.argv[1]), cuda.device_array(4096, "u1")

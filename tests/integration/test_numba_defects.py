@@ -172,7 +172,7 @@ def test_another_build_of_a_compiler_is_seen(project: Project, library: str) -> 
     build = project.root / "library.so"
     swapped = f"""
 from cuda.bindings import nvjitlink, nvrtc
-from numba_kcache.toolchain import libraries
+from numba_kcache import toolchain as libraries
 real = libraries.loaded_path
 libraries.loaded_path = lambda name: {str(build)!r} if name == {library!r} else real(name)
 libraries._sibling = lambda path, names: path

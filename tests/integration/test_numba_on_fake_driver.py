@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 from tests.support.numba_programs import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, SettingsError, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.settings import read_settings
 from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY, MANIFEST, encode_entry
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier

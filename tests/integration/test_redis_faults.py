@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY, StoredEntry, encode_entry
 from numba_kcache.tiers import breaker
 from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker

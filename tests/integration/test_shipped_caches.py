@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 from tests.support.compiling import in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
@@ -45,14 +45,14 @@ if sys.argv[2:]:
 import program
 from numba_kcache.engine.session import process_session
 if {toolkit!r} == "other":
-    from numba_kcache.toolchain.libraries import Toolchain
+    from numba_kcache.toolchain import Toolchain
     found = Toolchain.library
     def library(self, name):
         here = found(self, name)
         return here and here._replace(build=here.build + "-another patch")
     Toolchain.library = library
 elif {toolkit!r} == "none":
-    from numba_kcache.toolchain.libraries import Toolchain
+    from numba_kcache.toolchain import Toolchain
     Toolchain.library = lambda self, name: None
 program.empty[1, 1]()
 program.scale._loaded()
@@ -64,7 +64,7 @@ print(json.dumps([info.compiles, info.hits, info.misses]))
 WITHOUT_COMPILERS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from numba_kcache.toolchain import libraries
+from numba_kcache import toolchain as libraries
 looked_for = []
 def absent(what, answer):
     def look(name="", *_more):
@@ -174,7 +174,7 @@ NUMBA_PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from cuda.bindings import runtime
-from numba_kcache.toolchain import libraries
+from numba_kcache import toolchain as libraries
 if "none" in sys.argv:  # what a machine without CUDA's runtime and compilers answers
     runtime.getLocalRuntimeVersion = lambda: (runtime.cudaError_t.cudaErrorNotSupported, 0)
     libraries._locate, libraries.installed_include_dirs = lambda *_asked: None, lambda: []

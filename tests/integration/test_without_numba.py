@@ -281,7 +281,7 @@ from numba import cuda
 array = cuda.device_array(N, np.float32)
 """
     script = f"""
-from numba_kcache.launch.arguments import Launcher
+from numba_kcache.launch.launcher import Launcher
 slow = Launcher._slow
 def counted(*arguments):
     global asked

@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from numba_kcache import keys as key_components
 from numba_kcache.engine.lookup import family_of
 from numba_kcache.errors import UncacheableError
 from numba_kcache.frontends.source.request import link_request
-from numba_kcache.keys import components as key_components
-from numba_kcache.keys.components import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff
-from numba_kcache.keys.encoding import encode
+from numba_kcache.keys import CLEAR_LIMIT_BYTES, SCHEMA, Difference, component, derive, diff, encode
+from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact
 from numba_kcache.model.request import ModuleEntries, Origin
-from numba_kcache.model.target import Target
 from tests.support.compiling import ROOT, in_python
 from tests.support.keying import COMPILERS, VERSIONS, definition_of, key_of, request_of
 

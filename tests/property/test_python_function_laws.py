@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 from numba_kcache.frontends.python.value import value_form
-from numba_kcache.keys.encoding import encode
+from numba_kcache.keys import encode
 
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(), st.binary(), st.just(...)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.entry import DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
 from numba_kcache.store.memory import MemoryStore
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
@@ -79,7 +79,7 @@ def test_one_key_of_256_processes_is_built_once(tmp_path: Path) -> None:
         store = open_store(tmp_path / "cache")
         get_or_build(store, 1, tmp_path / "builds")
         with store.building(key_of(1000 + number)) as turn:  # of its own: nobody is in the way
-            assert turn.is_builder
+            assert turn.found is None
             assert turn.is_alone
 
     with children(256, work):
@@ -186,7 +186,7 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
 
     with store.building(key_of(1)) as owner:
         with impatient.building(key_of(1)) as turn:
-            assert turn.is_builder
+            assert turn.found is None
             assert not turn.is_alone
             assert 0.05 <= turn.waited_s < 1
         assert owner.is_alone
@@ -200,7 +200,7 @@ def test_waiting_among_threads_is_bounded(tmp_path: Path) -> None:
 
     def second() -> tuple[bool, bool]:
         with store.building(key_of(1)) as turn:
-            return turn.is_builder, turn.is_alone
+            return turn.found is None, turn.is_alone
 
     with store.building(key_of(1)), ThreadPoolExecutor(1) as threads:
         assert threads.submit(second).result(timeout=5) == (True, False)
@@ -224,7 +224,7 @@ def test_waiter_is_given_what_was_built(tmp_path: Path) -> None:
     def wait(_: int) -> None:
         with open_store(tmp_path / "cache").building(key_of(1)) as turn:
             assert turn.found == small_entry(1)
-            assert not turn.is_builder
+            assert turn.found is not None
             assert turn.waited_s > 0
 
     with store.building(key_of(1)):
@@ -259,7 +259,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
             waiting.release()
         with suppress(Failed):
             with mine.building(key_of(1)) as turn:
-                assert turn.is_builder
+                assert turn.found is None
                 together.wait(10)  # all of them are in here at the same time
                 raise Failed
 

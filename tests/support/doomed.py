@@ -10,7 +10,7 @@ from typing import Any
 
 from numba_kcache.frontends.base import Definition
 from numba_kcache.kernel import Kernel
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 
 _open_until_exit: list[socket.socket] = []
 

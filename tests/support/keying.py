@@ -10,10 +10,10 @@ from numba_kcache.engine.session import Session
 from numba_kcache.frontends.source import SourceDefinition
 from numba_kcache.frontends.source.request import source_request
 from numba_kcache.frontends.source.source import Source
+from numba_kcache.model import parse_target
 from numba_kcache.model.request import ModuleEntries, Origin
-from numba_kcache.model.target import parse_target
 from numba_kcache.settings import Settings
-from numba_kcache.toolchain.libraries import Library
+from numba_kcache.toolchain import Library
 
 COMPILERS = {"nvrtc": "build-id:01", "nvrtc-builtins": "build-id:02", "nvJitLink": "build-id:03"}
 VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from numba_kcache.launch.arguments import Launch, Launcher
-from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launch.slots import LaunchDevice
+from numba_kcache.launch import Launch, LaunchShape
+from numba_kcache.launch.launcher import Launcher
 from numba_kcache.model.artifact import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
@@ -107,22 +106,20 @@ class Kernel:
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
         self.driver, self.live = Driver(parameters), [True]
         self.waits: list[tuple[int, int]] = []
-        device = LaunchDevice(
-            0,
-            lambda producer, consumer: self.waits.append((producer, consumer)),
-            options.pop("device_of", None),
-            options.pop("context", None),
-        )
-        self._stream = options.pop("stream", 0)
-        self.launcher = Launcher(
-            "saxpy", parameters, typed=options.pop("typed", True), function=77, driver=self.driver,
-            device=device, live=self.live, **options,
+        waits = SimpleNamespace(enqueue_wait=lambda producer, consumer: self.waits.append((producer, consumer)))
+        module = SimpleNamespace(
+            driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
+            numba_context=options.pop("context", None), waits=waits, awaits_numba=[False],
         )  # fmt: skip
+        entry = SimpleNamespace(typed=options.pop("typed", True))
+        loaded: Any = SimpleNamespace(entry=entry, function=77, module=module, live=self.live)
+        self._stream = options.pop("stream", 0)
+        self.launcher = Launcher(loaded, "saxpy", parameters, **options)
 
     def bind(self, *, generated: bool = False) -> Launch:
         """The bound launch, with its generated code already in place if asked for."""
-        while generated and not self.launcher.generated():
-            pass
+        if generated:
+            self.launcher.generate()
         return self.launcher.bind(SHAPE, self._stream)
 
     def bytes_of(self, *arguments: Any, generated: bool = False) -> list[bytes]:

@@ -8,7 +8,7 @@ from collections import namedtuple
 import numpy as np
 from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 
 warnings.simplefilter("ignore")
 cache = KernelCache(sys.argv[1])

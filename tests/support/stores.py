@@ -14,7 +14,7 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from numba_kcache.model.event import Event, EventKind
+from numba_kcache.model import Event, EventKind
 from numba_kcache.store import faults
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry

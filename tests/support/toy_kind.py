@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from numba_kcache import keys as components
 from numba_kcache.engine.request import Request
 from numba_kcache.errors import CompileError, OptionError
 from numba_kcache.frontends.base import COMMON_OPTIONS, Definition, Variant, register
-from numba_kcache.keys.components import components
+from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact, Entry, Parameter
 from numba_kcache.model.reason import ReasonKind
-from numba_kcache.model.target import Target
 
 
 class Toy(NamedTuple):

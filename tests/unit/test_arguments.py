@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import ArgumentError, LaunchError
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from numba_kcache.model.artifact import Parameter
 from tests.support.launching import SAXPY, Interface, Kernel, Numba, one
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numba_kcache.errors import EntryError
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import (
     MAX_PARAMETERS_BYTES,
     Artifact,
@@ -19,7 +20,6 @@ from numba_kcache.model.artifact import (
     artifact_from_header,
     artifact_header,
 )
-from numba_kcache.model.target import Target, parse_target
 
 PARAMETERS = (
     Parameter(0, 4, "f4", "float", "a"),

@@ -35,7 +35,7 @@ from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_to_
 from numba_kcache.headers.file_identity import FileStat
 from numba_kcache.headers.lookup import without_stats
 from numba_kcache.headers.search import Place
-from numba_kcache.model.target import Target, parse_target
+from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launch.configurations import BOUND_LIMIT, Configurations
+from numba_kcache.launch import BOUND_LIMIT, Configurations, LaunchShape
 
 
 class Counting(Configurations):

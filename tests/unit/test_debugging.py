@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchError
-from numba_kcache.launch.arguments import GENERATE_AFTER
+from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support.launching import SAXPY, Driver, Kernel, Numba
 
 FAILED: Any = SimpleNamespace(name="CUDA_ERROR_ILLEGAL_ADDRESS")

@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from numba_kcache.keys import digests
+from numba_kcache import keys as digests
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 16 << 10, (16 << 10) + 1])

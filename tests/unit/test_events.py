@@ -15,8 +15,8 @@ import pytest
 import numba_kcache
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
-from numba_kcache.model.event import Event, EventKind, trouble
-from numba_kcache.observe.events import Counts, Events, Statistics
+from numba_kcache.model import Event, EventKind, trouble
+from numba_kcache.observe import Counts, Events, Statistics
 from tests.support.compiling import EMPTY, ROOT
 
 

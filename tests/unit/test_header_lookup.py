@@ -13,7 +13,7 @@ from numba_kcache.headers import lookup as header_lookup
 from numba_kcache.headers.dependencies import headers_to_json
 from numba_kcache.headers.lookup import Found, find_key
 from numba_kcache.headers.search import Search
-from numba_kcache.keys.components import Component, component, derive
+from numba_kcache.keys import Component, component, derive
 from tests.support.header_projects import Project, one_header
 
 COMPONENTS = (component("source", "text"), component("compilers", {"nvrtc": "1"}))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import Event, EventKind
+from numba_kcache import observe as events
+from numba_kcache.model import Event, EventKind
 from numba_kcache.model.reason import Reason, ReasonKind
-from numba_kcache.observe import events
-from numba_kcache.observe.events import Statistics
+from numba_kcache.observe import Statistics
 from numba_kcache.observe.history import history_of
 from numba_kcache.store import counters
 from numba_kcache.store.counters import CounterFile

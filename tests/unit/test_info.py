@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.observe.events import Counts
+from numba_kcache.observe import Counts
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.text import bytes_text, entries_text, seconds_text
 from numba_kcache.tiers.tier import TierReport

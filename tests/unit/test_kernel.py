@@ -22,8 +22,8 @@ from numba_kcache.errors import (
     OptionError,
     UncacheableError,
 )
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target, parse_target
 from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, in_python
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import LaunchConfigError, LaunchError
-from numba_kcache.launch.config import DeviceLimits, LaunchShape, check_launch, launch_shape
-from numba_kcache.launch.streams import StreamWaits, stream_handle, stream_identity
+from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape
+from numba_kcache.launch.devices import stream_handle, stream_identity
+from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver
 
 LIMITS = DeviceLimits((2**31 - 1, 65535, 65535), (1024, 1024, 64), 512, 101376, 1024)

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import libraries
-from numba_kcache.toolchain.libraries import Library, Record, Toolchain
+from numba_kcache.toolchain import Library, Record, Toolchain
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")

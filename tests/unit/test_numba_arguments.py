@@ -18,10 +18,10 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, are_straight, lay_out, slot_of
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.launch.config import LaunchShape
-from numba_kcache.launch.slots import Call, struct_format
+from numba_kcache.launch import LaunchShape
+from numba_kcache.launch.arguments import Call, struct_format
+from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter
-from numba_kcache.model.target import Target
 
 CALL = Call(LaunchShape((1, 1, 1), (1, 1, 1), 0), None, 0, 0, ())
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give

@@ -22,9 +22,9 @@ from numba_kcache.frontends.numba.compile import NumbaBuild, compile_numba, why_
 from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.internals import assumed_device
 from numba_kcache.frontends.python.function import Fingerprint, fingerprint
+from numba_kcache.model import Target, parse_target
 from numba_kcache.model.artifact import artifact_from_header, artifact_header
 from numba_kcache.model.cubin import read_cubin
-from numba_kcache.model.target import Target, parse_target
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 
 SM_80 = Target(8, 0)
@@ -436,7 +436,7 @@ from numba import cuda, float32
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python.function import fingerprint
 from numba_kcache.frontends.numba.request import code_environment
-from numba_kcache.model.target import Target
+from numba_kcache.model import Target
 from numba_kcache.frontends.numba.dialect import Declared
 from numba_kcache.frontends.numba.compile import compile_numba
 @cuda.jit(device=True)

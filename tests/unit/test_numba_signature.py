@@ -14,7 +14,7 @@ from numba.cuda.typing.typeof import typeof
 
 from numba_kcache.frontends.numba.request import signature_component
 from numba_kcache.frontends.python.function import Uncapturable
-from numba_kcache.keys.components import Component
+from numba_kcache.keys import Component
 
 
 def digest(*kinds: Any) -> str:

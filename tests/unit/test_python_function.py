@@ -20,7 +20,7 @@ from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
 from numba_kcache.frontends.python.code import code_form
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
-from numba_kcache.keys.encoding import Plain
+from numba_kcache.keys import Plain
 from tests.support.modules import imported
 
 HELPERS = """

@@ -19,12 +19,12 @@ from numba_kcache.engine import lookup
 from numba_kcache.engine import session as resolver
 from numba_kcache.engine.lookup import Lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.model import parse_target
 from numba_kcache.model.artifact import artifact_header
-from numba_kcache.model.target import parse_target
 from numba_kcache.observe.text import bytes_text, seconds_text
 from numba_kcache.store import fallback
 from numba_kcache.store.entry import StoredEntry
-from numba_kcache.toolchain.libraries import installed_include_dirs
+from numba_kcache.toolchain import installed_include_dirs
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
 from tests.support.stores import file_of

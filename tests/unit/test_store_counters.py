@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.counters import CounterFile
 from tests.support.stores import Clock, Events
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store import eviction, fallback, tree
 from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry, encode_entry
 from numba_kcache.store.memory import MemoryStore
@@ -540,7 +540,7 @@ def test_readonly_store_writes_nothing(root: Path) -> None:
     assert store.prune(max_size_bytes=0) == store.clear() == (0, 0)
     assert len(store.verify()) == 1
     with store.building(key_of(3)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
@@ -639,7 +639,7 @@ def test_directory_below_a_file_cannot_be_made(root: Path, elsewhere: Path) -> N
 
     assert store.get(key_of(1)) is None
     with store.building(key_of(1)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
         assert store.put(entry_of(1))
     assert store.get(key_of(1)) == entry_of(1)
     assert len(events.of(EventKind.TROUBLE)) == 1
@@ -668,7 +668,7 @@ def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.Monk
             assert store.get(key_of(1)) == entry_of(1)
             assert events == []
             with store.building(key_of(2)) as turn:
-                assert turn.is_builder
+                assert turn.found is None
                 assert store.put(entry_of(2))
             assert len(events.of(EventKind.TROUBLE)) == 1
             with open_store(root).building(key_of(2)) as turn:

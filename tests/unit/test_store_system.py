@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.store.system import missing
+from numba_kcache.store import missing
 from tests.support.compiling import EMPTY, in_python
 
 WITHOUT_POSIX = """
@@ -66,7 +66,7 @@ from tests.support.stores import entry_of, key_of
 for durability in ("data", "full"):
     store = DiskStore(sys.argv[1] + durability, durability=durability)
     with store.building(key_of(1)) as turn:
-        assert turn.is_builder
+        assert turn.found is None
         assert store.put(entry_of(1))
     assert DiskStore(sys.argv[1] + durability).get(key_of(1)) == entry_of(1)
     store.counters.add({"hits": 1})

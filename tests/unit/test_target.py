@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from numba_kcache.errors import OptionError
-from numba_kcache.model.target import Target, parse_target
+from numba_kcache.model import Target, parse_target
 
 
 @pytest.mark.parametrize(

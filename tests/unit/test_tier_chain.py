@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.model.event import EventKind
+from numba_kcache.model import EventKind
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import encode_entry
 from numba_kcache.tiers.chain import Chain
@@ -178,4 +178,4 @@ def test_what_a_chain_does_not_do_is_the_local_store_s(local: DiskStore, events:
     assert [each.key for each in chain.entries()] == [key_of(1)]
     assert chain.counters is local.counters
     with chain.building(key_of(7)) as turn:
-        assert turn.is_builder
+        assert turn.found is None

@@ -10,8 +10,7 @@ import pytest
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.engine.request import Wanted
-from numba_kcache.model.event import Event, EventKind
-from numba_kcache.model.target import Choice, Target, parse_target
+from numba_kcache.model import Choice, Event, EventKind, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
 from tests.support.stores import files_below
@@ -121,7 +120,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
     def told(**settings: Any) -> str:
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
-        choice = Choice(parse_target("sm_86"), fallbacks=(parse_target("sm_80"),))
+        choice = Choice(parse_target("sm_86"), fallbacks=lambda: (parse_target("sm_80"),))
         wanted = Wanted(lambda target, _ptx_target: kernel._request(target, None), choice)
         return str(cache.session.explain(wanted).outcome)
 

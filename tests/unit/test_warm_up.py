@@ -26,7 +26,7 @@ from numba_kcache import (
     warm_up,
 )
 from numba_kcache.engine.session import process_session
-from numba_kcache.model.event import Event, EventKind
+from numba_kcache.model import Event, EventKind
 from numba_kcache.warmup import pool as warming
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python

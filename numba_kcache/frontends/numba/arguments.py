@@ -26,11 +26,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import ArgumentError
-from ...launch.arguments import MISSING, Launcher, Relaunch
-from ...launch.config import Dim3
-from ...launch.devices import bindings
-from ...launch.loader import LoadedKernel, launch_device
-from ...launch.slots import Call, Slot
+from ...launch import Dim3
+from ...launch.arguments import Call, Slot
+from ...launch.launcher import MISSING, Launcher, Relaunch
+from ...launch.loader import LoadedKernel
 from ...model.artifact import Parameter
 
 _ARRAY_LINES = """\
@@ -106,14 +105,15 @@ class NumbaLauncher(Launcher):
         self._otherwise = otherwise
 
     def _slow(
-        self, arguments: tuple[Any, ...], reason: int, extents: tuple[Dim3, Dim3, int], where: Any, stream: Any
-    ) -> None:
+        self, arguments: tuple[Any, ...], reason: int, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int,
+        stream: Any,
+    ) -> None:  # fmt: skip
         try:
-            super()._slow(arguments, reason, extents, where, stream)
+            super()._slow(arguments, reason, shape, config, stream_id, stream)
             return
         except OtherTypes:
             pass  # left behind before going on: it is no part of what may be raised there
-        grid, block, shared = extents
+        grid, block, shared = shape
         self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
 
     def _wrong_count(self, call: Call) -> Exception:
@@ -148,13 +148,9 @@ def make_numba_launcher(
     if not are_straight(types):
         return None
     return NumbaLauncher(
+        kernel,
         name,
         lay_out(name, types, kernel.entry.parameters),
-        typed=True,
-        function=kernel.function,
-        driver=bindings(),
-        device=launch_device(kernel),
-        live=kernel.live,
         attributes=attributes,
         relaunch=relaunch,
         slots=[slot_of(each) for each in types],
@@ -220,7 +216,7 @@ def slot_of(kind: Any) -> Slot:
 def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
             raise OtherTypes
         address = value.gpu_data.device_ctypes_pointer.value or 0
@@ -234,7 +230,7 @@ def _number_slot(dtype: Any) -> Slot:
     classes = frozenset((own, python or own))
     is_complex, is_half = dtype.kind == "c", dtype.name == "float16"
 
-    def settle(value: Any, _call: Call) -> tuple[Any, ...]:
+    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
         if type(value) not in classes or (type(value) is int and not -(2**63) <= value < 2**63):
             raise OtherTypes  # Numba types a larger int as uint64, or refuses it
         if is_complex:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
+from ...model import Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...toolchain.time_trace import TimeTrace
 from ..python.function import Fingerprint, Uncapturable
 from .definition import DECORATOR_OPTIONS, NumbaDefinition

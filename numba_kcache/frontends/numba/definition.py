@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ...engine.request import Request, Resolution, Wanted
 from ...engine.session import Session
 from ...errors import OptionError, ToolchainMissingError, UncacheableError
-from ...launch.arguments import Launcher, Relaunch
-from ...launch.config import LaunchShape
+from ...launch import LaunchShape
+from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
+from ...model import Choice, Target
 from ...model.artifact import Artifact
-from ...model.target import Choice, Target
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant, read_launch_options
 from .arguments import make_numba_launcher, types_of
 from .dialect import Declared

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from ...keys.encoding import Plain
-from ...model.linkable import linkable_input
+from ...keys import Plain
 from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registrations
 from ..python.value import Unvouchable
@@ -106,6 +105,8 @@ def runtime() -> LinkInput | None:
     """CUDA C++ of Numba's runtime, which it links to kernels that need it; None where it is not enabled."""
     if not loaded("numba.cuda.core.config", "CUDA_ENABLE_NRT"):
         return None
+    from ...model.linkable import linkable_input
+
     found, file = linkable_input(loaded(_NRT, "NRT_LIBRARY")), loaded(_NRT, "__file__")
     return found and found._replace(folder=os.path.dirname(str(file)))
 

@@ -22,8 +22,8 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import CompileError, NoDeviceError, OptionError
+from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.config import LaunchShape, check_launch
 from ...launch.devices import check_interpreter, current_device
 from ...launch.loader import LoadedKernel, loaded_by_numba
 from ...launch.streams import numba_stream
@@ -251,9 +251,8 @@ def _launch(
 ) -> None:
     loaded = loaded_by_numba(kernel._codelibrary.get_cufunc())  # asked each time: it is another one after a reset
     name, shape = kernel.py_func.__name__, LaunchShape(griddim, blockdim, sharedmem)
-    check_launch(shape, loaded.limits(sharedmem), kernel=name)
     options.apply(loaded, name)
-    loaded.allow_shared(sharedmem)
+    loaded.prepare(shape, name)
     options.check(shape, loaded, name)
     launch = type(kernel).launch
     if options.cluster:

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
 from ...errors import ToolchainMissingError
-from ...model.target import choose_for_device
+from ...model import choose_for_device
 from ...settings import install_wanted
 from .definition import NumbaDefinition, NumbaResolutions
 from .dispatcher import DispatcherCache, specialize

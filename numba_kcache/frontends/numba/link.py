@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...errors import CompileError, LinkError
+from ...model import Target
 from ...model.linkable import LINK_SUFFIXES, kind_of_path, linkable_input
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.time_trace import TimeTrace, run_traced

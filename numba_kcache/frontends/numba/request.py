@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
-from ...keys.components import Component, component
-from ...keys.encoding import Plain
+from ...keys import Component, Plain, component
+from ...model import Target
 from ...model.request import LinkInput
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
 from ..python.function import Fingerprint, Uncapturable, fingerprint
 from ..python.value import Refused, value_form
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ...headers.search import HeaderQuery
     from ...model.artifact import Artifact
     from ...model.reason import ReasonKind
-    from ...toolchain.libraries import Toolchain
+    from ...toolchain import Toolchain
     from ...toolchain.time_trace import TimeTrace
     from .definition import NumbaDefinition
 

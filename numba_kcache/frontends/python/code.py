@@ -22,8 +22,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
+from ...keys import Plain, encode, sha256
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]

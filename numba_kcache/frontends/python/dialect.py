@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from ...keys.encoding import Plain
+from ...keys import Plain
 
 
 class Jitted(NamedTuple):

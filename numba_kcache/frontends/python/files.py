@@ -12,8 +12,7 @@ import tokenize
 from types import CodeType
 from typing import Any
 
-from ...keys.digests import sha256
-from ...keys.encoding import Plain
+from ...keys import Plain, sha256
 from ...model.linkable import callbacks_of, kind_of_path, linkable_input
 from ...model.request import LinkInput
 from .value import Refused

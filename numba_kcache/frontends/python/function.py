@@ -21,9 +21,7 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...keys.components import Component, digest_of
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
+from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model.request import LinkInput, Origin
 from .code import Read, all_names, read_code
 from .value import VOUCHED, Refused, Unvouchable, is_trusted, shown, trusted_name, value_form, vouched_form

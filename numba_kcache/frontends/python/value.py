@@ -16,8 +16,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
-from ...keys.digests import sha256
-from ...keys.encoding import Plain
+from ...keys import Plain, sha256
 from .code import scalar_form
 
 OtherForm = Callable[[Any], "Plain | None"]

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
+from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from ...model.target import Target
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, read_launch_options
 from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
 if TYPE_CHECKING:
     from ...model.artifact import Artifact
-    from ...toolchain.libraries import Toolchain
+    from ...toolchain import Toolchain
     from ...toolchain.time_trace import TimeTrace
     from .module import ModuleDefinition
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 
 from ...errors import CompileError, EntryError, LinkError, OptionError
+from ...model import Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import read_cubin
 from ...model.fatbin import cubin_in_fatbin
 from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
-from ...model.target import Target, UnknownTargetError
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ...engine.request import Request, Resolution, only
 from ...engine.session import Session
 from ...errors import OptionError
-from ...keys.components import Component
+from ...keys import Component
+from ...model import Choice, Target, parse_target
 from ...model.artifact import Artifact, Entry
 from ...model.request import ModuleEntries
-from ...model.target import Choice, Target, parse_target
 from ..base import Definition, Resolutions, Variant
 from . import SourceDefinition
 from .request import link_request

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
+from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
-from ...model.target import Target
 from ...toolchain.diagnostics import summary
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request
 from ...errors import OptionError
-from ...keys.components import Component, components
-from ...keys.digests import sha256
-from ...keys.encoding import Plain, encode
+from ...keys import Component, Plain, components, encode, sha256
+from ...model import Target
 from ...model.artifact import Artifact
 from ...model.request import FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
-from ...model.target import Target
 from ...settings import NVRTC_VARIABLES, variables
-from ...toolchain.libraries import Toolchain
+from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:

@@ -1,20 +1,104 @@
-"""The named inputs of a request, and the key they make.
+"""Keys: plain values as canonical bytes, their digests, and the named inputs of a request.
 
 Promise     The key is a pure function of the ordered (name, value) pairs: any change of any component changes it,
-            and nothing else does. `diff` names every component that differs, not the first.
-Method      key = sha256 over schema, then each name and encoded value, all length-prefixed. sha256 rather than
-            blake2b: hosts in FIPS mode switch blake2b off. A component's own digest is taken when it is asked for:
-            a hit never does.
-Not here    Reading files, versions or environment: inputs/ does, and hands values over.
+            and nothing else does. Encoding is injective over None, bool, int, float, str, bytes, list, tuple and dict
+            with str keys: 1, True, 1.0 and "1" differ; a tuple equals a list; dicts do not depend on their order.
+Method      <value> ::= <tag: 1 byte> <length of body: 8 bytes, big endian> <body>. A container's body is the
+            concatenation of its encoded members, so no separator can be forged by content. key = sha256 over schema,
+            then each name and encoded value. sha256 rather than blake2b: hosts in FIPS mode switch blake2b off. Up to
+            16 KiB it is the interpreter's own: importing hashlib loads OpenSSL (3 ms).
+Not here    Reading files, versions or environment: front ends and the engine hand values over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .digests import sha256
-from .encoding import Plain, encode
+if TYPE_CHECKING:
+    from _hashlib import HASH
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
+
+
+def encode(value: Any) -> bytes:
+    """Write the canonical bytes of a value.
+
+    Raises:
+        TypeError: A value of another type is inside.
+    """
+    body: bytes
+    kind = type(value)
+    if kind is str:
+        tag, body = b"s", value.encode("utf-8", "surrogatepass")
+    elif kind is bytes:
+        tag, body = b"b", value
+    elif kind is tuple or kind is list:
+        tag, body = b"l", _joined(value)
+    elif value is None:
+        tag, body = b"n", b""
+    elif kind is bool:
+        tag, body = b"t", b"1" if value else b"0"
+    elif kind is int:
+        tag, body = b"i", b"%d" % value
+    elif kind is float:
+        tag, body = b"f", value.hex().encode()
+    elif kind is dict:
+        tag, body = b"d", _joined([each for key in sorted(value) for each in (key, value[key])])
+    else:
+        raise TypeError(f"cannot encode a {kind.__name__} into a key")
+    return tag + len(body).to_bytes(8, "big") + body
+
+
+def _joined(members: Iterable[Any]) -> bytes:
+    """The bytes of one member after another. Most are text: a call for each would take longer than its encoding."""
+    parts = []
+    for each in members:
+        if type(each) is str:
+            text = each.encode("utf-8", "surrogatepass")
+            parts.append(b"s" + len(text).to_bytes(8, "big") + text)
+        elif each is None:
+            parts.append(NOTHING)
+        else:
+            parts.append(encode(each))
+    return b"".join(parts)
+
+
+NOTHING = b"n" + bytes(8)
+"""The canonical bytes of None."""
+
+
+def frame(members: Iterable[bytes]) -> bytes:
+    """Write the canonical bytes of a list whose members are encoded already."""
+    body = b"".join(members)
+    return b"l" + len(body).to_bytes(8, "big") + body
+
+
+# -- digests ---------------------------------------------------------------------------------------------------------
+
+try:
+    from _sha2 import sha256 as _own  # type: ignore[import-not-found]  # CPython 3.12 and later
+except ImportError:
+    try:
+        from _sha256 import sha256 as _own  # type: ignore[import-not-found]
+    except ImportError:
+        _own = None
+
+_OWN_LIMIT_BYTES = 16 << 10
+
+
+def sha256(data: bytes) -> HASH:
+    """The hash object of `data`, as hashlib's."""
+    digest: Any = _own
+    if digest is None or len(data) > _OWN_LIMIT_BYTES:
+        from hashlib import sha256 as digest
+    found: HASH = digest(data, usedforsecurity=False)
+    return found
+
+
+# -- components ------------------------------------------------------------------------------------------------------
 
 SCHEMA = 1
 """Raised whenever the same request would get another key. CHANGELOG.md names it for each release."""

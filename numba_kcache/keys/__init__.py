@@ -1,1 +1,0 @@
-"""From named inputs to a key: pure, total, labelled and length-prefixed."""
