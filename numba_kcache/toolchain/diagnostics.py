@@ -1,4 +1,4 @@
-"""Point a compiler's message at the line of the user's own file, and say how a header got there.
+"""Point a compiler's message at the line of the user's own file, with the includes that led to a header.
 
 Promise     A position is rewritten only where the file really shows the source there; otherwise the log
             stays as the compiler wrote it.
@@ -65,7 +65,7 @@ class _Overlay:
         return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
 
     def _places(self, texts: set[str]) -> dict[str, list[int]]:
-        """Where the file shows each text: on a line of its own, beside quotes, or through placeholders."""
+        """List the lines that show each text: on a line of its own, beside quotes, or through placeholders."""
         alone: dict[str, set[int]] = {}
         quoted: list[tuple[int, str]] = []
         formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
@@ -99,20 +99,17 @@ class _Overlay:
 
     def first_line(self) -> int | None:
         """The line for the first line of the source at the one offset that most lines share, if at least half do."""
-        likely = [each for each in self._votes if each >= self._first and self._fits(each)]
+        likely = [each for each in self._votes if self._first <= each < len(self._shown) - self._wanted[0]]
         best = max(likely, key=lambda each: (self._votes[each], -each), default=None)
         return None if best is None or self._votes[best] * 2 < len(self._wanted) else best
 
-    def _fits(self, offset: int) -> bool:
-        return offset + self._wanted[0] < len(self._shown)
-
 
 def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
-    """What a line of a string literal stands for: `{{` for `{`, two backslashes for one, `{n}` for anything.
+    """Read a line of a string literal: `{{` stands for `{`, two backslashes for one, `{n}` for anything.
 
     Returns:
-        How the text begins, where that is known; and the text itself where there is no placeholder, a pattern where
-        there is one, None where it says too little.
+        The start of the text, where that is known; and the text itself where there is no placeholder, a pattern where
+        there is one, None where that is too short.
     """
     if "{" not in line and "}" not in line and "\\" not in line:
         return "", None
@@ -130,7 +127,7 @@ def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
 
 
 def first_line(source: str, origin: Origin) -> int | None:
-    """The line of `origin.path` that holds the first line of `source`; None where there is no file that shows it."""
+    """Find the line of `origin.path` that holds the first line of `source`; None where no file shows it."""
     if origin.is_whole_file:
         return 1
     if origin.is_cell:
@@ -140,7 +137,7 @@ def first_line(source: str, origin: Origin) -> int | None:
 
 
 def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
-    """The log with each `program_name(line)` turned into `file(line)` of the user's file, where it is known."""
+    """Turn each `program_name(line)` of a log into `file(line)` of the user's file, where it is known."""
     lines = _user_lines(source, origin)
     if not lines:
         return log
@@ -154,18 +151,18 @@ def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
         line = lines.get(int(match[1]))
         return match[0] if line is None else f'at line {line} of "{origin.path}"'
 
-    told, is_ours = [], False
+    mapped, is_ours = [], False
     for text in log.splitlines():
         if re.match(r"\S.*\(\d+\): ", text):
             is_ours = text.startswith(f"{program_name}(")
         text = re.sub(rf"(?:^|(?<=[\s\"])){name}\((\d+)\)", place, text)
         text = re.sub(rf'\bat line (\d+) of "{name}"', place_in_words, text)
-        told.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
-    return "\n".join(told).replace(f'"{program_name}"', f'"{origin.path}"')
+        mapped.append(re.sub(r"\bat line (\d+)$", place_in_words, text) if is_ours else text)
+    return "\n".join(mapped).replace(f'"{program_name}"', f'"{origin.path}"')
 
 
 def remap_ptx(log: str, source: str, origin: Origin) -> str:
-    """The log of an assembler with the lines of the user's PTX turned into lines of the file that shows it."""
+    """Turn the lines of the user's PTX in an assembler's log into lines of the file that shows it."""
     lines, text = _user_lines(source, origin), source.splitlines()
 
     def place(match: re.Match[str]) -> str:
@@ -185,7 +182,7 @@ def _user_lines(source: str, origin: Origin) -> dict[int, int]:
 
 
 def with_includes(log: str, source: str, origin: Origin, program_name: str, folders: Sequence[str]) -> str:
-    """The log with, after each error in a header, the includes that led there.
+    """Add the includes that led there after each error in a header.
 
     Args:
         log: Remapped.
@@ -201,7 +198,7 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
     chains = _chains(set(wanted), source, folders)
     lines = _user_lines(source, origin)
 
-    def told(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
+    def stack(chain: Sequence[tuple[str, int]]) -> Iterator[str]:
         for path, line in chain:
             known = lines.get(line) if not path else line
             yield f"          included from {path or (origin.path if known else program_name)}({known or line})"
@@ -211,7 +208,7 @@ def with_includes(log: str, source: str, origin: Origin, program_name: str, fold
         head = re.match(r"(\S.*?)\(\d+\): (?:catastrophic )?error\b", block)
         chain = chains.get(os.path.realpath(head[1])) if head else None
         if chain:
-            blocks[index] = "\n".join((block.rstrip("\n"), *told(chain)))
+            blocks[index] = "\n".join((block.rstrip("\n"), *stack(chain)))
     return "\n\n".join(blocks)
 
 
@@ -237,11 +234,8 @@ def _chains(wanted: set[str], source: str, folders: Sequence[str]) -> dict[str, 
 
 
 def _resolved(name: str, own: str | None, folders: Sequence[str]) -> str | None:
-    for folder in (*([own] if own else []), *folders):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            return os.path.realpath(path)
-    return None
+    paths = (os.path.join(folder, name) for folder in (own, *folders) if folder)
+    return next((os.path.realpath(path) for path in paths if os.path.isfile(path)), None)
 
 
 def summary(log: str) -> str:
