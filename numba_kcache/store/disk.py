@@ -20,24 +20,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
 from . import Store, missing, renew_in_children
+from . import entry as frame
 from . import tree as trees
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    DamagedEntry,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    decode_manifest,
-    is_key,
-    merge,
-    require_key,
-)
+from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:
@@ -188,25 +178,23 @@ class DiskStore(Store):
         is_usable = self.is_usable()
         entry = None if self.private is None else self.private.get(key)
         if entry is None and is_usable:
-            entry = self._read(ENTRY, key, decode_entry)
+            entry = self._read(ENTRY, key, frame.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 self.private.put(entry)
         return entry
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = self.read_variants(family) if self.is_usable() else []
+        variants = (self._read(MANIFEST, family, frame.decode_manifest) or []) if self.is_usable() else []
         if not self.is_replaced or self.private is None:
             return variants
-        return merge(variants, *reversed(self.private.get_manifest(family)))
+        return frame.merge(variants, *reversed(self.private.get_manifest(family)))
 
     def read_variants(self, family: str) -> list[Variant]:
         """The variants of `family` in the directory itself."""
-        return self._read(MANIFEST, family, decode_manifest) or []
+        return self._read(MANIFEST, family, frame.decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        if not is_key(key):
-            require_key(key)  # raises
         path = self.tree.path(kind, key)
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
@@ -229,19 +217,17 @@ class DiskStore(Store):
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
-        path, is_usable = self.tree.path(kind, require_key(key)), self.is_usable()
+        path, is_usable = self.tree.path(kind, key), self.is_usable()
         data = None if self._spare is None else self._spare.get_encoded(key, kind)
         if data is None and is_usable:
-            try:
+            with suppress(OSError, DamagedEntry):
                 data = self.tree.read(path, None)
-            except (OSError, DamagedEntry):
-                pass
         return data
 
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in no order."""
         if self.is_usable():
-            yield from (file for file in self.tree.walk(*kinds) if is_key(file.key))
+            yield from (file for file in self.tree.walk(*kinds) if frame.is_key(file.key))
         if self._spare is not None:
             yield from self._spare.files(*kinds)
 
@@ -249,7 +235,7 @@ class DiskStore(Store):
         """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
         try:
             if self.is_usable():
-                decode_entry(self.tree.read(self.tree.path(ENTRY, require_key(key)), None), key)
+                frame.decode_entry(self.tree.read(self.tree.path(ENTRY, key), None), key)
         except DamagedEntry as error:
             return str(error)
         except OSError:
@@ -314,7 +300,7 @@ class DiskStore(Store):
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
-        path = self.tree.path(ENTRY, require_key(key))
+        path = self.tree.path(ENTRY, key)
         is_gone = not self.readonly and self.is_usable() and remove(path)
         return (self.private is not None and self.private.remove(key)) or is_gone
 

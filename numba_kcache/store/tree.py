@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import CLOEXEC, NOFOLLOW, NONBLOCK
-from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry
+from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
 if TYPE_CHECKING:  # for writing: a hit goes without it
     from .publish import Durability
@@ -63,7 +64,13 @@ class Tree:
         self.quarantine, self.statistics = f"{self.base}/quarantine", f"{self.base}/statistics"
 
     def path(self, kind: int, key: str) -> str:
-        """Where the file of `key` is."""
+        """Where the file of `key` is.
+
+        Raises:
+            ValueError: `key` is not 64 lower-case hexadecimal digits.
+        """
+        if len(key) != 64 or key.strip("0123456789abcdef"):
+            require_key(key)  # raises
         return f"{self.entries if kind == ENTRY else self.manifests}/{key[:2]}/{key[2:]}"
 
     def read(self, path: str, now_ns: int | None, refresh_ns: int = RECENCY_NS) -> bytes:
@@ -80,16 +87,11 @@ class Tree:
             if not stat.S_ISREG(status.st_mode) or size > MAX_FILE_BYTES:
                 raise DamagedEntry(f"not a regular file, or too large: {size} bytes")
             data = os.read(fd, size + 1)
-            while len(data) < size:  # a network filesystem may hand it over in parts
-                more = os.read(fd, size + 1 - len(data))
-                if not more:
-                    break
-                data += more
+            while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
+                data += more  # a network filesystem may hand it over in parts
             if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns:
-                try:
+                with suppress(OSError):  # not ours, or read-only: recency is a wish
                     os.utime(fd, ns=(now_ns, now_ns))
-                except OSError:
-                    pass  # not ours, or read-only: recency is a wish
             return data
         finally:
             os.close(fd)
@@ -148,10 +150,8 @@ class Tree:
     def set_aside(self, path: str) -> bool:
         """Move a damaged file to the quarantine, of which the oldest are dropped; whether it was moved."""
         aside = f"{self.quarantine}/{os.path.basename(path)}.{os.urandom(4).hex()}"
-        try:
+        with suppress(OSError):
             os.mkdir(self.quarantine, 0o700)
-        except OSError:
-            pass
         try:
             os.rename(path, aside)
         except OSError:

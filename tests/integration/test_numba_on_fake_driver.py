@@ -23,6 +23,7 @@ from tests.support.numba_programs import (
     POLYMORPHIC,
     RESOURCES,
     UNCACHED,
+    UNTRACKED,
     VOUCHED,
     WARM,
 )
@@ -152,6 +153,17 @@ def test_what_cannot_be_keyed_runs_uncached_with_one_warning(tmp_path: Path) -> 
     assert "global table of __main__" in said
     assert "depends=" in said
     assert said.splitlines()[-1] == "strict refuses, 0 entries"
+
+
+def test_each_signature_of_an_uncached_kernel_is_its_own_module(tmp_path: Path) -> None:
+    """Without a key to tell them apart, and through Numba's own dispatcher as well."""
+    log = tmp_path / "log"
+
+    assert forked(UNTRACKED, tmp_path, log=log).split() == ["2", "0"]
+
+    launched = [each["kernel"] for each in read_log(log, "launch")]
+    assert len(launched) == 4
+    assert launched[0] == launched[2] != launched[1] == launched[3]
 
 
 def test_depends_makes_a_kernel_known(tmp_path: Path) -> None:

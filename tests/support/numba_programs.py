@@ -161,6 +161,12 @@ for turn in range(12):
         else:
             raise AssertionError(wrong)
     try:
+        kernel.forall(8)(d4)
+    except TypeError as error:
+        assert "function takes 2 arguments" in str(error)
+    else:
+        raise AssertionError
+    try:
         kernel[1, 32](d4, object())
     except Exception as error:
         assert "object" in str(error), error
@@ -177,6 +183,10 @@ import io
 text = io.StringIO()
 kernel.inspect_types(text)
 assert "array(float32, 1d, C)" in text.getvalue()
+try:
+    assert set(kernel.inspect_sass()) == set(kernel.overloads)
+except RuntimeError as error:  # Numba's own
+    assert "nvdisasm was not found" in str(error)
 print("done")
 """
 )
@@ -367,6 +377,28 @@ print("strict refuses,", cache.info().entries, "entries")
 """
 )
 """Kernels that no key can name."""
+
+UNTRACKED = (
+    _START
+    + """
+from pathlib import Path
+text = "#define HAS __has_include\\n#if HAS(<none.h>)\\n#endif\\n"
+linked = Path(sys.argv[1], "linked.cu")
+linked.write_text(text + 'extern "C" __device__ int answer(int *out) { *out = 42; return 0; }')
+answer = cuda.declare_device("answer", "int32()")
+
+@cached_kernel(cache=cache, link=[str(linked)])
+def kernel(x):
+    x[0] = answer()
+
+d4, d8 = cuda.to_device(np.ones(8, "f4")), cuda.to_device(np.ones(8))
+for x in (d4, d8, d4):
+    kernel[1, 32](x)
+kernel[1, 32](np.ones(8))
+print(len(kernel.overloads), cache.info().entries)
+"""
+)
+"""A kernel whose link input includes what cannot be captured, with two signatures."""
 
 VOUCHED = (
     _START

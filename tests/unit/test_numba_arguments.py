@@ -18,12 +18,10 @@ from numba.cuda.typing.typeof import typeof
 from numba_kcache.errors import ArgumentError
 from numba_kcache.frontends.numba.arguments import OtherTypes, are_straight, lay_out, slot_of
 from numba_kcache.frontends.numba.compile import compile_numba
-from numba_kcache.launch import LaunchShape
-from numba_kcache.launch.arguments import Call, struct_format
+from numba_kcache.launch.arguments import struct_format
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Parameter
 
-CALL = Call(LaunchShape((1, 1, 1), (1, 1, 1), 0), None, 0, 0, ())
 NOT_A_NUMBER = np.frombuffer(b"\x01\x7e", np.float16)[0]  # its payload is none that a conversion would give
 VALUES: dict[str, Any] = {
     "int": 5,
@@ -48,7 +46,7 @@ def words_of(kind: Any, value: Any) -> bytes:
     for size in sizes:
         places.append(Parameter(offset, size, "?"))
         offset += size
-    return struct.pack(struct_format(lay_out("kernel", (kind,), places)), *slot_of(kind).settle(value, CALL))
+    return struct.pack(struct_format(lay_out("kernel", (kind,), places)), *slot_of(kind).settle(value, 0, None))
 
 
 def sizes_of(kind: Any) -> list[int]:
@@ -104,7 +102,7 @@ def test_cubin_of_another_signature_is_refused() -> None:
 def test_value_of_another_class_is_handed_on(value: Any) -> None:
     """A kernel for int64 takes ints of 64 bits: Numba types a larger one otherwise, and compiles for each class."""
     with pytest.raises(OtherTypes):
-        slot_of(types.int64).settle(value, CALL)
+        slot_of(types.int64).settle(value, 0, None)
 
 
 def test_what_is_not_common_is_left_to_numba() -> None:
