@@ -70,12 +70,6 @@ NOTHING = b"n" + bytes(8)
 """The canonical bytes of None."""
 
 
-def frame(members: Iterable[bytes]) -> bytes:
-    """Write the canonical bytes of a list whose members are encoded already."""
-    body = b"".join(members)
-    return b"l" + len(body).to_bytes(8, "big") + body
-
-
 # -- digests ---------------------------------------------------------------------------------------------------------
 
 try:

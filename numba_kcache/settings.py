@@ -284,13 +284,6 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, "NUMBA_KCACHE_PROGRESS": "0", "NUMBA_KCACHE_LOG": "off"}
 
 
-def environment(known: dict[Any, Any] | None = None) -> dict[Any, Any]:
-    """All environment variables as they are now: `known` itself, an earlier answer, where they are the same."""
-    table = getattr(os.environ, "_data", None)
-    now = table if type(table) is dict else os.environ
-    return known if known is not None and known == now else dict(now)
-
-
 def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
     """What decides where compilers are found: the folders of installed packages, in order, and the variables."""
     folders = tuple([path for path in sys.path if path.endswith(("site-packages", "dist-packages"))])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -79,22 +80,25 @@ class Evidence(NamedTuple):
 
 
 def history_name(subject: Subject) -> str:
-    """Name the manifest that is the history of a kernel: its file, its name there, and the entry that is wanted."""
-    entry = next((each.value for each in subject.components if each.name == "entry"), None)
-    wanted = entry.get("name") if isinstance(entry, dict) else None
-    return derive([component("history", [_home(subject.file), subject.name, wanted])])
-
-
-def _home(file: str) -> str:
-    """Name a file: from the top of its package on, or by its whole path where it is in none.
+    """Name the manifest that is the history of a kernel: its file, its name there, and the entry that is wanted.
 
     Where there is no file (a notebook, a prompt) the folder that the program runs in stands for it.
     """
-    folder, name = os.path.split(file)
+    entry = next((each.value for each in subject.components if each.name == "entry"), None)
+    wanted = entry.get("name") if isinstance(entry, dict) else None
+    packages = _packages_of(subject.file)
+    home = "/".join([*packages, os.path.basename(subject.file)]) if packages else subject.file or _working_folder()
+    return derive([component("history", [home, subject.name, wanted])])
+
+
+def _packages_of(file: str) -> list[str]:
+    """List the packages that a file is in, the outermost first."""
+    packages: list[str] = []
+    folder = os.path.dirname(file)
     while os.path.basename(folder) and os.path.isfile(os.path.join(folder, "__init__.py")):
-        folder, last = os.path.split(folder)
-        name = f"{last}/{name}"
-    return name if "/" in name else file or _working_folder()
+        folder, name = os.path.split(folder)
+        packages.insert(0, name)
+    return packages
 
 
 def _working_folder() -> str:
@@ -117,9 +121,9 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "created_s": time.time(),
         "built": built_here(),
         "kinds": subject.kinds,
-        "components": [each.record() for each in components],
+        "components": records_here(subject, components),
     }
-    texts = {name: text for name, (text, _) in subject.texts().items()}
+    texts = {name: text for name, (text, _) in texts_here(subject).items()}
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
@@ -196,10 +200,23 @@ def records_of(report: Mapping[str, Any]) -> list[Record]:
     ]
 
 
-def as_json(components: Sequence[Component]) -> list[Record]:
-    """Make the records of components as a report would give them back."""
-    report = {"components": [each.record() for each in components]}
-    return records_of(json.loads(json.dumps(report, default=bytes.hex)))
+def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
+    """Make the records of a request's components, as a report gives them back."""
+    records = [(_as_imported(each.name, subject), *each.record()[1:]) for each in components]
+    return records_of(json.loads(json.dumps({"components": records}, default=bytes.hex)))
+
+
+def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
+    """Read the user's texts by component, each with its place."""
+    return {_as_imported(name, subject): text for name, text in subject.texts().items()}
+
+
+def _as_imported(name: str, subject: Subject) -> str:
+    """Name a component of a program as the shell does, which imports the file that the program runs."""
+    if "main__" not in name or not subject.file:
+        return name.replace("__mp_main__", "__main__")
+    module = [*_packages_of(subject.file), os.path.basename(subject.file).removesuffix(".py")]
+    return re.sub(r"\b__(mp_)?main__\b", ".".join(module), name)
 
 
 def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:

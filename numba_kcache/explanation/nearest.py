@@ -24,15 +24,16 @@ from .history import (
     LOOKED_AT,
     Evidence,
     Subject,
-    as_json,
     digests_of,
     history_of,
     kinds_of,
     peek,
     read_history,
+    records_here,
     records_of,
     report_of,
     stored_of,
+    texts_here,
     texts_of,
 )
 from .text import Explanation, Stored
@@ -78,8 +79,8 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     ranked.sort(key=lambda pair: pair[0])
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
-    records = [each for each in as_json(components) if is_compared(each[0])]
-    texts = cache(subject.texts)  # finding the lines of a source in its file takes a millisecond
+    records = [each for each in records_here(subject, components) if is_compared(each[0])]
+    texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
     for distance, variant in ranked[:LOOKED_AT]:

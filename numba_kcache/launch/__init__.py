@@ -119,15 +119,15 @@ class Configurations:
             _, (most_x, most_y, most_z), bind = row
             if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
                 launch = bind(x, y, z)
-                self.keep(config, launch if seen else None)
+                _put(self._bound, config, launch if seen else None)
                 return launch
         grid, block, stream, sharedmem = (*config, 0, 0)[:4]
         launch = self._configure(config, launch_shape(grid, block, sharedmem), stream)
-        self.keep(config, launch if seen else None)
+        _put(self._bound, config, launch if seen else None)  # None notes that it came once
         return launch
 
-    def keep(self, config: Any, launch: Launch | None) -> None:
-        """Set what `kernel[config]` gives from now on; None notes that it came once."""
+    def keep(self, config: Any, launch: Launch) -> None:
+        """Set what `kernel[config]` gives from now on."""
         _put(self._bound, config, launch)
 
     def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
@@ -288,9 +288,10 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
                 raise LaunchConfigError(
                     f"cannot launch {kernel} with {name}.{axis} = {extent}", f"this device takes 1 to {limit}", hint
                 )
-    if shape.threads_per_block > limits.threads_per_block:
+    x, y, z = shape.block
+    if x * y * z > limits.threads_per_block:
         raise LaunchConfigError(
-            f"cannot launch {kernel} with {shape.threads_per_block} threads per block",
+            f"cannot launch {kernel} with {x * y * z} threads per block",
             f"it takes at most {limits.threads_per_block} on this device",
             "use a smaller block; registers and __launch_bounds__ can lower the limit of a kernel",
         )

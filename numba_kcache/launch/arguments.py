@@ -223,6 +223,9 @@ class Memory(NamedTuple):
     stream: int | None = None
 
 
+_new = tuple.__new__  # the constructor of a named tuple takes three times as long
+
+
 class PointerSlot(ParameterSlot):
     """The slot of a parameter that takes a pointer."""
 
@@ -289,16 +292,11 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         return Memory(0)
     if getattr(value, "__cuda_ndarray__", False):  # Numba's
         dtype, stream = value.dtype, value.stream
-        return Memory(
-            value.gpu_data.device_ctypes_pointer.value or 0,
-            element_of_dtype(dtype),
-            dtype.itemsize,
-            value.shape,
-            None if value.flags["C_CONTIGUOUS"] else value.strides,
-            False,
-            None,
-            None if type(stream) is int and stream == 0 else stream_handle(stream),
-        )
+        producer = None if type(stream) is int and stream == 0 else stream_handle(stream)
+        strides = None if value.is_c_contiguous() else value.strides
+        address = value.gpu_data.device_ctypes_pointer.value or 0
+        code = element_of_dtype(dtype)
+        return _new(Memory, (address, code, dtype.itemsize, value.shape, strides, False, None, producer))
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
     interface = None if is_tensor else getattr(value, protocol, None)
@@ -310,23 +308,17 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
     if interface.get("mask") is not None:
         raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
     element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")
-    if element is not None:
-        item_bytes = SCALAR_SIZES[element]
-    else:
+    if element is None:
         check_interpreter()
         from .memory import read_typestr
 
         element, item_bytes = read_typestr(value, interface["typestr"])
-    return Memory(
-        data[0] or 0 if data is not None else 0,
-        element,
-        item_bytes,
-        interface["shape"],
-        interface.get("strides"),
-        data is not None and bool(data[1]),
-        None,
-        interface.get("stream"),
-    )
+    else:
+        item_bytes = SCALAR_SIZES[element]
+    address, is_readonly = data if data is not None else (0, False)
+    strides, producer = interface.get("strides"), interface.get("stream")
+    shape = interface["shape"]
+    return _new(Memory, (address or 0, element, item_bytes, shape, strides, bool(is_readonly), None, producer))
 
 
 @functools.lru_cache(maxsize=256)

@@ -309,3 +309,16 @@ def stream_handle(stream: Any) -> int:
 def stream_identity(handle: int) -> int:
     """A number that two handles share exactly where they name the same stream."""
     return 0 if handle == _LEGACY_DEFAULT else handle
+
+
+def numba_stream(stream: Any) -> Any:
+    """The stream as Numba's own launch takes it: 0, Numba's or cuda.core's as they are, others by their handle.
+
+    Raises:
+        LaunchConfigError: It is no stream that is known here.
+    """
+    if not stream or type(stream).__module__.startswith(("numba.", "cuda.core")):
+        return stream or 0
+    from numba.cuda import external_stream
+
+    return external_stream(stream_handle(stream))

@@ -202,7 +202,8 @@ def _learning(settle: Settle, namespace: dict[str, Any]) -> Callable[[Any, int],
 
     def address(value: Any, stream_id: int) -> int | None:
         kind = type(value)
-        torch, cupy, numba = map(sys.modules.get, ("torch", "cupy", _NUMBA_ARRAYS))
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        numba = sys.modules.get(_NUMBA_ARRAYS)
         if torch is not None and kind is torch.Tensor and namespace["Tensor"] is not kind:
             _name_dtypes(namespace, "torch_dtype", lambda name: getattr(torch, name, None))
             namespace.update(torch_stream=torch_stream(torch), Tensor=kind)

@@ -1,4 +1,4 @@
-"""One stream made to wait for another on the device, and streams as Numba's own launch takes them.
+"""One stream made to wait for another on the device.
 
 Promise     `enqueue_wait` never blocks the host.
 Ground      An event keeps what it recorded for the waits that were queued before it is recorded again. What is being
@@ -10,22 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import LaunchError
-from .devices import done, stream_handle
+from .devices import done
 
 _HINT = "launch on the stream that produces the arguments"
-
-
-def numba_stream(stream: Any) -> Any:
-    """The stream as Numba's own launch takes it: 0, Numba's or cuda.core's as they are, others by their handle.
-
-    Raises:
-        LaunchConfigError: It is no stream that is known here.
-    """
-    if not stream or type(stream).__module__.startswith(("numba.", "cuda.core")):
-        return stream or 0
-    from numba.cuda import external_stream
-
-    return external_stream(stream_handle(stream))
 
 
 class StreamWaits:

@@ -1,9 +1,11 @@
-"""Explanations of what is made of several parts: Numba kernels, modules, tiers, and launches that miss."""
+"""Explanations in a user's hands: Numba kernels, modules, tiers, launches that miss, and the shell after a program."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ import pytest
 
 import numba_kcache
 from numba_kcache import Explanation, KernelCache, ReasonKind, cached_kernel, cached_module
-from tests.support.compiling import SAXPY
-from tests.support.fake_driver import build, environment, needs_fake_driver, run
+from tests.support.compiling import EMPTY, SAXPY
+from tests.support.fake_driver import ROOT, build, environment, needs_fake_driver, run
 from tests.support.modules import imported
 
 HELPERS = """
@@ -156,3 +158,192 @@ def test_launch_that_misses_says_why_in_its_event(tmp_path: Path) -> None:
     assert launched("0") == ["miss", "miss", nothing, ["never_stored"], "memory"]
     assert launched("1") == ["miss", "miss", "option fastmath: true is new", ["options"], "memory"]
     assert launched("0") == ["hit", "hit", "", [], "memory"]
+
+
+# -- the shell after a program ------------------------------------------------------------------------------------
+
+SCRIPT = """
+from numba_kcache import cached_kernel
+@cached_kernel(arch="sm_90", OPTIONS)
+def kernel():
+    return SOURCE
+if __name__ == "__main__":
+    kernel.compile()
+"""
+NUMBA_SCRIPT = """
+from numba import cuda
+from numba_kcache import cached_kernel
+SCALE = 2
+@cuda.jit(device=True)
+def scaled(x):
+    return SCALE * x
+@cached_kernel(arch="sm_90", signature="void(float32[::1])", OPTIONS)
+def kernel(x):
+    x[cuda.threadIdx.x] = scaled(x[0])
+if __name__ == "__main__":
+    kernel.compile()
+"""
+POOL = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from numba_kcache import cached_kernel
+@cached_kernel(arch="sm_90", OPTIONS)
+def kernel():
+    return SOURCE
+def work():
+    kernel.compile()
+    return __name__
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        print(pool.submit(work).result())
+"""
+CELL = """
+import linecache, sys
+text, name = TEXT, sys.argv[1]
+linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+names = {"__name__": "__main__"}
+exec(compile(text, name, "exec"), names)
+for reason in names["kernel"].explain().reasons:
+    print(reason.kind, reason.name)
+names["kernel"].compile()
+"""
+LOOP = """
+from numba_kcache import cached_kernel
+def make(value):
+    def kernel():
+        return SOURCE + f"// {value}"
+    return cached_kernel(kernel, arch="sm_90", OPTIONS)
+kernels = [make(value) for value in range(3)]
+first, second, third = kernels
+if __name__ == "__main__":
+    for each in kernels:
+        each.compile()
+"""
+
+
+class Checkout:
+    """A folder with a user's files in it, and what Python and the shell make of them; checkouts share a cache."""
+
+    def __init__(self, root: Path, name: str = "a") -> None:
+        self.folder, self.cache = root / name, root / "cache"
+        self.folder.mkdir()
+
+    def write(self, name: str, text: str, options: str = "") -> None:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("OPTIONS", options).replace("SOURCE", repr(EMPTY)))
+
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(self.cache)}
+        return subprocess.run(
+            [sys.executable, *arguments], env=env, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+
+    def run(self, *arguments: str) -> str:
+        done = self.python(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def reasons(self, what: str) -> list[tuple[str, str]]:
+        """What the shell gives as the reasons of a miss."""
+        done = self.python("-m", "numba_kcache", "explain", what, "--json")
+        assert done.returncode == 1, done.stderr
+        return [(each["kind"], each["name"]) for each in json.loads(done.stdout)["reasons"]]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "option"), [(SCRIPT, "fastmath"), (NUMBA_SCRIPT, "fastmath of train.kernel")], ids=["source", "numba"]
+)
+def test_option_changed_after_a_run_is_named_in_the_shell(checkout: Checkout, script: str, option: str) -> None:
+    """`python train.py`, an edit, `numba-kcache explain train.py:kernel`: the program and the shell share a history."""
+    checkout.write("train.py", script)
+    checkout.run("train.py")
+    checkout.write("train.py", script, "fastmath=True")
+
+    assert checkout.reasons("train.py:kernel") == [("options", option)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["pkg.mod:kernel", "pkg/mod.py:kernel"])
+def test_option_changed_after_a_run_as_a_module_is_named_in_the_shell(checkout: Checkout, what: str) -> None:
+    """`python -m pkg.mod`; the shell may be given the module or the file."""
+    checkout.write("pkg/__init__.py", "")
+    checkout.write("pkg/mod.py", SCRIPT)
+    checkout.run("-m", "pkg.mod")
+    checkout.write("pkg/mod.py", SCRIPT, "fastmath=True")
+
+    assert checkout.reasons(what) == [("options", "fastmath")]
+
+
+@pytest.mark.slow
+def test_option_changed_in_a_cell_is_named_by_the_kernel(checkout: Checkout) -> None:
+    """A notebook's cell has no file, and another name in each session; the folder stands for it."""
+    said = []
+    for number, options in enumerate(("", "fastmath=True")):
+        cell = repr(SCRIPT.partition("if __name__")[0].replace("OPTIONS", options).replace("SOURCE", repr(EMPTY)))
+        (checkout.folder / "session.py").write_text(CELL.replace("TEXT", cell))
+        said.append(checkout.run("session.py", f"/tmp/ipykernel_{number}/{number}.py"))
+
+    assert said == ["never_stored \n", "options fastmath\n"]
+
+
+@pytest.mark.slow
+def test_kernels_made_in_a_loop_share_a_history(checkout: Checkout) -> None:
+    """Each is held against its own entry: that has the fewest differences."""
+    checkout.write("train.py", LOOP)
+    checkout.run("train.py")
+    checkout.write("train.py", LOOP, "fastmath=True")
+
+    for name in ("first", "second", "third"):
+        assert checkout.reasons(f"train.py:{name}") == [("options", "fastmath")]
+
+
+@pytest.mark.slow
+def test_package_in_another_checkout_has_its_history(checkout: Checkout, tmp_path: Path) -> None:
+    """The same module of the same package, elsewhere; what is stored of this very file comes first."""
+    other = Checkout(tmp_path, "b")
+    for each, options in ((checkout, "fastmath=True"), (other, "max_registers=16")):
+        each.write("pkg/__init__.py", "")
+        each.write("pkg/mod.py", SCRIPT, options)
+    checkout.run("-m", "pkg.mod")
+    elsewhere = other.reasons("pkg.mod:kernel")
+    other.run("-m", "pkg.mod")
+    other.write("pkg/mod.py", SCRIPT, "max_registers=24")
+
+    assert sorted(elsewhere) == [("options", "fastmath"), ("options", "max_registers")]
+    assert other.reasons("pkg.mod:kernel") == [("options", "max_registers")]
+
+
+@pytest.mark.slow
+def test_program_of_the_same_name_elsewhere_is_another_one(checkout: Checkout, tmp_path: Path) -> None:
+    """Nothing of it is a reason, also where the shell imports it under its name."""
+    other = Checkout(tmp_path, "b")
+    checkout.write("train.py", SCRIPT)
+    other.write("train.py", SCRIPT, "fastmath=True")
+    checkout.run("train.py")
+
+    assert other.reasons("train.py:kernel") == [("never_stored", "")]
+
+
+@pytest.mark.slow
+def test_worker_of_a_pool_is_the_same_program(checkout: Checkout) -> None:
+    """Its main module is `__mp_main__`."""
+    checkout.write("train.py", POOL)
+    assert checkout.run("train.py") == "__mp_main__\n"
+    checkout.write("train.py", POOL, "fastmath=True")
+
+    assert checkout.reasons("train.py:kernel") == [("options", "fastmath")]
+
+
+def test_no_module_hides_a_public_name() -> None:
+    """Importing a submodule binds its name in the package: `explain` would be a room, not a function."""
+    package = Path(numba_kcache.__file__).parent
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+
+    assert modules.isdisjoint(numba_kcache.__all__)

@@ -1,4 +1,4 @@
-"""Why a kernel was not found: told with the miss, by explain() and by a frozen cache, and never at a hit's cost."""
+"""The reasons of a miss: in its event, by explain() and from a frozen cache, and never at a hit's cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 
 import numba_kcache
 from numba_kcache import Event, EventKind, Explanation, KCacheWarning, KernelCache, Reason, ReasonKind, cached_kernel
+from numba_kcache.engine.explain import subject_of
 from numba_kcache.errors import EntryError, FrozenCacheError, OptionError
-from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, name_of
+from numba_kcache.explanation.history import SOURCE_LIMIT_BYTES, digests_of, history_name
+from numba_kcache.frontends.python.reasons import KINDS as PYTHON_KINDS
 from numba_kcache.keys import component
 from numba_kcache.store.entry import MANIFEST, StoredEntry, encode_entry
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -187,11 +189,11 @@ def test_headers_are_compared_with_those_of_the_nearest_entry(program: Program) 
     assert [(each.kind, Path(each.name).name) for each in found.reasons] == [(ReasonKind.HEADER_ANSWER, "asked.h")]
 
 
-def test_roll_holds_no_digest_of_each_function() -> None:
+def test_history_holds_no_digest_of_each_function() -> None:
     """A Numba kernel may call hundreds; the components of every kernel are told apart, and those in one."""
     parts = [component(name, 1) for name in ("function", "device function a.b", "global N of a", "versions")]
 
-    assert set(digests_of(parts)) == {"function", "versions"}
+    assert set(digests_of(parts, PYTHON_KINDS)) == {"function", "versions"}
 
 
 def test_folders_searched_otherwise_are_named(program: Program) -> None:
@@ -336,36 +338,39 @@ def test_program_s_kernels_are_none_of_another_program(tmp_path: Path) -> None:
         assert reasons("a", EMPTY + "// c", is_typed=is_typed, head="\n\n") == ["source_changed"] * 2
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "is_same"),
-    [
-        ("app.kernels:7", "app.kernels:9", True), ("app.kernels:7[k]", "app.kernels:9[k]", True),
-        ("app.kernels:7[k]", "app.kernels:7[m]", False), ("app.kernels.k", "app.kernels.k(n=3)", False),
-        ("__main__.k", "__mp_main__.k", True), ("__main__:3", "__mp_main__:4", True),
-        ("__main__.k", "<run_path>.k", True), ("__main__.k", "__main__.m", False),
-        ("__main__.k", "__mainly__.k", False), ("k.cu", "m.cu", False),
-    ],
-)  # fmt: skip
-def test_roll_is_the_kernel_s_by_whatever_line_and_process(one: str, other: str, is_same: bool) -> None:
-    """A process of a pool calls the program `__mp_main__`; a line is no name."""
-    job = request_of(EMPTY)._replace(file=__file__)
-    names = [name_of(job._replace(label=label)) for label in (one, other)]
-
-    assert (names[0] == names[1]) is is_same
+def name_in(file: str, text: str = EMPTY, *, name: str = "", label: str = "m.k", **more: Any) -> str:
+    """The name of the history of a kernel that this file defines."""
+    request = request_of(text, label=label, name=more.pop("entry", None), **more)
+    return history_name(subject_of(request._replace(file=file, name=name)))
 
 
-def test_kernels_of_one_source_have_rolls_of_their_own() -> None:
-    """By the name that was asked for, which is all that tells them apart."""
-    assert name_of(request_of(EMPTY, name="k")) != name_of(request_of(EMPTY, name="m"))
-    assert name_of(request_of(EMPTY, name="k")) == name_of(request_of(SAXPY, name="k", target="sm_80"))
+@pytest.mark.parametrize("label", ["__main__.k", "__mp_main__.k", "<run_path>.k", "train.k", "train:7", "train:9"])
+def test_history_is_the_same_whatever_a_process_calls_the_program(label: str) -> None:
+    """Run as a script, by a pool or by `runpy`, or imported; a line is no name."""
+    assert name_in("/app/train.py", label=label) == name_in("/app/train.py")
 
 
-def test_module_s_kernels_are_told_by_name_wherever_the_module_lies() -> None:
-    """Another checkout is the same code base; another program is not."""
-    at = [request_of(EMPTY)._replace(file=file) for file in (__file__, os.__file__)]
+def test_each_kernel_of_a_file_has_a_history() -> None:
+    """By its qualified name, and by the entry that was asked for, which is all that tells kernels of one text apart."""
+    names = [name_in("/app/k.py", name=each) for each in ("", "k", "k(n=3)", "make.<locals>.k")]
+    names += [name_in("/app/k.py", EMPTY, entry=each) for each in ("k", "m")]
 
-    assert len({name_of(each._replace(label="app.k")) for each in at}) == 1
-    assert len({name_of(each._replace(label="__main__.k")) for each in at}) == 2
+    assert len(set(names)) == 6
+    assert name_in("/app/k.py", EMPTY, entry="k") == name_in("/app/k.py", SAXPY, entry="k", target="sm_80")
+
+
+def test_module_of_a_package_has_one_history_in_all_checkouts(tmp_path: Path) -> None:
+    """Another checkout is the same code base; a file in no package is a program of its own."""
+    for checkout in ("a", "b"):
+        (tmp_path / checkout / "app/sub").mkdir(parents=True)
+        for package in ("app", "app/sub"):
+            (tmp_path / checkout / package / "__init__.py").touch()
+
+    def in_both(file: str) -> int:
+        return len({name_in(str(tmp_path / checkout / file)) for checkout in ("a", "b")})
+
+    assert [in_both(each) for each in ("app/k.py", "app/sub/k.py", "k.py")] == [1, 1, 2]
+    assert name_in(str(tmp_path / "a/app/k.py")) != name_in(str(tmp_path / "a/app/sub/k.py"))
 
 
 def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +380,7 @@ def test_folder_that_is_gone_is_no_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(gone)
     gone.rmdir()
 
-    assert name_of(request_of(EMPTY)._replace(label="__main__.k", file=""))
+    assert name_in("", label="__main__.k")
 
 
 def test_other_target_alone_is_a_reason(program: Program) -> None:
@@ -540,19 +545,19 @@ seen = []
 sys.addaudithook(lambda name, arguments: seen.append(str(arguments[0])) if name in ("open", "os.rename") else None)
 kernel.compile()
 files = [os.path.relpath(each, sys.argv[1]).split("/")[1] for each in seen if each.startswith(sys.argv[1] + "/v1/")]
-loaded = [name for name in sys.modules if name.startswith("numba_kcache.") and name.rpartition(".")[2] in
-          ("compiling", "rolls", "misses", "explanations", "reasons", "explain", "reason", "closure_mismatches")]
+loaded = [name for name in sys.modules if name.startswith(("numba_kcache.explanation", "numba_kcache.engine.explain",
+          "numba_kcache.engine.compile", "numba_kcache.model.reason"))]
 print(cache.info("process").hits, *files, *loaded)
 """
 
 
 @pytest.mark.slow
-def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Program) -> None:
-    """A warm start goes without rolls, reasons and words; it opens one file of the store."""
+def test_hit_reads_the_compilers_record_and_its_entry_and_loads_nothing_of_explanations(program: Program) -> None:
+    """A warm start goes without histories, reasons and words; it opens two files of the store."""
     directory = str(program.root / "cache")
 
     assert in_python(HIT, directory, SAXPY).split()[0] == "0"
-    assert in_python(HIT, directory, SAXPY).split() == ["1", "entries"]
+    assert in_python(HIT, directory, SAXPY).split() == ["1", "manifests", "entries"]
 
 
 @pytest.mark.slow
@@ -564,17 +569,17 @@ def test_hit_reads_its_entry_alone_and_loads_nothing_of_explanations(program: Pr
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("including", [False, True])
-def test_forged_or_torn_roll_costs_an_explanation_alone(
+def test_forged_or_torn_history_costs_an_explanation_alone(
     program: Program, variants: list[dict[str, Any]], including: bool
 ) -> None:
-    """Whatever the roll holds: the kernel compiles, is stored, and the next process has it."""
+    """Whatever the history holds: the kernel compiles, is stored, and the next process has it."""
     make = program.including if including else program.kernel
     make().compile()
     store: Any = program.cache().session.store
     (entry,) = program.cache().entries()
-    roll = json.loads(store.peek(entry.key).payloads["report"])["roll"]
-    path = file_of(store, roll, "manifests")
-    path.write_bytes(encode_entry(StoredEntry(roll, {"variants": variants}, {}), MANIFEST))
+    history = json.loads(store.peek(entry.key).payloads["report"])["history"]
+    path = file_of(store, history, "manifests")
+    path.write_bytes(encode_entry(StoredEntry(history, {"variants": variants}, {}), MANIFEST))
     assert make(fastmath=True).explain().outcome == "miss"
     make(fastmath=True).compile()
     path.write_bytes(b"torn")
@@ -595,7 +600,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
     for report in (
         b"",
         b"[]",
-        b'{"components": [[1]], "created_s": "x", "roll": 7}',
+        b'{"components": [[1]], "created_s": "x", "history": 7}',
         b'{"components": 3}',
         b'{"components": [3, ["a"], [1, "b", 2], [1, "b", null], ["a", 2, null], ["a", "b", "c", "d"]]}',
     ):
@@ -613,7 +618,7 @@ def test_entry_of_another_version_is_explained_as_far_as_it_goes(program: Progra
 
 def test_failure_while_explaining_does_not_reach_the_compile(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is then unknown."""
-    monkeypatch.setattr("numba_kcache.explanation.nearest.roll", lambda *_: 1 / 0)
+    monkeypatch.setattr("numba_kcache.explanation.nearest.history_of", lambda *_: 1 / 0)
     kernel = program.kernel()
     kernel.compile()
 

@@ -24,9 +24,8 @@ from typing import Any
 from ...errors import CompileError, NoDeviceError, OptionError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.devices import check_interpreter, current_device
+from ...launch.devices import check_interpreter, current_device, numba_stream
 from ...launch.loader import LoadedKernel, loaded_by_numba
-from ...launch.streams import numba_stream
 from ..base import RunsUncached
 from .definition import NumbaResolutions
 from .overload import make_overload

@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 from ...errors import CompileError, LinkError
 from ...model import Target
-from ...model.linkable import LINK_SUFFIXES, kind_of_path, linkable_input
+from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.time_trace import TimeTrace, run_traced
+from ..python.files import read_link
+from ..python.value import Refused
 from .internals import internals
 
 
@@ -107,21 +109,14 @@ def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[A
 
 
 def _read(item: Any) -> LinkInput:
-    """The bytes of a path or a `LinkableCode` object now."""
-    if not isinstance(item, (str, os.PathLike)):
-        found = linkable_input(item)
-        if found is None:
-            raise LinkError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
-        return found
-    path = os.fspath(item)
-    kind = kind_of_path(path)
-    if kind is None:
-        raise LinkError(f"cannot link {path!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+    """Read a path or a `LinkableCode` object now."""
     try:
-        with open(path, "rb") as file:
-            return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(os.path.abspath(path)))
-    except OSError as error:
-        raise LinkError(f"cannot link {path!r}", error.strerror or str(error)) from None
+        found = read_link(item)
+    except Refused as refusal:
+        raise LinkError(f"cannot link {item!r}", str(refusal)) from None
+    if not found.kind:
+        raise LinkError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+    return found
 
 
 def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace: TimeTrace | None) -> LinkInput:

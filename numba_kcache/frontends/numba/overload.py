@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
+from operator import attrgetter
 from typing import Any
 
 from ...launch.loader import LoadedKernel
@@ -79,17 +80,13 @@ def _classes() -> tuple[Any, Any]:
             """What only a compilation knows."""
             if name.startswith("__"):
                 raise AttributeError(name)
-            return getattr(self._codelibrary.compiled(), name)
+            return getattr(self._codelibrary.compiled, name)
+
+        type_annotation = property(attrgetter("_codelibrary.compiled.type_annotation"))
+        inspect_types = property(attrgetter("_codelibrary.compiled.inspect_types"))
 
         def bind(self) -> None:
             self._codelibrary.get_cufunc()
-
-        @property
-        def type_annotation(self) -> Any:
-            return self._codelibrary.compiled().type_annotation
-
-        def inspect_types(self, file: Any = None) -> None:
-            self._codelibrary.compiled().inspect_types(file)
 
     class CachedLibrary(CUDACodeLibrary):  # type: ignore[misc]
         """The code of a kernel that came from an artifact."""
@@ -99,18 +96,21 @@ def _classes() -> tuple[Any, Any]:
             super().__init__(None, entry.name, entry_name=entry.symbol)
             self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
-            self._compiled: Any = None
             self._finalized = True
             self._lto = bool(dispatcher.targetoptions.get("lto"))
             self.use_cooperative = bool(artifact.attributes.get("cooperative"))
 
+        get_ltoir = property(attrgetter("compiled._codelibrary.get_ltoir"))
+        get_lto_ptx = property(attrgetter("compiled._codelibrary.get_lto_ptx"))
+        llvm_strs = property(attrgetter("compiled._codelibrary.llvm_strs"))
+        modules = property(attrgetter("compiled._codelibrary.modules"))
+
+        @cached_property
         def compiled(self) -> Any:
             """The same kernel compiled by Numba, now, to be looked at."""
-            if self._compiled is None:
-                options = dict(self._dispatcher.targetoptions)
-                options["link"] = list(options.get("link") or ())  # Numba appends to it
-                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
-            return self._compiled
+            options = dict(self._dispatcher.targetoptions)
+            options["link"] = list(options.get("link") or ())  # Numba appends to it
+            return _Kernel(self._dispatcher.py_func, self._types, **options)
 
         def get_cufunc(self) -> Any:
             ordinal = devices.get_context().device.id
@@ -123,29 +123,15 @@ def _classes() -> tuple[Any, Any]:
         def get_cubin(self, cc: Any = None) -> Any:
             if self._is_own(cc):
                 return ObjectCode.from_cubin(self._artifact.cubin, name=self._entry_name)
-            return self.compiled()._codelibrary.get_cubin(cc)
+            return self.compiled._codelibrary.get_cubin(cc)
 
         def get_asm_strs(self, cc: Any = None) -> Any:
             if self._is_own(cc) and self._artifact.ptx:
                 return [self._artifact.ptx.decode()]
-            return self.compiled()._codelibrary.get_asm_strs(cc)
+            return self.compiled._codelibrary.get_asm_strs(cc)
 
         def get_linkerinfo(self, cc: Any) -> Any:
             return self._artifact.log if self._is_own(cc) else super().get_linkerinfo(cc)
-
-        def get_ltoir(self, cc: Any = None) -> Any:
-            return self.compiled()._codelibrary.get_ltoir(cc)
-
-        def get_lto_ptx(self, cc: Any = None) -> Any:
-            return self.compiled()._codelibrary.get_lto_ptx(cc)
-
-        @property
-        def llvm_strs(self) -> Any:
-            return self.compiled()._codelibrary.llvm_strs
-
-        @property
-        def modules(self) -> Any:
-            return self.compiled()._codelibrary.modules
 
         def _is_own(self, cc: Any) -> bool:
             return tuple(self._ensure_cc(cc)[:2]) == self._artifact.target.cc

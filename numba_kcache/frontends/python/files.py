@@ -13,23 +13,21 @@ from types import CodeType
 from typing import Any
 
 from ...keys import Plain, sha256
-from ...model.linkable import callbacks_of, kind_of_path, linkable_input
+from ...model.linkable import kind_of_path, linkable_input
 from ...model.request import LinkInput
 from .value import Refused
 
 
 def read_link(item: Any) -> LinkInput:
-    """The bytes of a path, which is relative to the working directory, or of a `LinkableCode` object.
+    """Read a path, which is relative to the working directory, or a `LinkableCode` object.
 
     Raises:
-        Refused: It is neither, it is not there, or it has callbacks.
+        Refused: It is neither, or it is not there.
     """
     if not isinstance(item, (str, os.PathLike)):
         found = linkable_input(item)
         if found is None:
             raise Refused(f"a {type(item).__name__} is neither a path nor LinkableCode")
-        if callbacks_of(item):
-            raise Refused("it has callbacks to run when it is loaded")
         return found
     path = os.path.abspath(item)
     try:

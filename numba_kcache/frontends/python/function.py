@@ -215,10 +215,13 @@ class _Reader:
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
-            from .files import read_link  # few kernels need it
+            from ...model.linkable import callbacks_of  # few kernels link anything
+            from .files import read_link
 
             try:
                 each = read_link(item)
+                if callbacks_of(item):
+                    raise Refused("it has callbacks to run when it is loaded")
             except Refused as refusal:
                 raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data).hexdigest()
