@@ -22,17 +22,8 @@ from ..keys import Component, sha256
 from ..model import Target, read_arch
 from ..model.artifact import artifact_from_header
 from ..settings import read_settings
-from ..store.entry import (
-    ENTRY,
-    MANIFEST,
-    DamagedEntry,
-    StoredEntry,
-    Variant,
-    check_payloads,
-    decode_entry,
-    decode_manifest,
-    encode_manifest,
-)
+from ..store import entry as frame
+from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..tiers.bundle import Bundle, BundledFile, BundleReport
 from ..tiers.chain import Chain
 from ..tiers.checked_tier import CheckedTier
@@ -82,13 +73,13 @@ def _chosen(
 ) -> list[BundledFile]:
     if isinstance(session.store, Chain):
         session.store.settle()
-    chosen: dict[str, BundledFile] = {}
+    chosen: list[BundledFile] = []
     linked: list[tuple[str, BundledFile]] = []
-    for key in sorted(each.key for each in session.local.entries()):
+    for key in sorted({file.key for file in session.local.files(ENTRY)}):
         data = session.local.get_encoded(key) or b""
         try:
-            entry = decode_entry(data, key)
-            check_payloads(entry)
+            entry = frame.decode_entry(data, key)
+            frame.check_payloads(entry)
             artifact = artifact_from_header(entry.header, entry.payloads)
         except ValueError:
             continue  # damaged, or gone meanwhile: verify() says so
@@ -98,10 +89,11 @@ def _chosen(
         file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, names)
         made_of = _made_of(entry)
         if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
-            chosen[key] = file
+            chosen.append(file)
         elif "module" in made_of:
             linked.append((str(made_of["module"][1]), file))
-    return [*chosen.values(), *(file for module, file in linked if module in chosen)]
+    keys = {file.key for file in chosen}
+    return [*chosen, *(file for module, file in linked if module in keys)]
 
 
 def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
@@ -120,7 +112,7 @@ def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
     for family, variants in session.local.manifests():
         kept = sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"]))
         if kept:
-            yield family, encode_manifest(family, [without_stats(each) for each in kept])
+            yield family, frame.encode_manifest(family, [without_stats(each) for each in kept])
 
 
 def import_bundle(session: Session, source: Any) -> BundleReport:
@@ -153,8 +145,8 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     Raises:
         ValueError: It is not the entry that the index says.
     """
-    entry = decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
-    check_payloads(entry)
+    entry = frame.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
+    frame.check_payloads(entry)
     artifact = artifact_from_header(entry.header, entry.payloads)
     if artifact.target.name != file.target:
         raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")
@@ -162,7 +154,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
 
 
 def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
-    variants = decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
+    variants = frame.decode_manifest(bundle.get(MANIFEST, file.key) or b"", file.key)
     held = {each.key for each in bundle.entries}
     if any(variant["key"] not in held for variant in variants):
         raise DamagedEntry(f"the manifest {file.key} names an entry that is not there")
@@ -201,17 +193,16 @@ def push(session: Session, to: str | None) -> Moved:
     signs = session.settings.signing_key is not None
     there = set() if signs else _keys(tier, ENTRY, "push to")
     went: dict[str, int] = {}
-    chosen = list(_chosen(session, None, None))
-    for file in chosen:
-        data = b"" if file.key in there else session.local.get_encoded(file.key) or b""
-        if data and tier.put_now(decode_entry(data, file.key), data):
-            went[file.key] = len(data)
-    present = [file.key for file in chosen if file.key in there]
-    for family, data in _manifests(session, {*went, *present}):
-        tier.add_variant_now(family, *reversed(decode_manifest(data, family)))
+    keys = {file.key for file in _chosen(session, None, None)}
+    present = keys & there
+    for key in sorted(keys - there):
+        data = session.local.get_encoded(key)
+        if data and tier.put_now(frame.decode_entry(data, key), data):
+            went[key] = len(data)
+    for family, data in _manifests(session, present.union(went)):
+        tier.add_variant_now(family, *reversed(frame.decode_manifest(data, family)))
     tier.close()
-    failed = len(chosen) - len(went) - len(present)
-    return Moved(tier.tier.name, len(went), sum(went.values()), len(present), failed)
+    return Moved(tier.tier.name, len(went), sum(went.values()), len(present), len(keys) - len(went) - len(present))
 
 
 def pull(session: Session, source: str | None) -> Moved:
@@ -229,19 +220,17 @@ def pull(session: Session, source: str | None) -> Moved:
     if session.local.readonly:
         raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}")
     keys = _keys(tier, ENTRY, "pull from")
-    missing = sorted(key for key in keys if session.local.peek(key) is None)
-    before = tier.report().bytes_read
-    went = {key for key in missing if tier.get(key) is not None}
+    present = {key for key in keys if session.local.peek(key) is not None}
+    went = {key for key in sorted(keys - present) if tier.get(key) is not None}
     tier.settle()
     went = {key for key in went if session.local.peek(key) is not None}
-    size_bytes = tier.report().bytes_read - before
-    held = went | (keys - set(missing))
+    size_bytes = tier.report().bytes_read
     for family in sorted(_keys(tier, MANIFEST, "pull from")):
-        variants = [each for each in tier.get_manifest(family) if each["key"] in held]
+        variants = [each for each in tier.get_manifest(family) if each["key"] in went | present]
         if variants:
             session.local.add_variant(family, *reversed(variants))
     tier.close()
-    return Moved(tier.tier.name, len(went), size_bytes, len(keys) - len(missing), len(missing) - len(went))
+    return Moved(tier.tier.name, len(went), size_bytes, len(present), len(keys) - len(present) - len(went))
 
 
 def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
@@ -262,7 +251,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
 
 def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     try:
-        return {key for key in tier.tier.keys(kind) if len(key) == 64 and not key.strip("0123456789abcdef")}
+        return set(filter(frame.is_key, tier.tier.keys(kind)))
     except FileNotFoundError:
         return set()  # a directory that the first put makes
     except Exception as error:  # whatever a server or its client does

@@ -16,17 +16,8 @@ from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys import sha256
-from ..tiers.bundle import (
-    FORMAT,
-    MAGIC,
-    MAX_BUNDLE_BYTES,
-    MAX_INDEX_BYTES,
-    PREFIX,
-    BundledFile,
-    BundleReport,
-    statement_of,
-    targets_of,
-)
+from ..tiers import bundle as form
+from ..tiers.bundle import BundledFile, BundleReport
 from ..tiers.signing import SIGNATURE_BYTES, sign
 
 
@@ -55,11 +46,11 @@ def write_bundle(
     entries, manifests = sorted(entries), sorted(manifests)
     index = _encode_index(entries, manifests)
     files_bytes = sum(each.size_bytes for each in (*entries, *manifests))
-    if len(index) > MAX_INDEX_BYTES or files_bytes > MAX_BUNDLE_BYTES - MAX_INDEX_BYTES - 4096:
+    if len(index) > form.MAX_INDEX_BYTES or files_bytes > form.MAX_BUNDLE_BYTES - form.MAX_INDEX_BYTES - 4096:
         raise BundleError(cannot, f"{files_bytes} bytes in {len(entries)} entries are too many")
-    targets = targets_of(entries)
-    signature = sign(signing_key, statement_of(index, files_bytes, targets)) if signing_key else b""
-    prefix = PREFIX.pack(MAGIC, FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
+    targets = form.targets_of(entries)
+    signature = sign(signing_key, form.statement_of(index, files_bytes, targets)) if signing_key else b""
+    prefix = form.PREFIX.pack(form.MAGIC, form.FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
 
     def parts() -> Iterator[bytes]:
         yield prefix

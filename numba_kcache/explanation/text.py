@@ -1,6 +1,6 @@
 """Put an explanation into words.
 
-Promise     `str()` of an explanation says whether it is a hit, where from, and on a miss every reason with old value,
+Promise     `str()` of an explanation has the outcome, the source of a hit, and on a miss every reason with old value,
             new value, place and a next step. `to_dict()` holds plain values only.
 Not here    Finding the reasons (nearest, diff).
 """

@@ -1,6 +1,6 @@
 """Tell a file that is still the one that was read, by its stat where that can be trusted.
 
-Promise     A file with an equal `FileStat` holds the bytes it held then, if `is_settled` said so then.
+Promise     A file with an equal `FileStat` holds the bytes it held then, if `is_settled` was true then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so
             a restored mtime does not deceive it. Two changes within one tick of the file system's clock have
             the same ctime: a stat is settled only once ctime is two seconds old. Where another host can write
@@ -21,13 +21,11 @@ SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
 
 CLOCKS_APART_NS = 120_000_000_000
-"""How far the clock of a file server may be from ours."""
+"""Distance of the clock of a file server from ours, at most."""
 
 MAX_HEADER_BYTES = 64 << 20
 
-_READ = os.O_RDONLY
-for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not hold us; no system has them all
-    _READ |= getattr(os, _flag, 0)
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us
 
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", "overlay", "ramfs"})
 

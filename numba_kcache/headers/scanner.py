@@ -2,7 +2,7 @@
 
 Promise     Each `#include` and `__has_include` that the compiler can carry out in this text is reported, in
             whatever spelling: continued lines, digraphs, trigraphs, comments between the tokens, under any
-            `#if`. What cannot be read off the text is said to be so: `computed` (an include that names a macro),
+            `#if`. What cannot be read off the text is marked: `computed` (an include that names a macro),
             `opaque` (a `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
 Method      Continued lines are joined, then every occurrence of the word is looked at, in comments and strings
             too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of

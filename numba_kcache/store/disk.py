@@ -20,24 +20,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
 from . import Store, missing, renew_in_children
+from . import entry as frame
 from . import tree as trees
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    DamagedEntry,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    decode_manifest,
-    is_key,
-    merge,
-    require_key,
-)
+from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
 from .tree import RECENCY_NS, Found, Tree, remove
 
 if TYPE_CHECKING:
@@ -188,21 +178,21 @@ class DiskStore(Store):
         is_usable = self.is_usable()
         entry = None if self.private is None else self.private.get(key)
         if entry is None and is_usable:
-            entry = self._read(ENTRY, key, decode_entry)
+            entry = self._read(ENTRY, key, frame.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 self.private.put(entry)
         return entry
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = (self._read(MANIFEST, family, decode_manifest) or []) if self.is_usable() else []
+        variants = (self._read(MANIFEST, family, frame.decode_manifest) or []) if self.is_usable() else []
         if not self.is_replaced or self.private is None:
             return variants
-        return merge(variants, *reversed(self.private.get_manifest(family)))
+        return frame.merge(variants, *reversed(self.private.get_manifest(family)))
 
     def read_variants(self, family: str) -> list[Variant]:
         """The variants of `family` in the directory itself."""
-        return self._read(MANIFEST, family, decode_manifest) or []
+        return self._read(MANIFEST, family, frame.decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
         path = self.tree.path(kind, key)
@@ -230,16 +220,14 @@ class DiskStore(Store):
         path, is_usable = self.tree.path(kind, key), self.is_usable()
         data = None if self._spare is None else self._spare.get_encoded(key, kind)
         if data is None and is_usable:
-            try:
+            with suppress(OSError, DamagedEntry):
                 data = self.tree.read(path, None)
-            except (OSError, DamagedEntry):
-                pass
         return data
 
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in no order."""
         if self.is_usable():
-            yield from (file for file in self.tree.walk(*kinds) if is_key(file.key))
+            yield from (file for file in self.tree.walk(*kinds) if frame.is_key(file.key))
         if self._spare is not None:
             yield from self._spare.files(*kinds)
 
@@ -247,7 +235,7 @@ class DiskStore(Store):
         """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
         try:
             if self.is_usable():
-                decode_entry(self.tree.read(self.tree.path(ENTRY, key), None), key)
+                frame.decode_entry(self.tree.read(self.tree.path(ENTRY, key), None), key)
         except DamagedEntry as error:
             return str(error)
         except OSError:

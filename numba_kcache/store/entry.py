@@ -108,9 +108,6 @@ class Payloads(Mapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._packed)
 
-    def __repr__(self) -> str:
-        return f"Payloads({list(self._packed)})"
-
 
 class StoredEntry(NamedTuple):
     """What a key leads to.

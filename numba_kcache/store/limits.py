@@ -14,14 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ..model import Emit, Event, EventKind, trouble
+from ..model import Event, EventKind
 from . import renew_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
 from .report import Removed
-from .tree import SHARDS, Tree, remove
+from .tree import SHARDS, remove
+
+if TYPE_CHECKING:  # it imports this module
+    from .disk import DiskStore
 
 LEFT_FREE_BYTES = 512 << 20
 """What stays free on the filesystem; on one below 10 GiB a twentieth of it."""
@@ -33,18 +36,11 @@ class Limits:
     """The limits of one tree.
 
     Args:
-        tree: What is limited.
-        max_size_bytes: Limit of entries and manifests together.
-        max_entries: Limit of the number of entries, and of that of manifests.
-        emit: Takes TROUBLE and EVICTED.
-        clock: Seconds since the epoch.
+        store: The store of the tree, with its limits.
     """
 
-    def __init__(
-        self, tree: Tree, *, max_size_bytes: int, max_entries: int, emit: Emit, clock: Callable[[], float]
-    ) -> None:
-        self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
-        self._tree, self._emit, self._clock = tree, emit, clock
+    def __init__(self, store: DiskStore) -> None:
+        self._store, self._tree = store, store.tree
         self.after_fork()
         renew_in_children(self)
 
@@ -57,14 +53,14 @@ class Limits:
         """Start a pass if the folders of `key` hold more than their share of a limit, or none ran for a day."""
         is_full = choose(
             list(self._tree.walk(ENTRY, MANIFEST, shards=(key[:2],))),
-            max_size_bytes=self.max_size_bytes / len(SHARDS),
-            max_entries=self.max_entries / len(SHARDS),
+            max_size_bytes=self._store.max_size_bytes / len(SHARDS),
+            max_entries=self._store.max_entries / len(SHARDS),
         )
         try:
-            if is_full or is_due(self._tree, self._clock()):
+            if is_full or is_due(self._tree, self._store.clock()):
                 self.start()
         except OSError as error:
-            self._trouble("evict", error)
+            self._store.trouble("evict", error)
 
     def shortage(self, size_bytes: int) -> str:
         """Why so many bytes must not be added to the filesystem; "" where they may."""
@@ -86,10 +82,9 @@ class Limits:
             thread = threading.Thread(target=self.prune, name="numba_kcache limits", daemon=True)
             try:
                 thread.start()
+                self._thread = thread
             except RuntimeError as error:  # the interpreter is going down, or there are no more threads
-                self._trouble("evict", error)
-                return
-            self._thread = thread
+                self._store.trouble("evict", error)
 
     def wait(self) -> None:
         """Return when the pass that was started is over."""
@@ -107,18 +102,18 @@ class Limits:
         try:
             removed = evict(
                 self._tree,
-                max_size_bytes=self.max_size_bytes if max_size_bytes is None else max_size_bytes,
-                max_entries=self.max_entries,
-                now_s=self._clock(),
+                max_size_bytes=self._store.max_size_bytes if max_size_bytes is None else max_size_bytes,
+                max_entries=self._store.max_entries,
+                now_s=self._store.clock(),
                 older_than_s=older_than_s,
                 low_water=LOW_WATER if max_size_bytes is None else 1.0,
             )
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                self._trouble("evict", error)
+                self._store.trouble("evict", error)
             return Removed(0, 0)
         if removed.size_bytes:
-            self._emit(Event(EventKind.EVICTED, removed._asdict()))
+            self._store.emit(Event(EventKind.EVICTED, removed._asdict()))
         return removed
 
     def clear(self) -> Removed:
@@ -126,6 +121,3 @@ class Limits:
         for path, _ in self._tree.quarantined():
             remove(path)
         return sum_of(file for file in self._tree.walk(MANIFEST, ENTRY) if remove(file.path))
-
-    def _trouble(self, where: str, error: object) -> None:
-        self._emit(trouble(where, error))

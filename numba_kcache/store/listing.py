@@ -15,20 +15,8 @@ from itertools import islice
 from typing import Literal
 
 from . import CLOEXEC, NOFOLLOW, NONBLOCK
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    DamagedEntry,
-    Header,
-    PayloadRecord,
-    StoredEntry,
-    check_payloads,
-    decode_entry,
-    decode_head,
-    decode_manifest,
-    head_bytes,
-    payload_records,
-)
+from . import entry as frame
+from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .report import EntryInfo
 from .tree import Found, Tree
 
@@ -73,7 +61,7 @@ def listed(
 
 def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     """An entry that was read in full, as it is listed."""
-    return _info(file, entry.header, payload_records(entry))
+    return _info(file, entry.header, frame.payload_records(entry))
 
 
 def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
@@ -82,9 +70,9 @@ def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
         try:
             data = tree.read(file.path, None)
             if file.kind == MANIFEST:
-                decode_manifest(data, file.key)
+                frame.decode_manifest(data, file.key)
             else:
-                check_payloads(decode_entry(data, file.key))
+                frame.check_payloads(frame.decode_entry(data, file.key))
         except FileNotFoundError:
             continue
         except (ValueError, OSError) as error:
@@ -95,13 +83,13 @@ def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Map
     for file in files:
         try:
             data = _read_head(file.path) if file.path else get(file.key) or b""
-            header, records = decode_head(data, file.key)
+            header, records = frame.decode_head(data, file.key)
         except (DamagedEntry, OSError):
             continue
         yield _info(file, header, records)._replace(hits=hits.get(file.key[:HITS_DIGITS], 0))
 
 
-def _info(file: Found, header: Header, records: list[PayloadRecord]) -> EntryInfo:
+def _info(file: Found, header: Header, records: list[frame.PayloadRecord]) -> EntryInfo:
     sizes = {each.name: each.size_bytes for each in records}
     return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
 
@@ -110,9 +98,6 @@ def _read_head(path: str) -> bytes:
     fd = os.open(path, _READ)
     try:
         data = os.read(fd, _FIRST_BYTES)
-        wanted = head_bytes(data)
-        if wanted > len(data):
-            data += os.pread(fd, wanted - len(data), len(data))
+        return data + os.pread(fd, max(0, frame.head_bytes(data) - len(data)), len(data))
     finally:
         os.close(fd)
-    return data

@@ -10,22 +10,13 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from . import Store
-from .entry import (
-    ENTRY,
-    MANIFEST,
-    StoredEntry,
-    Variant,
-    decode_entry,
-    decode_manifest,
-    encode_manifest,
-    merge,
-    require_key,
-)
+from . import entry as frame
+from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, choose, sum_of, time_before_ns
 from .locks import KeyLocks, Turn
 from .report import Problem, Removed
@@ -54,7 +45,7 @@ class MemoryStore(Store):
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
         data = self._read(ENTRY, key)
-        return None if data is None else decode_entry(data, key)
+        return None if data is None else frame.decode_entry(data, key)
 
     def put_encoded(self, key: str, data: bytes) -> bool:
         """Store the bytes that `encode_entry` made for `key`; the caller has verified them. Whether it was stored."""
@@ -80,20 +71,22 @@ class MemoryStore(Store):
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first."""
         data = self._read(MANIFEST, family)
-        return [] if data is None else decode_manifest(data, family)
+        return [] if data is None else frame.decode_manifest(data, family)
 
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` in front of those of `family`, the last foremost; whether it was stored."""
         with self._mutex:
-            return self._write(MANIFEST, family, encode_manifest(family, merge(self.get_manifest(family), *variants)))
-
-    def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
-        """Take the turn to build `key` among the threads of this process."""
-        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
+            return self._write(
+                MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
+            )
 
     def damage(self, key: str) -> str:
         """Nothing can be damaged here."""
         return ""
+
+    def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
+        """Take the turn to build `key` among the threads of this process."""
+        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
@@ -152,14 +145,13 @@ class MemoryCounters:
     """The numbers of this process; verbs as those of CounterFile."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[str, float] = defaultdict(int)
+        self._counts: Counter[str] = Counter()
         self._mutex = threading.Lock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
         """Add to the numbers, by name."""
         with self._mutex:
-            for name, value in counts.items():
-                self._counts[name] += value
+            self._counts.update(counts)
         return True
 
     def read(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,16 +87,11 @@ class Tree:
             if not stat.S_ISREG(status.st_mode) or size > MAX_FILE_BYTES:
                 raise DamagedEntry(f"not a regular file, or too large: {size} bytes")
             data = os.read(fd, size + 1)
-            while len(data) < size:  # a network filesystem may hand it over in parts
-                more = os.read(fd, size + 1 - len(data))
-                if not more:
-                    break
-                data += more
+            while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
+                data += more  # a network filesystem may hand it over in parts
             if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns:
-                try:
+                with suppress(OSError):  # not ours, or read-only: recency is a wish
                     os.utime(fd, ns=(now_ns, now_ns))
-                except OSError:
-                    pass  # not ours, or read-only: recency is a wish
             return data
         finally:
             os.close(fd)
@@ -154,10 +150,8 @@ class Tree:
     def set_aside(self, path: str) -> bool:
         """Move a damaged file to the quarantine, of which the oldest are dropped; whether it was moved."""
         aside = f"{self.quarantine}/{os.path.basename(path)}.{os.urandom(4).hex()}"
-        try:
+        with suppress(OSError):
             os.mkdir(self.quarantine, 0o700)
-        except OSError:
-            pass
         try:
             os.rename(path, aside)
         except OSError:

@@ -36,13 +36,7 @@ class Writer:
 
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
-        self.limits = Limits(
-            store.tree,
-            max_size_bytes=store.max_size_bytes,
-            max_entries=store.max_entries,
-            emit=store.emit,
-            clock=store.clock,
-        )
+        self.limits = Limits(store)
         self.is_settled = False
         self._locks: KeyLocks | None = None
         self._paused_until_s = 0.0
@@ -51,20 +45,15 @@ class Writer:
     def locks(self) -> KeyLocks:
         """Turns of this node: in the tree or, where it is not local or not writable, in the private directory."""
         store, tree = self._store, self._tree
-        if self._locks is None:
-            if not store.readonly:
-                self._settle()
-            with store.opening:
-                if self._locks is not None:
-                    pass
-                elif store.private is not None:
-                    self._locks = store.private.locks
-                elif store.readonly:
-                    self._locks = KeyLocks(None)
-                else:
-                    mode = 0o666 if tree.shared else 0o600
-                    self._locks = KeyLocks(tree.locks, lambda: tree.make(tree.locks), mode=mode)
-        return self._locks
+        if not store.readonly:
+            self._settle()
+        with store.opening:
+            if self._locks is None and store.private is not None:
+                self._locks = store.private.locks
+            elif self._locks is None:
+                directory, mode = None if store.readonly else tree.locks, 0o666 if tree.shared else 0o600
+                self._locks = KeyLocks(directory, lambda: tree.make(tree.locks), mode=mode)
+            return self._locks
 
     def _settle(self) -> None:
         """Before the first write: make the directory, or find that it cannot be written to."""
@@ -161,11 +150,12 @@ class Writer:
 
     def removed(self, work: Callable[[Limits | DiskStore | MemoryStore], Removed]) -> Removed:
         """The sum of what `work` removes from the tree and from the private store."""
-        store, removed = self._store, [Removed(0, 0)]
-        if not store.readonly:
-            if store.is_usable():
-                self.limits.wait()
-                removed.append(work(self.limits))
-            if store.private is not None:
-                removed.append(work(store.private))
+        store = self._store
+        if store.readonly:
+            return Removed(0, 0)
+        places: list[Limits | DiskStore | MemoryStore] = [self.limits] if store.is_usable() else []
+        if store.private is not None:
+            places.append(store.private)
+        self.limits.wait()
+        removed = [work(each) for each in places]
         return Removed(sum(each.entries for each in removed), sum(each.size_bytes for each in removed))

@@ -78,15 +78,18 @@ class Bundle:
     def __init__(self, name: str, read: Callable[[int, int], bytes], size_bytes: int, trusted: TrustedKeys) -> None:
         self.name, self._read = name, read
         try:
-            prefix = _prefix(read, size_bytes)
+            signatures, index_bytes, files_bytes = _prefix(read, size_bytes)
             _check_digest(read, size_bytes)
-            index = read(PREFIX.size, prefix[2])
-            self.entries, self.manifests = _index(index, prefix[3])
-            self.report = self._signed(index, size_bytes, prefix, trusted)
+            at, index = PREFIX.size + index_bytes, read(PREFIX.size, index_bytes)
+            self.entries, self.manifests = _index(index, files_bytes)
+            signature, targets = read(at + files_bytes, signatures * SIGNATURE_BYTES), targets_of(self.entries)
+            signed_by = signature[:8].hex()
+            if trusted:
+                signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
         except (ValueError, OSError) as error:
             raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
+        self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}
-        at = PREFIX.size + prefix[2]
         for kind, files in ((ENTRY, self.entries), (MANIFEST, self.manifests)):
             for each in files:
                 self._at[kind, each.key] = at, each
@@ -101,17 +104,6 @@ class Bundle:
         if len(data) != file.size_bytes or sha256(data).hexdigest() != file.sha256:
             raise DamagedEntry(f"{key} in {self.name} is not what it was")
         return data
-
-    def _signed(
-        self, index: bytes, size_bytes: int, prefix: tuple[int, int, int, int], trusted: TrustedKeys
-    ) -> BundleReport:
-        _, signatures, index_bytes, files_bytes = prefix
-        signature = self._read(PREFIX.size + index_bytes + files_bytes, signatures * SIGNATURE_BYTES)
-        targets = targets_of(self.entries)
-        signed_by = signature[:8].hex()
-        if trusted:
-            signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
-        return BundleReport(self.name, len(self.entries), size_bytes, targets, signed_by)
 
 
 class BundleTier:
@@ -215,11 +207,8 @@ class _File:
         self.fd = fd
 
     def read(self, at: int, size: int) -> bytes:
-        data = os.pread(self.fd, size, at)
-        while 0 < len(data) < size:
-            more = os.pread(self.fd, size - len(data), at + len(data))
-            if not more:
-                break
+        data = b""
+        while more := os.pread(self.fd, size - len(data), at + len(data)):  # nothing where all is there, or at the end
             data += more
         return data
 
@@ -227,8 +216,8 @@ class _File:
         os.close(self.fd)
 
 
-def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int, int]:
-    """Format, signatures, bytes of the index and of the files; every size held against the file's."""
+def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int]:
+    """Signatures, bytes of the index and of the files; every size held against the file's."""
     data = read(0, PREFIX.size)
     if len(data) < PREFIX.size or not data.startswith(MAGIC):
         raise ValueError("it is not a bundle")
@@ -240,7 +229,7 @@ def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, in
     whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + _DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes where {whole} were written")
-    return version, signatures, index_bytes, files_bytes
+    return signatures, index_bytes, files_bytes
 
 
 def _check_digest(read: Callable[[int, int], bytes], size_bytes: int) -> None:

@@ -73,12 +73,9 @@ class CheckedTier:
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         self._label = sha256(tier.name.encode()).hexdigest()[:16]  # where its name may not stand
-        self._breaker: Breaker | None = None
-        if tier.is_remote:
-            is_kept = local.directory and not local.readonly
-            self._breaker = Breaker(
-                f"{format_directory(local.directory)}/tiers/{self._label}.down" if is_kept else None
-            )
+        is_kept = bool(local.directory) and not local.readonly
+        down = f"{format_directory(local.directory)}/tiers/{self._label}.down" if is_kept else None
+        self._breaker = Breaker(down) if tier.is_remote else None
         self._counting = threading.Lock()
         self._counts, self._unsaved = Counter[str](), Counter[str]()
         self._operations, self._seconds = 0, 0.0

@@ -144,16 +144,9 @@ class ObjectTier:
 
         opened: Any = from_url  # which of its signatures it is, the URL says
         timeout = f"{round(self._timeout_s * 1000)}ms"
-        return opened(
-            self._url,
-            config=self._config or None,
-            client_options={
-                "timeout": timeout,
-                "connect_timeout": timeout,
-                "allow_http": self._config.get("endpoint", "").startswith("http:"),
-            },
-            retry_config={"max_retries": 0},
-        )
+        allow_http = self._config.get("endpoint", "").startswith("http:")
+        client = {"timeout": timeout, "connect_timeout": timeout, "allow_http": allow_http}
+        return opened(self._url, config=self._config or None, client_options=client, retry_config={"max_retries": 0})
 
 
 def _path(kind: int, key: str) -> str:

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 _REPLY_BYTES = 1 << 16
 _LINE_BYTES = 1 << 10
+_NO_REDIS = "what answers does not speak the protocol of Redis"
 
 
 class RedisError(ValueError):
@@ -38,7 +39,7 @@ class Redirection(RedisError):
         """The node that it names, for who was let in by another."""
         host, _, port = self.address.rpartition(":")
         if not (port.isdigit() and self.slot.isdigit()):
-            raise ConnectionError("what answers does not speak the protocol of Redis")
+            raise ConnectionError(_NO_REDIS)
         return asked._replace(host=host.strip("[]") or asked.host, port=int(port))
 
 
@@ -94,7 +95,6 @@ class Connection:
 
     def __init__(self, server: Server, deadline_s: float, limit_bytes: int) -> None:
         self._deadline_s, self._limit_bytes = deadline_s, limit_bytes
-        self._buffer = bytearray()
         host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
         self._socket = socket.create_connection((host, server.port), self._left())
         try:
@@ -113,8 +113,7 @@ class Connection:
     def _enter(self, server: Server) -> None:
         greeting: list[tuple[bytes, ...]] = []
         if server.password:
-            named = (server.user.encode(),) if server.user else ()
-            greeting.append((b"AUTH", *named, server.password.encode()))
+            greeting.append((b"AUTH", *filter(None, (server.user.encode(), server.password.encode()))))
         if server.database:
             greeting.append((b"SELECT", b"%d" % server.database))
         for words in greeting:
@@ -156,48 +155,39 @@ class Connection:
     def _exchange(self, words: tuple[bytes, ...]) -> bytes | None:
         self._socket.settimeout(self._left())
         self._socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(each), each) for each in words))
-        kind, line = self._line()
+        data = b""
+        while b"\r\n" not in data:
+            if len(data) > _LINE_BYTES:
+                raise ConnectionError(_NO_REDIS)
+            data += self._receive(_REPLY_BYTES)
+        line, _, rest = data.partition(b"\r\n")
+        kind, text = line[:1], line[1:].decode("latin-1")
         if kind == b"-":
-            if line.startswith((b"NOAUTH", b"WRONGPASS", b"NOPERM", b"LOADING", b"MASTERDOWN", b"CLUSTERDOWN")):
-                raise PermissionError(line.decode("latin-1"))
-            if line.startswith((b"MOVED ", b"ASK ")):
-                raise Redirection(line.decode("latin-1"))
-            raise RedisError(line.decode("latin-1"))
+            if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM", "LOADING", "MASTERDOWN", "CLUSTERDOWN")):
+                raise PermissionError(text)
+            raise Redirection(text) if text.startswith(("MOVED ", "ASK ")) else RedisError(text)
         if kind == b"+":
-            return line
-        if kind != b"$" or not line.removeprefix(b"-").isdigit():
-            raise ConnectionError("what answers does not speak the protocol of Redis")
-        size = int(line)
-        if size < 0:
-            return None
+            return line[1:]
+        if kind != b"$" or not text.removeprefix("-").isdecimal():
+            raise ConnectionError(_NO_REDIS)
+        return None if int(text) < 0 else self._answer(bytearray(rest), int(text))
+
+    def _answer(self, data: bytearray, size: int) -> bytes:
+        """The string of `size` bytes, of which `data` has come."""
         if size > self._limit_bytes:
             raise RedisError(f"an answer of {size} bytes is above the limit of {self._limit_bytes}")
-        return self._bytes(size)
-
-    def _line(self) -> tuple[bytes, bytes]:
-        while (end := self._buffer.find(b"\r\n")) < 0:
-            if len(self._buffer) > _LINE_BYTES:
-                raise ConnectionError("what answers does not speak the protocol of Redis")
-            self._receive(_REPLY_BYTES)
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 2]
-        return line[:1], line[1:]
-
-    def _bytes(self, size: int) -> bytes:
-        while len(self._buffer) < size + 2:
-            self._receive(max(_REPLY_BYTES, min(size + 2 - len(self._buffer), 1 << 20)))
-        if self._buffer[size:] != b"\r\n":
+        while len(data) < size + 2:
+            data += self._receive(max(_REPLY_BYTES, min(size + 2 - len(data), 1 << 20)))
+        if data[size:] != b"\r\n":
             raise ConnectionError("the answer has another length than it says")
-        answer = bytes(memoryview(self._buffer)[:size])
-        self._buffer = bytearray()
-        return answer
+        return bytes(memoryview(data)[:size])
 
-    def _receive(self, most: int) -> None:
+    def _receive(self, most: int) -> bytes:
         self._socket.settimeout(self._left())
         data = self._socket.recv(most)
         if not data:
             raise ConnectionResetError("the server hung up in the middle of its answer")
-        self._buffer += data
+        return data
 
     def _left(self) -> float:
         left = self._deadline_s - time.monotonic()

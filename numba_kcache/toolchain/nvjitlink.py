@@ -80,7 +80,7 @@ def _step(nvjitlink: Any, handle: int, name: str, names: Set[str], call: Any, *a
 
 
 def _log(nvjitlink: Any, handle: int, names: Set[str], kind: str) -> str:
-    """What the linker said. The bindings let go of an input's name before the linker reads it: where what it calls an
+    """Read the linker's log. The bindings let go of an input's name before the linker reads it: where what it calls an
     input is none of `names`, that is what lay in the memory since, and is left out."""
     size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
     if size < 2:

@@ -3,7 +3,7 @@
 Promise     Always `--no-cache` (otherwise NVRTC calls cuInit and keeps a hidden cache that makes cold
             figures lie) and `--modify-stack-limit=false` (otherwise it changes the limit of the host process).
             Works without a driver. A refused source is a result, not an exception.
-Not here    Which flags an option means (source_build) and what a log line points to (diagnostics).
+Not here    The flags of an option (frontends.source) and the file that a line of the log is about (diagnostics).
 Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 """
 
@@ -19,7 +19,7 @@ _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
 
 
 class NvrtcResult(NamedTuple):
-    """What NVRTC made: `code` by kind ("cubin", "ptx", "ltoir"), lowered names, and its log. `ok` if it compiled."""
+    """A result of NVRTC: `code` by kind ("cubin", "ptx", "ltoir"), lowered names, the log. `ok` if it compiled."""
 
     ok: bool
     log: str

@@ -1,11 +1,11 @@
-"""Which headers NVRTC read, compile by compile: a private file in memory that it writes its traces to.
+"""Let NVRTC write a trace of the headers that it read, compile by compile, to a private file in memory.
 
 Promise     NVRTC can always write it: LLVM aborts the whole process where it cannot write its trace, on a full disk for
             one, so the name that NVRTC gets is a link to a file in memory. Where that cannot be had there is no trace.
 Method      `--fdevice-time-trace=NAME` writes NAME.json. NAME.json is a symbolic link, in a private folder, to
             /proc/self/fd/N of a memfd. NVRTC appends to what is there, so the file is emptied before each compile, and
             what it holds after one that succeeded is kept under the text that was compiled.
-Not here    What the trace says (inputs.header_trace).
+Not here    Reading the trace (headers.trace).
 Ground      NVRTC User Guide, "--fdevice-time-trace"; memfd_create(2). From NVRTC 13.0 on the trace names headers;
             12.8 and 12.9 write one without them, 12.6 fails the compile. Seen with 13.5: after a traced compile that
             failed, the thread's next compile writes `.json` into the working directory (run_traced ends that).
@@ -14,10 +14,9 @@ Ground      NVRTC User Guide, "--fdevice-time-trace"; memfd_create(2). From NVRT
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from ..model.request import LinkInput
 from .nvrtc import NvrtcResult, run_nvrtc
@@ -26,7 +25,7 @@ MAX_TRACE_BYTES = 1 << 28
 
 
 class TimeTrace:
-    """Where the traces go: `flag` for NVRTC, `clear` before and `read` after a compile.
+    """The file of the traces: `flag` for NVRTC, `clear` before and `read` after a compile.
 
     `of` holds the traces of the texts that compiled: of link inputs, and under None of the source.
     """
@@ -40,7 +39,7 @@ class TimeTrace:
         os.ftruncate(self._fd, 0)
 
     def read(self) -> bytes:
-        """What the last compile wrote."""
+        """Read what the last compile wrote."""
         size = min(os.fstat(self._fd).st_size, MAX_TRACE_BYTES)
         return os.pread(self._fd, size, 0)
 
@@ -75,22 +74,17 @@ def run_traced(
 
 @contextmanager
 def time_trace(nvrtc_version: tuple[int, int]) -> Iterator[TimeTrace | None]:
-    """A trace for the compiles of this block; None where NVRTC or the system has none to give."""
-    folder, fd, trace = "", -1, None
-    try:
-        try:
-            if nvrtc_version >= (13, 0) and hasattr(os, "memfd_create"):
+    """Give a trace for the compiles of this block; None where NVRTC or the system has none to give."""
+    trace = None
+    with ExitStack() as stack:
+        if nvrtc_version >= (13, 0) and hasattr(os, "memfd_create"):
+            with suppress(OSError, UnicodeEncodeError):
                 fd = os.memfd_create("numba_kcache_trace")
-                folder = tempfile.mkdtemp(prefix="numba_kcache_")
+                stack.callback(os.close, fd)
+                private = tempfile.TemporaryDirectory(prefix="numba_kcache_", ignore_cleanup_errors=True)
+                folder = stack.enter_context(private)
+                folder.encode()  # as the flag will be
                 os.symlink(f"/proc/self/fd/{fd}", os.path.join(folder, "trace.json"))
                 os.close(os.open(os.path.join(folder, "trace.json"), os.O_WRONLY))  # not so without /proc
-                folder.encode()  # as the flag will be
                 trace = TimeTrace(fd, f"--fdevice-time-trace={folder}/trace")
-        except (OSError, UnicodeEncodeError):
-            trace = None
         yield trace
-    finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-        if fd >= 0:
-            os.close(fd)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from ..observe.text import seconds_text
 from ..settings import worker_environment
 from .discovery import Cached, kernels_of
 from .meter import meter
-from .worker import Outcome, Task, compile_request, key_of, pack, unpack
+from .worker import Outcome, Task, compile_request, key_of, pack
 
 _PATIENCE_S = 10.0
 """How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
@@ -192,21 +192,18 @@ def _build_here(wanted: _Wanted, done: Any) -> None:
 
 
 def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
-    failed = report.failed
-    log = "\n\n".join(
-        f"{each}\n{getattr(error, 'log', '') or error}" for each, error in zip(failed, errors, strict=True)
-    )
-    whys = [(getattr(error, "why", "") or str(error) or repr(error)).splitlines()[0] for error in errors]
-    first = "\n".join(f"  {each}: {why}" for each, why in list(zip(failed, whys, strict=True))[:10])
-    more = f"\n  and {len(failed) - 10} more" if len(failed) > 10 else ""
-    error = CompileError(
-        f"cannot compile {len(failed)} of {len(report.results)} kernels",
-        f"the others are stored\n{first}{more}",
-        ".log has all that the compilers said",
-        log,
-    )
-    error.report = report  # type: ignore[attr-defined]
-    return error
+    failed = list(zip(report.failed, errors, strict=True))
+    log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
+    lines = ["the others are stored"]
+    for each, error in failed[:10]:
+        why = getattr(error, "why", "") or str(error) or repr(error)
+        lines.append(f"  {each}: {why.splitlines()[0]}")
+    if len(failed) > 10:
+        lines.append(f"  and {len(failed) - 10} more")
+    what = f"cannot compile {len(failed)} of {len(report.results)} kernels"
+    raised = CompileError(what, "\n".join(lines), ".log has all that the compilers said", log)
+    raised.report = report  # type: ignore[attr-defined]
+    return raised
 
 
 # -- workers ------------------------------------------------------------------------------------------------------
@@ -218,12 +215,10 @@ class _Worker:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         path = [each or os.getcwd() for each in sys.path]
-        code = (
-            f"import sys; sys.path[:] = {path!r}; from numba_kcache.warmup.worker import main; main({theirs.fileno()})"
-        )
+        start = f"from numba_kcache.warmup.worker import main; main({theirs.fileno()})"
         with ours, theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {start}"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=worker_environment(),
@@ -247,9 +242,9 @@ class _Worker:
 
 
 def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
-    """Have all done by `count` processes, and hand over each outcome as it comes."""
-    waiting = deque(tasks)
-    with _pool() as workers:
+    """Have all done by `count` processes, and yield each outcome as it comes; no process is left at the end."""
+    waiting, workers = deque(tasks), list[_Worker]()
+    try:
         while waiting or any(each.task for each in workers):
             idle = [each for each in workers if each.task is None]
             while waiting and (idle or len(workers) < count):
@@ -269,13 +264,6 @@ def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator
                     worker.end()
                 assert task is not None
                 yield task, outcome
-
-
-@contextmanager
-def _pool() -> Iterator[list[_Worker]]:
-    workers: list[_Worker] = []
-    try:
-        yield workers
     finally:
         for each in workers:
             if each.task is not None:
@@ -295,7 +283,8 @@ def _send(worker: _Worker, data: bytes) -> None:
 
 def _received(worker: _Worker) -> Outcome:
     try:
-        return unpack(worker.connection.recv_bytes())
+        outcome: Outcome = worker.connection.recv()
+        return outcome
     except (EOFError, OSError):
         code = worker.process.wait()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -69,7 +69,7 @@ def main(fd: int) -> None:
 
     connection = Connection(fd)
     try:
-        configure_process(ForkingPickler.loads(connection.recv_bytes()))
+        configure_process(connection.recv())
         while True:
             data = connection.recv_bytes()
             connection.send_bytes(_packed(_serve(data)))
@@ -87,13 +87,6 @@ def pack(task: Task | dict[str, Any]) -> bytes:
         Exception: It cannot be: whatever the user's objects raise.
     """
     return bytes(ForkingPickler.dumps(task))
-
-
-def unpack(data: bytes) -> Outcome:
-    """The outcome that a worker of this process has sent."""
-    outcome = ForkingPickler.loads(data)
-    assert isinstance(outcome, Outcome)
-    return outcome
 
 
 def _packed(outcome: Outcome) -> bytes:

@@ -44,11 +44,11 @@ import numpy as np
 import numba_kcache
 from numba import cuda
 from numba_kcache.toolchain import Toolchain
-found = Toolchain.library
-def of_another_patch(self, name):
-    here = found(self, name)
-    return here and here._replace(build=here.build + "-another patch")
-Toolchain.library = of_another_patch
+found = Toolchain.identify
+def of_another_patch(self, libraries, distributions, *, looks=True):
+    here = found(self, libraries, distributions, looks=looks)
+    return here and ({name: f"{build}-another patch" for name, build in here[0].items()}, here[1])
+Toolchain.identify = of_another_patch
 if sys.argv[2:]:
     numba_kcache.register_bundle(sys.argv[2])
 import program

@@ -44,16 +44,17 @@ if sys.argv[2:]:
     print(numba_kcache.register_bundle(sys.argv[2]).entries, file=sys.stderr)
 import program
 from numba_kcache.engine.session import process_session
+from numba_kcache.toolchain import Toolchain
+found = Toolchain.identify
+def of_another_patch(self, libraries, distributions, *, looks=True):
+    here = found(self, libraries, distributions, looks=looks)
+    return here and ({{name: f"{{build}}-another patch" for name, build in here[0].items()}}, here[1])
+def absent(self, libraries, distributions, *, looks=True):
+    return (dict.fromkeys(libraries), found(self, (), distributions)[1]) if looks else None
 if {toolkit!r} == "other":
-    from numba_kcache.toolchain import Toolchain
-    found = Toolchain.library
-    def library(self, name):
-        here = found(self, name)
-        return here and here._replace(build=here.build + "-another patch")
-    Toolchain.library = library
+    Toolchain.identify = of_another_patch
 elif {toolkit!r} == "none":
-    from numba_kcache.toolchain import Toolchain
-    Toolchain.library = lambda self, name: None
+    Toolchain.identify, Toolchain.library = absent, lambda self, name: None
 program.empty[1, 1]()
 program.scale._loaded()
 info = numba_kcache.info("process")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import faults
 from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
@@ -442,3 +443,28 @@ def test_locks_without_a_directory_are_for_threads() -> None:
         assert turn.is_alone
     with locks.turn("a", lambda: "built", 1) as found:
         assert found.found == "built"
+
+
+def test_child_forked_during_a_pass_keeps_nobody_from_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock is inherited: a pass gives its own up, though a child has the file open still."""
+    store = open_store(tmp_path)
+    store.put(entry_of(1))
+    end, pids = os.pipe(), list[int]()
+
+    def fork(point: str) -> None:
+        if point == "eviction.walked" and not pids:
+            pids.append(os.fork())
+            if pids == [0]:
+                os.close(end[1])
+                os.read(end[0], 1)
+                os._exit(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(faults, "hook", fork)
+        store.prune()
+    removed = store.prune(max_size_bytes=0)
+    for each in end:
+        os.close(each)
+
+    assert os.waitpid(pids[0], 0)[1] == 0
+    assert removed.entries == 1

@@ -677,6 +677,18 @@ def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.Monk
         assert in_child(work) == 0
 
 
+def test_manifest_that_cannot_be_written_hides_no_variant(root: Path, elsewhere: Path) -> None:
+    """What is added beside an image's manifest is found before what is in it."""
+    image, added = [{"key": "b"}, {"key": "a"}], {"key": "c"}
+    open_store(root).add_variant(key_of(1), *reversed(image))
+    store = open_store(root)
+    store.replace("it cannot be written to")
+
+    assert store.add_variant(key_of(1), added)
+    assert store.get_manifest(key_of(1)) == [added, *image]
+    assert open_store(root).get_manifest(key_of(1)) == image
+
+
 def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No directory at all: the process keeps what it has built."""
     monkeypatch.setattr(fallback, "private_directory", lambda: None)
