@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register
 from .errors import EntryError, KCacheError, OptionError, SettingsError
-from .kernel import Kernel, make_kernel
+from .frontends.base import define
+from .kernel import Kernel
 from .model import Event
 from .model.artifact import artifact_from_header
 from .observe import KEY_DIGITS, Counts
@@ -81,7 +82,7 @@ class KernelCache:
         Raises:
             OptionError: The source or an option cannot be used.
         """
-        return make_kernel(source, {**options, "name": name, "cache": self}, depth=2)
+        return Kernel(define(source, {**options, "name": name, "cache": self}, depth=2))
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Count what the cache holds and saved.

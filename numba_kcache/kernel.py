@@ -350,10 +350,5 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         OptionError: The thing or an option cannot be used.
     """
     if thing is None:
-        return lambda given: make_kernel(given, options, depth=2)
-    return make_kernel(thing, options, depth=2)
-
-
-def make_kernel(thing: Any, options: dict[str, Any], *, depth: int) -> Kernel:
-    """Make the kernel of a thing and options as `cached_kernel` takes them; its user stands `depth` frames up."""
-    return Kernel(define(thing, options, depth + 1))
+        return lambda given: Kernel(define(given, options, depth=2))
+    return Kernel(define(thing, options, depth=2))

@@ -29,14 +29,15 @@ def encode(value: Any) -> bytes:
     Raises:
         TypeError: A value of another type is inside.
     """
-    body: bytes
+    body = b""
+    members: Iterable[Any] = ()
     kind = type(value)
     if kind is str:
         tag, body = b"s", value.encode("utf-8", "surrogatepass")
     elif kind is bytes:
         tag, body = b"b", value
     elif kind is tuple or kind is list:
-        tag, body = b"l", _joined(value)
+        tag, members = b"l", value
     elif value is None:
         tag, body = b"n", b""
     elif kind is bool:
@@ -46,24 +47,21 @@ def encode(value: Any) -> bytes:
     elif kind is float:
         tag, body = b"f", value.hex().encode()
     elif kind is dict:
-        tag, body = b"d", _joined([each for key in sorted(value) for each in (key, value[key])])
+        tag, members = b"d", [each for key in sorted(value) for each in (key, value[key])]
     else:
         raise TypeError(f"cannot encode a {kind.__name__} into a key")
+    if members:
+        parts = []
+        for each in members:  # most are text: a call for each would take longer than its encoding
+            if type(each) is str:
+                text = each.encode("utf-8", "surrogatepass")
+                parts.append(b"s" + len(text).to_bytes(8, "big") + text)
+            elif each is None:
+                parts.append(NOTHING)
+            else:
+                parts.append(encode(each))
+        body = b"".join(parts)
     return tag + len(body).to_bytes(8, "big") + body
-
-
-def _joined(members: Iterable[Any]) -> bytes:
-    """The bytes of one member after another. Most are text: a call for each would take longer than its encoding."""
-    parts = []
-    for each in members:
-        if type(each) is str:
-            text = each.encode("utf-8", "surrogatepass")
-            parts.append(b"s" + len(text).to_bytes(8, "big") + text)
-        elif each is None:
-            parts.append(NOTHING)
-        else:
-            parts.append(encode(each))
-    return b"".join(parts)
 
 
 NOTHING = b"n" + bytes(8)

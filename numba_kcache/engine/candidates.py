@@ -61,7 +61,7 @@ def candidates(
     readonly = [each for each in tiers if each.readonly]
     lenient = [*local, *tiers] if frozen else readonly
 
-    if not lookup.knows_compilers(wanted.request):
+    if lookup.compilers(wanted.request, looks=False) is None:
         if frozen or settings.toolchain == "any":
             yield from _unidentified(lookup, wanted.requests(), local)
             yield from _unidentified(lookup, wanted.requests(), tiers)

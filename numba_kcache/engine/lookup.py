@@ -60,6 +60,9 @@ class Lookup:
         settings: The settings in force.
         directory: Where the store is; None where no home directory is known.
         process: Events of the process's cache, if it is that one.
+
+    Attributes:
+        tiers: The stores behind the local one, in the order in which they are asked.
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
@@ -72,6 +75,7 @@ class Lookup:
         self._is_explaining = False
         self.local = open_store(settings, directory, functools.partial(_record_damage, self.events.emit, self.damaged))
         self.store: DiskStore | MemoryStore | Chain = self.local
+        self.tiers: Sequence[CheckedTier] = ()
         self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
         self._absent: set[str] = set()
@@ -86,21 +90,18 @@ class Lookup:
             self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
             self.statistics.sources.append(self.store.take_unsaved)
         self.store.mount(tier)
-
-    @property
-    def tiers(self) -> Sequence[CheckedTier]:
-        """The stores behind the local one, in the order in which they are asked."""
-        return () if self.store is self.local else self.store.tiers  # type: ignore[union-attr]
+        self.tiers = self.store.tiers
 
     # -- compilers ----------------------------------------------------------------------------------
 
     def components(self, request: Request) -> tuple[Component, ...]:
         """List all components of a request, with the compilers of this process."""
-        found = self._identified(request, looks=True)
+        found = self.compilers(request)
         assert found is not None  # somebody looked
         return request.components + found
 
-    def _identified(self, request: Request, *, looks: bool) -> tuple[Component, ...] | None:
+    def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
+        """List the components that name the request's compilers; None where they are not on record and none `looks`."""
         makers = request.libraries, request.distributions
         found = self._compilers.get(makers)
         if found is None:
@@ -114,10 +115,6 @@ class Lookup:
     def unidentified(self, request: Request) -> tuple[Component, ...]:
         """List the components of a request while nobody has looked for the compilers: as where none is installed."""
         return request.components + _NOT_IDENTIFIED
-
-    def knows_compilers(self, request: Request) -> bool:
-        """Tell if identifying the request's compilers means no more than looking at the record."""
-        return self._identified(request, looks=False) is not None
 
     def lacks_compilers(self, request: Request) -> bool:
         """Tell if one of the request's compilers is not installed, as far as that can be found out quickly."""
@@ -167,27 +164,20 @@ class Lookup:
             source: Of what is found in the local store.
         """
         for candidate in tried:
-            found = self._look_up(candidate, source)
-            if found is not None:
-                return found
-        return None
-
-    def _look_up(self, candidate: Candidate, source: str) -> Resolution | None:
-        start = time.perf_counter()
-        request, tier = candidate.request, candidate.tier
-        for key, variant in self.keys(candidate):
-            artifact = self.memory.get(key)
-            if artifact is not None:
-                return self._hit(request, key, artifact, "memory", 0.0)
-            artifact = self._read(key, tier)
-            if artifact is None:
-                continue
-            if tier is not None:
-                source, family = "tier", family_of(candidate.components)
-                tier.keep_variant(
-                    family, variant or variant_of(key, artifact.target.name, derive(candidate.components))
-                )
-            return self._hit(request, key, artifact, source, time.perf_counter() - start)
+            start = time.perf_counter()
+            request, tier = candidate.request, candidate.tier
+            for key, variant in self.keys(candidate):
+                artifact = self.memory.get(key)
+                if artifact is not None:
+                    return self._hit(request, key, artifact, "memory", 0.0)
+                artifact = self._read(key, tier)
+                if artifact is None:
+                    continue
+                if tier is not None:
+                    source, family = "tier", family_of(candidate.components)
+                    variant = variant or variant_of(key, artifact.target.name, derive(candidate.components))
+                    tier.keep_variant(family, variant)
+                return self._hit(request, key, artifact, source, time.perf_counter() - start)
         return None
 
     def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -86,22 +87,22 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
-    for front_end in _front_ends():
+    asked: tuple[FrontEnd | str, ...] = (*_registered, *BUILT_IN)
+    for each in asked:  # those built in are imported when they are reached
+        front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each
         found = front_end.define(thing, options, depth + 1)
         if found is not None:
             return found
-    raise OptionError(
+    raise not_source(thing)
+
+
+def not_source(thing: object) -> OptionError:
+    """The refusal of what no front end knows."""
+    return OptionError(
         f"cannot make a kernel of {thing!r}",
         f"a {type(thing).__name__} is not source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",
     )
-
-
-def _front_ends() -> Iterator[FrontEnd]:
-    """Those that were registered, then the built-in ones, each imported when it is reached."""
-    yield from _registered
-    for name in BUILT_IN:
-        yield import_module(f".{name}", __package__).FRONT_END
 
 
 class Definition:
@@ -187,10 +188,6 @@ class Definition:
             raise UncacheableError(f"cannot cache {self.label}", request.uncacheable)
         return tuple(each for each in request.components if each.name not in OF_ONE_REQUEST)
 
-    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
-        """Make the place where what it leads to is kept."""
-        return self.resolutions_type(self, session, choose)
-
     # -- what launches it ---------------------------------------------------------------------------
 
     def entry(self, artifact: Artifact) -> Entry:
@@ -259,19 +256,17 @@ class Resolutions:
         definition: Makes the requests.
         session: Gives the session of the cache in force.
         choose: From the device's target to what to build.
+
+    Attributes:
+        lock: Held while something is resolved or loaded.
     """
 
     def __init__(
         self, definition: Definition, session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> None:
         self.definition, self.session, self.choose = definition, session, choose
-        self._lock = threading.RLock()
+        self.lock: AbstractContextManager[Any] = threading.RLock()
         self._resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
-
-    @property
-    def lock(self) -> Any:
-        """Held while something is resolved or loaded."""
-        return self._lock
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
         """Resolve what suits a device: exactly what `arch` names, or what the device is.

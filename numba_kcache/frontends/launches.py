@@ -41,7 +41,7 @@ class Launches(Configurations):
         self.__name__ = definition.name or definition.label
         self._label = definition.label
         self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
-        self._resolutions = definition.resolutions(self._session, self._choose)
+        self._resolutions = definition.resolutions_type(definition, self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
 
@@ -90,9 +90,10 @@ class Launches(Configurations):
             launcher, loaded, options = self._loaded(variant)
         except RunsUncached:
             return None
-        limits = loaded.prepare(shape, self._name_on(loaded))
+        name = self._definition.name or loaded.entry.name
+        limits = loaded.prepare(shape, name)
         if options:
-            options.check(shape, loaded, self._name_on(loaded))
+            options.check(shape, loaded, name)
         if launcher is None:
             return None
         over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)

@@ -4,7 +4,7 @@ Promise     A scan is given back only for the tree of the same identity, made by
             back is held against types before it is believed; another shape is forgotten.
 Method      One record per tree, for this process and, where there is a store, for later ones: to scan CUB anew takes a
             fifth of its compile.
-Not here    Trees' identities (toolchain.libraries), scanning (scanner), and the place of the records (the caller).
+Not here    Trees' identities (toolchain), scanning (scanner), and the place of the records (the caller).
 """
 
 from __future__ import annotations

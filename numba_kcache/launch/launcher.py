@@ -135,11 +135,14 @@ class Launcher:
             LaunchConfigError: `stream` is no stream.
         """
         grid, block, shared = shape
-        handle = stream_handle(stream)
+        handle = stream_id = 0
+        if type(stream) is not int or stream:
+            handle = stream_handle(stream)
+            stream_id = stream_identity(handle)
         config = self.driver.CUstream(handle)
         if self.attributes:
             config = self._configuration(shape, config)
-        launch: FunctionType = self._over_grids(*block, shared, config, stream_identity(handle), stream)(*grid)
+        launch: FunctionType = self._over_grids(*block, shared, config, stream_id, stream)(*grid)
         if launch.__code__ is not self._code:
             self._stubs.append(weakref.ref(launch))
             if self._code is not None:

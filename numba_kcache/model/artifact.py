@@ -212,10 +212,10 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
             raise ValueError("entries")
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
             raise ValueError("compile_time_s or attributes")
-        if type(kind) is not str or not kind.isidentifier() or len(kind) > _MAX_KIND:
+        if type(kind) is not str or len(kind) > _MAX_KIND or not (kind.isidentifier() and kind.islower()):
             raise ValueError("kind")
         target = parse_target(header["target"])
-        cubin = payloads["cubin"] if "cubin" in payloads else b""  # noqa: SIM401 - Mapping.get is Python
+        cubin = payloads.get("cubin", b"")
         if not cubin and not target.virtual and "ltoir" not in payloads:
             raise ValueError("a real target without a cubin")
         read = tuple([_entry(each) for each in entries])

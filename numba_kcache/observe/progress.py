@@ -3,7 +3,7 @@
 Promise     A compile that is done within a second is silent. A longer one is a live line on standard error where that
             is a terminal, and one line of the log elsewhere. What goes wrong with saying so never reaches the compile.
 Method      A thread for each compile, which waits for its end: a hit starts none.
-Not here    The line of the log that every compile gets at its end (observe.events).
+Not here    The line of the log that every compile gets at its end (observe).
 """
 
 from __future__ import annotations

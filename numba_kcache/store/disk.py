@@ -195,7 +195,7 @@ class DiskStore(Store):
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = self.read_variants(family) if self.is_usable() else []
+        variants = (self._read(MANIFEST, family, decode_manifest) or []) if self.is_usable() else []
         if not self.is_replaced or self.private is None:
             return variants
         return merge(variants, *reversed(self.private.get_manifest(family)))
@@ -205,8 +205,6 @@ class DiskStore(Store):
         return self._read(MANIFEST, family, decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        if not is_key(key):
-            require_key(key)  # raises
         path = self.tree.path(kind, key)
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
@@ -229,7 +227,7 @@ class DiskStore(Store):
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
-        path, is_usable = self.tree.path(kind, require_key(key)), self.is_usable()
+        path, is_usable = self.tree.path(kind, key), self.is_usable()
         data = None if self._spare is None else self._spare.get_encoded(key, kind)
         if data is None and is_usable:
             try:
@@ -249,7 +247,7 @@ class DiskStore(Store):
         """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
         try:
             if self.is_usable():
-                decode_entry(self.tree.read(self.tree.path(ENTRY, require_key(key)), None), key)
+                decode_entry(self.tree.read(self.tree.path(ENTRY, key), None), key)
         except DamagedEntry as error:
             return str(error)
         except OSError:
@@ -314,7 +312,7 @@ class DiskStore(Store):
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
-        path = self.tree.path(ENTRY, require_key(key))
+        path = self.tree.path(ENTRY, key)
         is_gone = not self.readonly and self.is_usable() and remove(path)
         return (self.private is not None and self.private.remove(key)) or is_gone
 

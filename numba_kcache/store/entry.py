@@ -50,6 +50,8 @@ _LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the sa
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 
+_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
 
@@ -148,7 +150,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         TypeError: The header holds something other than JSON values.
     """
     key = bytes.fromhex(require_key(entry.key))
-    header = _json(entry.header)
+    header = _json(entry.header).encode("ascii")
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
@@ -313,13 +315,9 @@ def parse_object(text: bytes) -> Header:
     """
     try:
         header: Header = json.loads(text)
-        is_own = _json(header) == text
+        is_own = _json(header).encode("ascii") == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
     if type(header) is not dict or not is_own:
         raise DamagedEntry("the header is not one JSON object as it is written here")
     return header
-
-
-def _json(header: Header) -> bytes:
-    return json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")

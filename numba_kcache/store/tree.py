@@ -20,7 +20,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import CLOEXEC, NOFOLLOW, NONBLOCK
-from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry
+from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
 if TYPE_CHECKING:  # for writing: a hit goes without it
     from .publish import Durability
@@ -63,7 +63,13 @@ class Tree:
         self.quarantine, self.statistics = f"{self.base}/quarantine", f"{self.base}/statistics"
 
     def path(self, kind: int, key: str) -> str:
-        """Where the file of `key` is."""
+        """Where the file of `key` is.
+
+        Raises:
+            ValueError: `key` is not 64 lower-case hexadecimal digits.
+        """
+        if len(key) != 64 or key.strip("0123456789abcdef"):
+            require_key(key)  # raises
         return f"{self.entries if kind == ENTRY else self.manifests}/{key[:2]}/{key[2:]}"
 
     def read(self, path: str, now_ns: int | None, refresh_ns: int = RECENCY_NS) -> bytes:

@@ -50,7 +50,7 @@ class DirectoryTier:
         self._check()
         tree, kind = self._place(kind)
         try:
-            return tree.read(tree.path(kind, require_key(key)), None)
+            return tree.read(tree.path(kind, key), None)
         except FileNotFoundError:
             return None
 

@@ -44,8 +44,8 @@ class _Overlay:
         self._first = max(origin.line - 1, 0)
         lines = [line.strip() for line in source.splitlines()]
         self._wanted = [index for index, line in enumerate(lines) if line]
-        places = self._shown_lines({lines[index] for index in self._wanted})
-        offsets = {index: [place - index for place in places[lines[index]]] for index in self._wanted}
+        shown = self._lines_showing({lines[index] for index in self._wanted})
+        offsets = {index: [place - index for place in shown[lines[index]]] for index in self._wanted}
         self._votes = Counter(each for found in offsets.values() for each in found)
         telling = [index for index in self._wanted if len(lines[index]) > _SHORT]
         self._telling = Counter(each for index in telling for each in offsets[index])
@@ -64,8 +64,8 @@ class _Overlay:
         votes = self._telling[offset]
         return is_below and self._votes[offset] * 2 >= len(self._wanted), votes, is_below, -offset
 
-    def _shown_lines(self, texts: set[str]) -> dict[str, list[int]]:
-        """List the lines that show each text: on a line of its own, beside quotes, or through placeholders."""
+    def _lines_showing(self, texts: set[str]) -> dict[str, list[int]]:
+        """Lines at which the file shows each text: on a line of its own, beside quotes, or through placeholders."""
         alone: dict[str, set[int]] = {}
         quoted: list[tuple[int, str]] = []
         formatted: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
@@ -79,7 +79,7 @@ class _Overlay:
             elif template is not None:
                 formatted.setdefault(start, []).append((index, template))
 
-        def lines_with(text: str) -> set[int]:
+        def lines_of(text: str) -> set[int]:
             found = alone.get(text, set())
             if len(text) <= _SHORT:
                 return found
@@ -87,7 +87,7 @@ class _Overlay:
             likely = formatted.get(text[:_SHORT], []) + formatted.get("", [])
             return found | beside | {index for index, template in likely if template.fullmatch(text)}
 
-        return {text: sorted(lines_with(text)) for text in texts}
+        return {text: sorted(lines_of(text)) for text in texts}
 
     def _fill(self) -> None:
         """A line that the file does not show, between lines that it shows together, stands between them."""

@@ -27,7 +27,7 @@ FOREIGN_HOMES = {
     "numpy": {"launch", "toolchain", "frontends/numba", "frontends/mlir"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers", "bundles"},
     "redis": {"tiers"}, "obstore": {"tiers"}, "cryptography": {"tiers"},
-    "itanium_demangler": {"toolchain"}, "rich": {"observe"}, "platformdirs": {"settings"},
+    "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"}, "platformdirs": {"settings"},
 }  # fmt: skip
 """The rooms that import a package which is not ours."""
 

@@ -25,7 +25,7 @@ print(loaded())
 """
 
 
-def test_hit_imports_five_modules_of_the_store(tmp_path: Path) -> None:
+def test_hit_imports_three_modules_of_the_store(tmp_path: Path) -> None:
     """Opening, an entry and a manifest; at the end of the process the counters, without what folds them."""
     store = open_store(tmp_path)
     store.put(entry_of(1))
@@ -33,5 +33,5 @@ def test_hit_imports_five_modules_of_the_store(tmp_path: Path) -> None:
 
     hit, end = in_python(HIT, str(tmp_path), key_of(1)).splitlines()
 
-    assert hit.split() == ["base", "disk", "entry", "system", "tree"]
+    assert hit.split() == ["disk", "entry", "tree"]
     assert set(end.split()) - set(hit.split()) == {"counters", "faults"}

@@ -170,12 +170,12 @@ def test_another_build_of_a_compiler_is_seen(project: Project, library: str) -> 
     """Numba's key has neither NVVM, NVRTC nor nvJitLink in it: after an upgrade the old compiler's code is served."""
     project.program()
     build = project.root / "library.so"
+    (project.root / "libnvrtc-builtins.so").write_bytes(b"beside any NVRTC")
     swapped = f"""
 from cuda.bindings import nvjitlink, nvrtc
 from numba_kcache import toolchain as libraries
 real = libraries.loaded_path
 libraries.loaded_path = lambda name: {str(build)!r} if name == {library!r} else real(name)
-libraries._sibling = lambda path, names: path
 """
     build.write_bytes(b"a build")
     project.fill(before=swapped)

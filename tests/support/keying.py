@@ -20,7 +20,7 @@ VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
 
 
 class MadeUpToolchain:
-    """Answers as toolchain.libraries.Toolchain does, from two tables."""
+    """Answers as toolchain.Toolchain does, from two tables."""
 
     def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._compilers, self._versions = compilers, versions

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from numba_kcache import keys as components
 from numba_kcache.engine.request import Request
 from numba_kcache.errors import CompileError, OptionError
 from numba_kcache.frontends.base import COMMON_OPTIONS, Definition, Variant, register
+from numba_kcache.keys import components
 from numba_kcache.model import Target
 from numba_kcache.model.artifact import Artifact, Entry, Parameter
 from numba_kcache.model.reason import ReasonKind
@@ -51,7 +51,7 @@ class ToyDefinition(Definition):
             strict=bool(self.options.get("strict")),
             file=self.file,
             name=self.name,
-            kinds={"toy row": ReasonKind.SOURCE_CHANGED, "toy revision": ReasonKind.OPTIONS},
+            kinds=lambda: {"toy row": ReasonKind.SOURCE_CHANGED, "toy revision": ReasonKind.OPTIONS},
         )
 
 

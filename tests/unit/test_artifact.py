@@ -134,7 +134,7 @@ NO_TEXT = (None, 1, 1.5, True, [], {}, ["x"])
 NO_COUNT = (None, "1", 1.0, True, [], {}, -1, 1 << 32)
 NO_LIST = (None, 1, "abcd", {}, True)
 WRONG = [
-    *((("kind",), value) for value in ("", "CUDA", "exe", *NO_TEXT)),
+    *((("kind",), value) for value in ("", "CUDA", "a kind", "x" * 33, *NO_TEXT)),
     *((("target",), value) for value in ("", "sm_", "auto", [9, 0], *NO_TEXT)),
     *((("entries",), value) for value in NO_LIST),
     *((("entries",), [value]) for value in (*NO_LIST, [], ["a"], ["a", "b", True, [0, 0, 0, 0], [], 0])),

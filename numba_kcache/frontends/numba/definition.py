@@ -187,6 +187,20 @@ def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
     return NumbaDefinition(loads(function), options)
 
 
+class _CompilerLock:
+    """Numba's own over compilation, so that no two locks are taken crosswise."""
+
+    def __enter__(self) -> None:
+        from numba.cuda.core.compiler_lock import global_compiler_lock
+
+        global_compiler_lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        from numba.cuda.core.compiler_lock import global_compiler_lock
+
+        global_compiler_lock.release()
+
+
 class NumbaResolutions(Resolutions):
     """The artifacts of one Numba kernel.
 
@@ -198,15 +212,9 @@ class NumbaResolutions(Resolutions):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.lock = _CompilerLock()
         self.dispatcher: Any = None
         self._uncached: dict[Variant, str] = {}
-
-    @property
-    def lock(self) -> Any:
-        """Numba's own over compilation, so that no two locks are taken crosswise."""
-        from numba.cuda.core.compiler_lock import global_compiler_lock
-
-        return global_compiler_lock
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""

@@ -16,7 +16,7 @@ from ...engine.request import Request
 from ...errors import OptionError
 from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, read_launch_options
+from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, not_source, read_launch_options
 from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
@@ -184,10 +184,12 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
     from .module import ModuleDefinition
 
     source = _source_of(thing, options.get("kind"), depth + 1)
-    if source is None:
+    if source is None and callable(thing):
         raise OptionError(
-            f"cannot make a module of {thing!r}", "it is no source", "decorate a Numba kernel with cached_kernel"
+            f"cannot make a module of {thing!r}", "it is a Numba kernel", "decorate it with cached_kernel"
         )
+    if source is None:
+        raise not_source(thing)
     return ModuleDefinition(thing, source, options, entries)
 
 

@@ -15,8 +15,7 @@ import pytest
 import numba_kcache
 from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.engine import compile as compiling
-from numba_kcache.engine import lookup
-from numba_kcache.engine import session as resolver
+from numba_kcache.engine import lookup, session
 from numba_kcache.engine.lookup import Lookup
 from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
 from numba_kcache.model import parse_target
@@ -168,8 +167,8 @@ def test_code_that_contradicts_its_description_is_used_but_not_stored(
     other = cached_kernel(source, arch="sm_90", cache=open_cache(directory / "other")).cubin()
     build = compiling.build
 
-    def mixed_up(resolver: Lookup, job: Any, key: str) -> Any:
-        artifact, learned = build(resolver, job, key)
+    def mixed_up(lookup: Lookup, job: Any, key: str) -> Any:
+        artifact, learned = build(lookup, job, key)
         return artifact._replace(**{"cubin": other, **wrong}), learned
 
     monkeypatch.setattr(compiling, "build", mixed_up)
@@ -547,10 +546,10 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
 def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
     """It cannot save its counts; the new cache works."""
     trouble = functools.partial(divmod, 1, 0)
-    resolver._collected.append(trouble)
+    session._collected.append(trouble)
 
     compiled(open_cache(directory))
-    assert trouble not in resolver._collected
+    assert trouble not in session._collected
 
 
 @pytest.mark.slow
