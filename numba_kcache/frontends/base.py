@@ -118,7 +118,7 @@ class Definition:
         has_variants: Whether the code depends on the types of the arguments.
         launch_options: How its launches differ from plain ones; None for plain ones.
         is_sent_by_name: Whether a worker gets a kernel that can be imported by its name, not by value.
-        resolutions_type: Class of the place where what it leads to is kept; default `Resolutions`.
+        make_resolutions: Makes the place where what it leads to is kept; default `Resolutions`.
         runs_as_ptx: Whether PTX of it can be launched where the compiler does not know the device.
         any_variant: A variant that serves where any will do.
     """
@@ -130,7 +130,7 @@ class Definition:
     has_variants = False
     is_sent_by_name = False
     runs_as_ptx = False
-    resolutions_type: type[Resolutions]
+    make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
     any_variant: Variant = None
     launch_options: LaunchOptions | None = None
 
@@ -356,7 +356,7 @@ class RunsUncached(UncacheableError):
     """It cannot be cached and may run without: reported, and for `Resolutions.launch_otherwise` to launch."""
 
 
-Definition.resolutions_type = Resolutions
+Definition.make_resolutions = Resolutions
 
 
 def read_launch_options(options: Mapping[str, Any], kind: str) -> LaunchOptions:

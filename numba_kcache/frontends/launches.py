@@ -41,7 +41,7 @@ class Launches(Configurations):
         self.__name__ = definition.name or definition.label
         self._label = definition.label
         self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
-        self._resolutions = definition.resolutions_type(definition, self._session, self._choose)
+        self._resolutions = definition.make_resolutions(definition, self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
 

@@ -266,7 +266,7 @@ class NumbaResolutions(Resolutions):
         return attribute(self, name) if name in NUMBAS_NAMES else super().attribute(name)
 
 
-NumbaDefinition.resolutions_type = NumbaResolutions
+NumbaDefinition.make_resolutions = NumbaResolutions
 
 
 def _declare(function: Any, given: Mapping[str, Any]) -> Declared:

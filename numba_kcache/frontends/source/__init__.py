@@ -152,7 +152,7 @@ class SourceResolutions(Resolutions):
         return link_stored(wanted, stored.artifact)
 
 
-SourceDefinition.resolutions_type = SourceResolutions
+SourceDefinition.make_resolutions = SourceResolutions
 
 
 def _listed(options: Mapping[str, Any], name: str) -> Sequence[Any]:

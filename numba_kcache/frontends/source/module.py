@@ -91,9 +91,13 @@ class ModuleKernelDefinition(Definition):
         """List the components that all requests of the module share."""
         return self._of.identity()
 
-    def resolutions(self, session: Callable[[], Session], choose: Callable[[Target], Choice]) -> Resolutions:
+    @staticmethod
+    def make_resolutions(
+        definition: ModuleKernelDefinition, _session: Callable[[], Session], choose: Callable[[Target], Choice]
+    ) -> Resolutions:
         """Give the module's own; a place of its own to a kernel that is linked by itself."""
-        return LinkedResolutions(self, self._whole, choose) if self._of.is_lazy else self._whole
+        whole = definition._whole
+        return LinkedResolutions(definition, whole, choose) if definition._of.is_lazy else whole
 
     def link_request(self, module: Artifact, module_key: str) -> Request:
         """Make the request of this kernel alone, linked from the module's LTO-IR."""
