@@ -57,14 +57,13 @@ def measured(texts: list[str], arch: str, workers: int) -> dict[str, Any]:
 def start_s() -> float:
     """Seconds until a new worker answers."""
     from numba_kcache.warmup.pool import _Worker
-    from numba_kcache.warmup.worker import unpack
 
     samples = []
     for _ in range(STARTS):
         start = time.perf_counter()
         worker = _Worker()
         worker.connection.send_bytes(b"no task")
-        assert unpack(worker.connection.recv_bytes()).status == "unlike"
+        assert worker.connection.recv().status == "unlike"
         samples.append(time.perf_counter() - start)
         worker.end()
     return statistics.median(samples)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -121,9 +120,10 @@ def payloads_of(subject: Subject, components: Sequence[Component]) -> dict[str, 
         "created_s": time.time(),
         "built": built_here(),
         "kinds": subject.kinds,
-        "components": records_here(subject, components),
+        "module": _module_of(subject.file),
+        "components": [each.record() for each in components],
     }
-    texts = {name: text for name, (text, _) in texts_here(subject).items()}
+    texts = {name: text for name, (text, _) in subject.texts().items()}
     source = json.dumps(texts).encode()
     kept = {"source": source} if texts and len(source) <= SOURCE_LIMIT_BYTES else {}
     return {"report": json.dumps(report, default=bytes.hex).encode(), **kept}
@@ -187,36 +187,41 @@ def report_of(entry: StoredEntry) -> dict[str, Any]:
 
 def texts_of(entry: StoredEntry) -> dict[str, str]:
     """Read the user's texts in an entry, by component."""
-    return {name: text for name, text in _json(entry, "source").items() if isinstance(text, str)}
+    texts, module = _json(entry, "source"), report_of(entry).get("module")
+    return {_as_imported(name, module): text for name, text in texts.items() if isinstance(text, str)}
 
 
 def records_of(report: Mapping[str, Any]) -> list[Record]:
     """Read the component records of a report; what is none is left out."""
     rows = report.get("components")
     return [
-        (row[0], row[1], row[2])
+        (_as_imported(row[0], report.get("module")), row[1], row[2])
         for row in (rows if isinstance(rows, list) else ())
         if isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[1], str)
     ]
 
 
 def records_here(subject: Subject, components: Sequence[Component]) -> list[Record]:
-    """Make the records of a request's components, as a report gives them back."""
-    records = [(_as_imported(each.name, subject), *each.record()[1:]) for each in components]
-    return records_of(json.loads(json.dumps({"components": records}, default=bytes.hex)))
+    """Make the records of a request's components, as they are read from a report."""
+    report = {"module": _module_of(subject.file), "components": [each.record() for each in components]}
+    return records_of(json.loads(json.dumps(report, default=bytes.hex)))
 
 
 def texts_here(subject: Subject) -> dict[str, tuple[str, Origin]]:
     """Read the user's texts by component, each with its place."""
-    return {_as_imported(name, subject): text for name, text in subject.texts().items()}
+    module = _module_of(subject.file)
+    return {_as_imported(name, module): text for name, text in subject.texts().items()}
 
 
-def _as_imported(name: str, subject: Subject) -> str:
+def _module_of(file: str) -> str:
+    """Name the module that a file is when the shell imports it; "" for no file."""
+    return ".".join([*_packages_of(file), os.path.basename(file).removesuffix(".py")])
+
+
+def _as_imported(name: str, module: Any) -> str:
     """Name a component of a program as the shell does, which imports the file that the program runs."""
-    if "main__" not in name or not subject.file:
-        return name.replace("__mp_main__", "__main__")
-    module = [*_packages_of(subject.file), os.path.basename(subject.file).removesuffix(".py")]
-    return re.sub(r"\b__(mp_)?main__\b", ".".join(module), name)
+    name = name.replace("__mp_main__", "__main__")
+    return name.replace("__main__", module) if module and isinstance(module, str) else name
 
 
 def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
