@@ -94,6 +94,7 @@ def gpu() -> None:
 
 def all_() -> None:
     check()
+    house()
     docs()
     site()
     test()
