@@ -25,7 +25,9 @@ CLOCKS_APART_NS = 120_000_000_000
 
 MAX_HEADER_BYTES = 64 << 20
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO must not hold us
+_READ = os.O_RDONLY
+for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not hold us; no system has them all
+    _READ |= getattr(os, _flag, 0)
 
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", "overlay", "ramfs"})
 
