@@ -97,10 +97,10 @@ class KernelCache:
             raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
         session = self.session
         sums = session.lifetime() if scope == "lifetime" else None
-        counts = session.statistics.process if sums is None else Counts(sums)
+        counts = session.statistics.process if sums is None else Counts.of(sums)
         usage, limit = session.store.size(), session.settings.max_size_bytes
         figures = (scope, self.directory, usage.entries, usage.size_bytes, limit)
-        return CacheInfo(*figures, tiers=session.tier_reports(sums), **vars(counts))
+        return CacheInfo(*figures, tiers=session.tier_reports(sums), **counts.as_dict())
 
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""

@@ -153,7 +153,12 @@ def components(values: Mapping[str, Plain]) -> tuple[Component, ...]:
     made = []
     for name, value in values.items():
         text = name.encode()
-        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encode(value), value))
+        if type(value) is str:
+            of_value = value.encode("utf-8", "surrogatepass")
+            encoded = b"s" + len(of_value).to_bytes(8, "big") + of_value
+        else:
+            encoded = encode(value)
+        made.append(Component(name, b"s" + len(text).to_bytes(8, "big") + text + encoded, value))
     return tuple(made)
 
 

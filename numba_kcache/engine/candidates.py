@@ -83,7 +83,7 @@ def candidates(
 
 
 def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
-    components = lookup.components(request)
+    components = request.components + (lookup.compilers(request) or ())
     any_compiler = (tier is not None and tier.readonly) or lookup.takes_any_compiler(components)
     return Candidate(request, components, tier, any_compiler, True, why)
 

@@ -217,8 +217,9 @@ class Lookup:
 
     def _hit(self, request: Request, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self.remember(key, artifact)
-        fields = {"source": source, "compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
-        self.emit(EventKind.HIT, request, key, **fields)
+        fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
+        times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
+        self.events.emit(Event(EventKind.HIT, {**fields, **times}))
         return Resolution(artifact, key, source, is_stored=source != "memory")
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:

@@ -55,36 +55,34 @@ Make = Callable[[Target, "Target | None"], Request]
 """Makes a request for a target, by way of a virtual one where one is given."""
 
 
-class Wanted:
-    """A request, and what else may serve in its place: each made when it is reached.
+class Wanted(NamedTuple):
+    """A request, and what else may serve in its place: that is made when it is reached.
 
     Args:
-        make: Makes each.
-        choice: The targets that they are for.
+        request: For the target of the choice.
+        choice: The targets that may serve.
+        make: Makes the request of another target.
     """
 
-    __slots__ = ("_choice", "_made", "_make", "request")
-
-    def __init__(self, make: Make, choice: Choice) -> None:
-        self._make, self._choice = make, choice
-        self.request = make(choice.target, choice.ptx_target)
-        self._made: dict[Target, Request] = {}
+    request: Request
+    choice: Choice
+    make: Make
 
     def requests(self) -> Iterator[Request]:
         """Yield the request, then those whose artifacts do as well."""
         yield self.request
-        for target in self._choice.alternatives:
-            yield self._made.get(target) or self._made.setdefault(target, self._make(target, self._choice.ptx_target))
+        for target in self.choice.alternatives:
+            yield self.make(target, self.choice.ptx_target)
 
     def fallbacks(self) -> Iterator[Request]:
         """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
-        for target in self._choice.fallbacks():
-            yield self._make(target, None)
+        for target in self.choice.fallbacks():
+            yield self.make(target, None)
 
 
 def only(request: Request) -> Wanted:
     """A request in whose place nothing else may serve."""
-    return Wanted(lambda _target, _ptx_target: request, Choice(request.target))
+    return Wanted(request, Choice(request.target), lambda _target, _ptx_target: request)
 
 
 class Resolution(NamedTuple):

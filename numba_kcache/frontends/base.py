@@ -308,7 +308,8 @@ class Resolutions:
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the request of a choice, with what else may serve."""
-        return Wanted(functools.partial(self.request, variant=variant), choice)
+        make = functools.partial(self.request, variant=variant)
+        return Wanted(make(choice.target, choice.ptx_target), choice, make)
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
         """Make the request of one variant for a target."""

@@ -1,21 +1,26 @@
 """Launches of one definition: configurations bound, variants told apart, and loaded kernels kept for each device.
 
-Promise     A kernel is loaded once for each device and variant; a module that is gone, or a device that is not the
+Promise     `kernel[config]` of a configuration that came before is one look-up, and what is kept is bounded: in a loop
+            over ever new grids memory stays as it is.
+            A kernel is loaded once for each device and variant; a module that is gone, or a device that is not the
             current one any more, is noticed before anything is queued, and the launch goes where it belongs.
+Method      The launch of a configuration is kept from its second coming on. For a block, stream and shared memory that
+            were bound once, a row binds any grid within the device's limits without looking at them again.
 Not here    The verbs of a kernel (kernel), packing and loading (launch), and what is loaded (base).
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError
-from ..launch import BOUND_LIMIT, Configurations, Launch, LaunchShape, VariantLaunch, launch_shape
+from ..launch import BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.launcher import Launcher
-from ..launch.loader import LoadedKernel
+from ..launch.loader import GRID_LIMIT, LoadedKernel
 from ..model import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
@@ -24,6 +29,89 @@ if TYPE_CHECKING:
 
 _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
 """What packs and launches, where anything here can; the loaded kernel; how its launches differ."""
+
+
+BOUND_LIMIT = 256
+"""Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
+
+_Row = tuple[list[bool], Dim3, BindGrid]
+"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+
+
+class Configurations:
+    """The base of kernels: indexed with a configuration, they give a function to call."""
+
+    __name__: str
+
+    def __init__(self) -> None:
+        self._bound: dict[Any, Launch | None] = {}
+        self._rows: dict[Any, _Row] = {}
+
+    def __getitem__(self, config: Any) -> Launch:
+        try:
+            bound = self._bound.get(config)
+        except TypeError:  # a list in it, which Numba takes too
+            bound = None
+        return bound or self._bind(config)
+
+    def __call__(self, *args: Any) -> None:
+        """Refuse a launch without a configuration, as Numba does."""
+        raise LaunchConfigError(
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
+        )
+
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:
+        """Make the launch of a configuration, as it was written and as it was read."""
+        raise NotImplementedError
+
+    def _bind(self, config: Any) -> Launch:
+        """Make the launch of a configuration; keep it where that comes again."""
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__}[{config!r}]",
+                "a launch takes [grid, block], then stream and sharedmem if need be",
+            )
+        try:
+            row, seen = self._rows.get(config[1:]), config in self._bound
+        except TypeError:  # a list in it
+            row, seen = None, False
+        grid, block, stream, sharedmem = (*config, 0, 0)[:4]
+        extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
+        if row is not None and row[0][0]:
+            x, y, z = extents
+            _, (most_x, most_y, most_z), bind = row
+            if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
+                with_grid = bind(x, y, z)
+                _put(self._bound, config, with_grid if seen else None)
+                return with_grid
+        is_plain = type(block) is type(sharedmem) is int
+        shape = LaunchShape(extents, (block, 1, 1), sharedmem) if is_plain else launch_shape(extents, block, sharedmem)
+        launch = self._configure(config, shape, stream)
+        assert launch is not None  # a kind without variants has a launcher
+        _put(self._bound, config, launch if seen else None)  # None notes that it came once
+        return launch
+
+    def keep(self, config: Any, launch: Launch) -> None:
+        """Set what `kernel[config]` gives from now on."""
+        _put(self._bound, config, launch)
+
+    def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
+        """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
+        _put(self._rows, config[1:], (live, most, bind))
+
+    def unbind(self) -> None:
+        """Bind every configuration anew."""
+        self._bound.clear()
+        self._rows.clear()
+
+
+def _put(kept: dict[Any, Any], config: Any, value: Any) -> None:
+    if len(kept) >= BOUND_LIMIT:
+        kept.clear()
+    try:
+        kept[config] = value
+    except TypeError:  # a list in it: bound anew each time
+        pass
 
 
 class Launches(Configurations):
@@ -77,29 +165,23 @@ class Launches(Configurations):
             return over_tasks(tpb or self._block_size((), sharedmem))
         return lambda *args: over_tasks(self._block_size(args, sharedmem))(*args)
 
-    def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch:
-        if self._definition.has_variants:
-            return self._variant_launch(config, shape, stream)
-        launch = self._bound_to(config, shape, stream, None)
-        assert launch is not None  # a kind without variants has a launcher
-        return launch
-
-    def _bound_to(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant) -> Launch | None:
+    def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
         """Make the launch function of a variant; None where only the front end's own launch takes it."""
+        if variant is None and self._definition.has_variants:
+            return self._variant_launch(config, shape, stream)
         try:
             launcher, loaded, options = self._loaded(variant)
         except RunsUncached:
             return None
-        name = self._definition.name or loaded.entry.name
-        limits = loaded.prepare(shape, name)
-        if options:
-            options.check(shape, loaded, name)
         if launcher is None:
-            return None
-        over_grids = launcher.over_grids(shape.block, shape.shared_bytes, stream)
-        if over_grids is not None:
-            self.keep_row(config, loaded.live, limits.grid, over_grids)
-        return launcher.bind(shape, stream)
+            loaded.prepare(shape, self._name_on(loaded))
+        launch = None if launcher is None else launcher.bind(shape, stream)
+        if options:
+            options.check(shape, loaded, self._name_on(loaded))
+        if launcher is not None and launcher.binds_any_grid:
+            bind = launcher.over_grids(shape.block, shape.shared_bytes, stream)
+            self.keep_row(config, loaded.live, GRID_LIMIT, bind)
+        return launch
 
     def _variant_launch(self, config: Any, shape: LaunchShape, stream: Any) -> VariantLaunch:
         check_interpreter()
@@ -107,7 +189,7 @@ class Launches(Configurations):
         return VariantLaunch(
             self,
             config,
-            functools.partial(self._bound_to, config, shape, stream),
+            functools.partial(self._configure, config, shape, stream),
             self._definition.variant,
             lambda *args: otherwise(args),
         )
@@ -201,3 +283,57 @@ def _checked_cache(cache: Any) -> Any:
     if cache is not None and not hasattr(type(cache), "session"):  # KernelCache stands above this module
         raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache")
     return cache
+
+
+class VariantLaunch:
+    """One configuration of a kernel whose code depends on the types of its arguments: one launcher for each variant.
+
+    Arguments of the variant that was launched last cost nothing more: its launch function is the front. What that does
+    not take comes back here, and its own variant becomes the front; what no launcher takes goes to the front end.
+
+    Args:
+        kernel: That keeps the front.
+        config: Between the brackets, as it was written.
+        prepare: Makes the launch function of a variant; None where only `otherwise` can launch it.
+        variant_of: Finds the variant of arguments; None where the front end has to refuse them.
+        otherwise: Launches by the front end's own means.
+    """
+
+    def __init__(
+        self,
+        kernel: Configurations,
+        config: Any,
+        prepare: Callable[[Hashable], Launch | None],
+        variant_of: Callable[[tuple[Any, ...]], Hashable],
+        otherwise: Launch,
+    ) -> None:
+        self._kernel, self._config = kernel, config
+        self._prepare, self._variant_of, self._otherwise = prepare, variant_of, otherwise
+        self._by_variant: dict[Hashable, Launch] = {}
+        self._front: Launch = self.launch
+
+    def __call__(self, *args: Any) -> None:
+        self._front(*args)
+
+    def launch(self, *args: Any) -> None:
+        """Launch arguments of whatever variant, and be ready for the next ones of the same."""
+        check_interpreter()
+        variant = self._variant_of(args)
+        if variant is None:
+            self._otherwise(*args)
+            return
+        found = self._by_variant.get(variant) or self._prepare(variant)
+        if found is None:
+            found = self._otherwise  # which takes all variants: the next launch looks at none
+        else:
+            self._by_variant[variant] = found
+        self._front = found
+        self._kernel.keep(self._config, found)
+        found(*args)
+
+    def refused(self, variant: Hashable, args: tuple[Any, ...]) -> None:
+        """Launch what the launcher of a variant did not take: by other means if it is of that very variant."""
+        if self._variant_of(args) == variant:
+            self._otherwise(*args)  # a host array, say: the same types, but not for the straight way
+        else:
+            self.launch(*args)

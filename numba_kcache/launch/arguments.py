@@ -68,7 +68,7 @@ Inline: TypeAlias = tuple[str, dict[str, Any], str]
 """A slot's part of the generated code: its lines, the names that they need, the expressions of the values to pack."""
 
 
-class Call:
+class Call(NamedTuple):
     """One launch on its slow path.
 
     Args:
@@ -76,20 +76,18 @@ class Call:
         config: Taken by the driver: a stream, or the whole configuration.
         stream: The launch stream as the user gave it.
         arguments: Of the launch.
-
-    Attributes:
         before: To be done before the launch, in order.
         after: To be done after it: copies back to the host.
         borrowed: To be kept until the launch is queued.
     """
 
-    __slots__ = ("after", "arguments", "before", "borrowed", "config", "shape", "stream")
-
-    def __init__(self, shape: tuple[Dim3, Dim3, int], config: Any, stream: Any, arguments: tuple[Any, ...]) -> None:
-        self.shape, self.config, self.stream, self.arguments = shape, config, stream, arguments
-        self.before: list[Callable[[], object]] = []
-        self.after: list[Callable[[], object]] = []
-        self.borrowed: list[object] = []
+    shape: tuple[Dim3, Dim3, int]
+    config: Any
+    stream: Any
+    arguments: tuple[Any, ...]
+    before: list[Callable[[], object]]
+    after: list[Callable[[], object]]
+    borrowed: list[object]
 
 
 Settle: TypeAlias = Callable[[Any, int, Call | None], Any]

@@ -196,7 +196,8 @@ def _enter_primary_context() -> int:
     if ordinal in _held:
         driver.cuDevicePrimaryCtxRelease(device)
     _held.add(ordinal)
-    current = done(driver.cuCtxGetCurrent(), "ask for the current context")
+    answer = driver.cuCtxGetCurrent()
+    current = answer[1] if answer[0] == 0 else done(answer, "ask for the current context")
     if not int(current):
         done(driver.cuCtxSetCurrent(context), f"enter the context of device {ordinal}")
     elif int(current) != int(context):

@@ -77,6 +77,10 @@ class Launcher:
         relaunch: Tried where this module, or this device, is not the one to launch on.
         slots: One for each argument, where an argument fills several parameters; None for one each.
         debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
+
+    Attributes:
+        binds_any_grid: Whether a launch may differ from the one before in its grid alone (`over_grids`): once its code
+            is generated, unless the device or a launch attribute depends on more.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Launcher:
     ) -> None:
         self.kernel, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.entry.typed
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
-        self.driver = loaded.module.driver
+        self.driver, self._prepare = loaded.module.driver, loaded.prepare
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
         layout = struct.Struct(struct_format(self.parameters))
         self.pack, self._buffer_bytes = layout.pack_into, layout.size
@@ -104,6 +108,7 @@ class Launcher:
         self._code: CodeType | None = None
         self._stubs: list[weakref.ref[FunctionType]] = []
         self._interpreted = 0
+        self.binds_any_grid = False
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
@@ -128,12 +133,13 @@ class Launcher:
         """Make the function that launches with this shape on this stream.
 
         Args:
-            shape: Grid, block and shared memory, checked against the device.
+            shape: Grid, block and shared memory.
             stream: As `stream_handle` takes it.
 
         Raises:
-            LaunchConfigError: `stream` is no stream.
+            LaunchConfigError: The shape is beyond the limits of the kernel and its device, or `stream` is no stream.
         """
+        self._prepare(shape, self.kernel)
         grid, block, shared = shape
         handle = stream_id = 0
         if type(stream) is not int or stream:
@@ -149,10 +155,8 @@ class Launcher:
                 self._upgrade()  # another thread has generated meanwhile
         return launch
 
-    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid | None:
-        """Bind block, shared memory and stream for any grid that fits; None while, or where, a grid takes more."""
-        if self._code is None or self.attributes or self.module.device_of is not None:
-            return None
+    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid:
+        """Bind block, shared memory and stream for any grid that fits, once the launcher `binds_any_grid`."""
         handle = stream_handle(stream)
         bind: BindGrid = self._over_grids(
             *block, shared_bytes, self.driver.CUstream(handle), stream_identity(handle), stream
@@ -169,6 +173,7 @@ class Launcher:
             code = generate(self, self._namespace, self._slots or self._make_slots())
             self._over_grids = FunctionType(code, self._namespace)
             self._code = inner_code(inner_code(code))
+            self.binds_any_grid = not self.attributes and self.module.device_of is None
         self._upgrade()
 
     def _upgrade(self) -> None:
@@ -215,7 +220,7 @@ class Launcher:
                 self.generate()
         else:
             arguments = tuple(each for each in arguments if each is not MISSING)
-        call, module = Call(shape, config, stream, arguments), self.module
+        call, module = Call(shape, config, stream, arguments, [], [], []), self.module
         if reason > 0:
             self._recover(call, reason)
             return

@@ -29,7 +29,7 @@ from typing import Any
 from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry
-from ..store import renew_in_children
+from ..store import renewed_in_children
 from . import DeviceLimits, LaunchShape, check_launch
 from .devices import (
     CurrentDevice,
@@ -44,7 +44,7 @@ from .devices import (
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
-_GRID_LIMIT = (2**31 - 1, 65535, 65535)
+GRID_LIMIT = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMIT = (1024, 1024, 64)
 """The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
 Compute Capability"): not worth six questions to the driver on each warm start."""
@@ -68,8 +68,8 @@ class LoadedKernel:
         self._limits: DeviceLimits | None = None
         self._shared_allowed = _SHARED_BY_DEFAULT - entry.shared_bytes  # static and dynamic share what is free
 
-    def prepare(self, shape: LaunchShape, name: str) -> DeviceLimits:
-        """Check a shape against the limits here, and allow its dynamic shared memory; returns the limits.
+    def prepare(self, shape: LaunchShape, name: str) -> None:
+        """Check a shape against the limits here, and allow its dynamic shared memory.
 
         Raises:
             LaunchConfigError: The shape is beyond the limits; `name` is the kernel's in the message.
@@ -78,13 +78,12 @@ class LoadedKernel:
         check_launch(shape, limits, kernel=name)
         if shape.shared_bytes:
             self.allow_shared(shape.shared_bytes)
-        return limits
 
     def limits(self, dynamic_bytes: int) -> DeviceLimits:
         """The limits of the kernel here; the device is asked for shared memory only where a launch wants any."""
         if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
             self._limits = DeviceLimits(
-                grid=_GRID_LIMIT,
+                grid=GRID_LIMIT,
                 block=_BLOCK_LIMIT,
                 threads_per_block=self.attribute("MAX_THREADS_PER_BLOCK"),
                 shared_bytes=self._of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") if dynamic_bytes else 0,
@@ -139,7 +138,8 @@ class LoadedKernel:
     def attribute(self, name: str) -> int:
         driver = bindings()
         which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        return int(done(driver.cuFuncGetAttribute(which, self.function), f"ask {self.entry.name}"))
+        answer = driver.cuFuncGetAttribute(which, self.function)
+        return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.entry.name}"))
 
     def _of_device(self, attribute: str) -> int:
         return device_attribute(self.device.ordinal, attribute)
@@ -156,7 +156,7 @@ class Loader:
         self._emit = emit
         self._lock = threading.Lock()
         self._modules: dict[tuple[str, int], LoadedModule] = {}
-        renew_in_children(self)
+        renewed_in_children.add(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
         """The kernel on the current device.
@@ -178,7 +178,8 @@ class Loader:
             start = time.perf_counter()
             driver = bindings()
             relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            before = done(driver.cuThreadExchangeStreamCaptureMode(relaxed), "load a module beside a capture")
+            answer = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+            before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
             try:  # this thread may load while a stream is being captured, which the usual mode forbids
                 module = LoadedModule(artifact, device)
                 kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded

@@ -7,6 +7,7 @@ Ground      CUDA C++ Programming Guide, "Compute Capabilities" and "Feature Set 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
@@ -32,6 +33,7 @@ class Target(NamedTuple):
     virtual: bool = False
 
     @property
+    @functools.cache  # noqa: B019 (as many as there are targets)
     def name(self) -> str:
         """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`."""
         return f"{'compute' if self.virtual else 'sm'}_{self.major}{self.minor}{self.suffix}"
@@ -160,7 +162,7 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     Raises:
         LaunchError: Nothing that `arch` names runs on the device.
     """
-    plain = (device.plain,) if device.suffix else ()
+    plain = (device._replace(suffix=""),) if device.suffix else ()
     if not arch:
         return Choice(device, None, plain, device.fallbacks)
     real, virtual = real_target(arch, device.cc), ptx_target(arch, device)

@@ -18,6 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ..model import Event, EventKind
 
@@ -34,23 +35,23 @@ _MOST_HEARD = 256
 class Counts:
     """Sums since some moment. Times are in seconds."""
 
-    def __init__(self, sums: Mapping[str, float] | None = None) -> None:
-        """Sums by name; names of other versions are left out."""
-        known = sums or {}
-        self.hits = int(known.get("hits", 0))
-        self.misses = int(known.get("misses", 0))
-        self.waited = int(known.get("waited", 0))
-        self.evictions = int(known.get("evictions", 0))
-        self.errors = int(known.get("errors", 0))
-        self.compiles = int(known.get("compiles", 0))
-        self.loads = int(known.get("loads", 0))
-        self.compile_time_s = float(known.get("compile_time_s", 0.0))
-        self.load_time_s = float(known.get("load_time_s", 0.0))
-        self.time_saved_s = float(known.get("time_saved_s", 0.0))
+    hits = misses = waited = evictions = errors = compiles = loads = 0
+    compile_time_s = load_time_s = time_saved_s = 0.0
 
-    def as_dict(self) -> dict[str, float]:
-        """The sums that are not zero, by name."""
-        return {name: value for name, value in vars(self).items() if value}
+    @classmethod
+    def of(cls, sums: Mapping[str, float]) -> Counts:
+        """Read sums by name; names of other versions are left out."""
+        counts = cls()
+        for name in _COUNTED:
+            setattr(counts, name, type(getattr(cls, name))(sums.get(name, 0)))
+        return counts
+
+    def as_dict(self) -> dict[str, Any]:
+        """List all sums by name."""
+        return {name: getattr(self, name) for name in _COUNTED}
+
+
+_COUNTED = tuple(name for name in vars(Counts) if not name.startswith("_") and name not in ("of", "as_dict"))
 
 
 class Statistics:
@@ -60,13 +61,14 @@ class Statistics:
         clock: Seconds since the epoch; it says to which day counts belong.
 
     Attributes:
+        heard: Events to be counted when somebody asks: in a first launch counting takes longer than keeping.
         sources: Give what was counted elsewhere since they were last asked, under names of the counters.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._heard: deque[Event] = deque()
+        self.heard: deque[Event] = deque()
         self._process = Counts()
         self._unsaved = Counts()
         self._hits: dict[str, int] = {}
@@ -78,20 +80,14 @@ class Statistics:
     @property
     def process(self) -> Counts:
         """The counts of this process so far."""
-        self._settle()
+        self.settle()
         return self._process
 
-    def listen(self, event: Event) -> None:
-        """Keep one event, to be counted when somebody asks: in a first launch counting takes longer than keeping."""
-        self._heard.append(event)
-        if len(self._heard) > _MOST_HEARD:
-            self._settle()
-
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
         with self._lock:
-            while self._heard:
-                self._count(self._heard.popleft())
+            while self.heard:
+                self._count(self.heard.popleft())
 
     def _count(self, event: Event) -> None:
         _count(self._process, event)
@@ -104,15 +100,16 @@ class Statistics:
 
     def take_unsaved(self) -> dict[str, float]:
         """What was counted since the last call, to be added to the store's counters."""
-        self._settle()
+        self.settle()
         with self._lock:
-            unsaved, self._unsaved = self._unsaved.as_dict(), Counts()
+            counted, self._unsaved = self._unsaved.as_dict(), Counts()
+            unsaved = {name: value for name, value in counted.items() if value}
             hits, self._hits = self._hits, {}
             reasons, self._reasons = self._reasons, {}
         elsewhere: dict[str, float] = {}
         for source in self.sources:
-            counted = source()
-            for name, value in () if self._is_forked else counted.items():
+            more = source()
+            for name, value in () if self._is_forked else more.items():
                 elsewhere[name] = elsewhere.get(name, 0) + value
         self._is_forked = False  # what sources said at first was of the process that forked this one
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
@@ -127,7 +124,7 @@ class Statistics:
     def begin_anew(self) -> None:
         """Forget what was counted before a fork: the parent saves it."""
         self._lock = threading.Lock()
-        self._heard.clear()
+        self.heard.clear()
         self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
         self._is_forked = True
 
@@ -203,7 +200,10 @@ class Events:
 
     def emit(self, event: Event) -> None:
         """Count an event, hand it to the subscribers and the log, and warn the user of trouble once."""
-        self.statistics.listen(event)
+        heard = self.statistics.heard
+        heard.append(event)
+        if len(heard) > _MOST_HEARD:
+            self.statistics.settle()
         for subscriber in self._subscribers + (self._process._subscribers if self._process else ()):
             try:
                 subscriber(event)

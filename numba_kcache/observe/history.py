@@ -52,4 +52,4 @@ def history_of(sums: Mapping[str, float]) -> History:
             if re.fullmatch(_DATE, date):
                 days.setdefault(date, {})[counted] = value
     ranked = dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
-    return History(tuple(Day(date, Counts(days[date])) for date in sorted(days)), hits, ranked)
+    return History(tuple(Day(date, Counts.of(days[date])) for date in sorted(days)), hits, ranked)

@@ -69,16 +69,12 @@ class Forked(Protocol):
         """Make anew, in the child, what another thread of the parent may have held."""
 
 
-def renew_in_children(each: Forked) -> None:
-    """Have `each.after_fork()` called in every child that is forked while it lives, where there is fork."""
-    _forked.add(each)
-
-
-_forked: weakref.WeakSet[Forked] = weakref.WeakSet()
+renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
+"""What is in it has `after_fork()` called in every child that is forked while it lives, where there is fork."""
 
 
 def _after_fork() -> None:
-    for each in list(_forked):
+    for each in list(renewed_in_children):
         each.after_fork()
 
 

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..model import Emit, Event, EventKind, trouble
-from . import Store, missing, renew_in_children
+from . import Store, missing, renewed_in_children
 from . import entry as frame
 from . import tree as trees
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
@@ -88,7 +88,7 @@ class DiskStore(Store):
         self._made_writer: Writer | None = None
         self._made_counters: CounterFile | None = None
         self.after_fork()
-        renew_in_children(self)
+        renewed_in_children.add(self)
 
     def after_fork(self) -> None:
         """Renew the lock that another thread of the parent may have held."""

@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind
-from . import renew_in_children
+from . import renewed_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
 from .report import Removed
@@ -42,7 +42,7 @@ class Limits:
     def __init__(self, store: DiskStore) -> None:
         self._store, self._tree = store, store.tree
         self.after_fork()
-        renew_in_children(self)
+        renewed_in_children.add(self)
 
     def after_fork(self) -> None:
         """Renew what another thread of the parent may have held; its pass stays with the parent."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Generic, NamedTuple, TypeVar
 
-from . import CLOEXEC, NOFOLLOW, renew_in_children, try_flock
+from . import CLOEXEC, NOFOLLOW, renewed_in_children, try_flock
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ class KeyLocks:
     def __init__(self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600) -> None:
         self._directory, self._make, self._mode = directory, make, mode
         self._reset()
-        renew_in_children(self)
+        renewed_in_children.add(self)
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()

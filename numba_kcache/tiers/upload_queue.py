@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from ..store import renew_in_children
+from ..store import renewed_in_children
 
 PAUSE_S = 0.01
 """Time for the launch before a new thread begins to want the interpreter for itself."""
@@ -37,7 +37,7 @@ class UploadQueue:
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self.after_fork()
-        renew_in_children(self)
+        renewed_in_children.add(self)
         _all.add(self)
 
     def after_fork(self) -> None:

@@ -112,7 +112,9 @@ class Kernel:
             numba_context=options.pop("context", None), waits=waits, awaits_numba=[False],
         )  # fmt: skip
         entry = SimpleNamespace(typed=options.pop("typed", True))
-        loaded: Any = SimpleNamespace(entry=entry, function=77, module=module, live=self.live)
+        loaded: Any = SimpleNamespace(
+            entry=entry, function=77, module=module, live=self.live, prepare=lambda shape, name: None
+        )
         self._stream = options.pop("stream", 0)
         self.launcher = Launcher(loaded, "saxpy", parameters, **options)
 

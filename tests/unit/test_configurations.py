@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from numba_kcache.errors import LaunchConfigError
-from numba_kcache.launch import BOUND_LIMIT, Configurations, LaunchShape
+from numba_kcache.frontends.launches import BOUND_LIMIT, Configurations
+from numba_kcache.launch import LaunchShape
 
 
 class Counting(Configurations):

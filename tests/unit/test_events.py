@@ -178,7 +178,7 @@ def test_threads_may_subscribe_and_emit_at_once() -> None:
 def counted(*events: tuple[EventKind, dict[str, object]]) -> Counts:
     statistics = Statistics()
     for kind, fields in events:
-        statistics.listen(Event(kind, fields))
+        statistics.heard.append(Event(kind, fields))
     return statistics.process
 
 
@@ -227,7 +227,7 @@ def test_misses_compiles_evictions_and_errors_count() -> None:
 def test_unsaved_counts_are_taken_once() -> None:
     """What goes to the counters beside the store is what came since the last time."""
     statistics = Statistics(lambda: 0.0)
-    statistics.listen(Event(EventKind.MISS))
+    statistics.heard.append(Event(EventKind.MISS))
 
     assert statistics.take_unsaved() == {"misses": 1, "day/1970-01-01/misses": 1}
     assert statistics.take_unsaved() == {}
@@ -236,7 +236,8 @@ def test_unsaved_counts_are_taken_once() -> None:
 
 def test_counts_of_other_versions_are_left_out() -> None:
     """A counter file may hold names that this version does not know, or lack some."""
-    assert Counts({"hits": 3.0, "teleports": 7.0}).as_dict() == {"hits": 3}
+    read = Counts.of({"hits": 3.0, "teleports": 7.0}).as_dict()
+    assert {name: value for name, value in read.items() if value} == {"hits": 3}
 
 
 # -- the log --------------------------------------------------------------------------------------------------

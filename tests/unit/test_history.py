@@ -31,7 +31,7 @@ def test_counts_belong_to_the_day_on_which_they_are_reported() -> None:
     sums: dict[str, float] = {}
     for hits in (1, 2):
         for _ in range(hits):
-            kept.listen(hit(key_of(1)))
+            kept.heard.append(hit(key_of(1)))
         for name, value in kept.take_unsaved().items():
             sums[name] = sums.get(name, 0) + value
         clock.now_s += DAY_S
@@ -48,10 +48,10 @@ def test_hits_are_counted_for_each_entry_and_reasons_for_each_miss() -> None:
     """The commonest kind first; a kind counts once in a miss, however many reasons of it there are."""
     kept = Statistics()
     for number in (1, 1, 2):
-        kept.listen(hit(key_of(number)))
+        kept.heard.append(hit(key_of(number)))
     option, source = Reason(ReasonKind.OPTIONS, new="1"), Reason(ReasonKind.SOURCE_CHANGED)
     for reasons in ((source,), (option, source, option._replace(new="2"))):
-        kept.listen(Event(EventKind.MISS, {"reason": "text", "reasons": reasons}))
+        kept.heard.append(Event(EventKind.MISS, {"reason": "text", "reasons": reasons}))
     found = history_of(kept.take_unsaved())
 
     assert found.hits == {key_of(1)[:16]: 2, key_of(2)[:16]: 1}
@@ -64,7 +64,7 @@ def test_what_a_process_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(events, "_MOST_KEYS", 3)
     kept = Statistics()
     for number in (*range(10), 0):
-        kept.listen(hit(key_of(number)))
+        kept.heard.append(hit(key_of(number)))
     found = history_of(kept.take_unsaved())
 
     assert found.hits == {key_of(0)[:16]: 2, key_of(1)[:16]: 1, key_of(2)[:16]: 1}
@@ -78,7 +78,7 @@ def test_name_of_no_known_form_is_passed_over(name: str) -> None:
     found = history_of({name: 1.0})
 
     assert (found.hits, found.reasons) == ({}, {})
-    assert all(vars(day.counts) == vars(type(day.counts)()) for day in found.days)
+    assert all(day.counts.as_dict() == type(day.counts)().as_dict() for day in found.days)
 
 
 def test_fold_keeps_the_labels_that_count_most_and_the_latest_days(

@@ -16,7 +16,7 @@ TIER = TierReport("team", True, 3, 1, 0, 100, 0, 0.5, True)
 
 
 def info(*tiers: TierReport, **counts: Any) -> CacheInfo:
-    return CacheInfo("lifetime", "/c", 1, 1, 10, tiers=tiers, **vars(Counts(counts)))
+    return CacheInfo("lifetime", "/c", 1, 1, 10, tiers=tiers, **Counts.of(counts).as_dict())
 
 
 @pytest.mark.parametrize(

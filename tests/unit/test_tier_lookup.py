@@ -121,7 +121,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
         choice = Choice(parse_target("sm_86"), fallbacks=lambda: (parse_target("sm_80"),))
-        wanted = Wanted(lambda target, _ptx_target: kernel._request(target, None), choice)
+        wanted = Wanted(kernel._request(choice.target, None), choice, lambda target, _: kernel._request(target, None))
         return str(cache.session.explain(wanted).outcome)
 
     is_frozen = mode == "frozen"

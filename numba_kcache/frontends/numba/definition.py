@@ -219,7 +219,8 @@ class NumbaResolutions(Resolutions):
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""
         read, types = read_function(self.definition), variant
-        return Wanted(functools.partial(numba_request, self.definition, read, types), choice)  # type: ignore[arg-type]
+        make = functools.partial(numba_request, self.definition, read, types)  # type: ignore[arg-type]
+        return Wanted(make(choice.target, choice.ptx_target), choice, make)
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:

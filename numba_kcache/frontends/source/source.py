@@ -117,7 +117,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         except Exception as error:
             error.add_note(f"while numba_kcache asked {label} for its source")
             raise
-        return _checked_text(returned, label)
+        return returned if type(returned) is str else _checked_text(returned, label)
 
     return Source(
         kind or "cuda",
