@@ -8,10 +8,10 @@ Not here    What docs/performance.md shows, which performance.py makes; the pict
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
-import sys
 from pathlib import Path
 
 from performance import PERFORMANCE, NoResult, cells, digits, footer, machine_of, result_of, table
@@ -290,7 +290,9 @@ def _between(mark: str, made: str, text: str) -> str:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or TABLES:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *TABLES], metavar="NAME", help=f"of {', '.join(TABLES)}")
+    for name in parser.parse_args().names or TABLES:
         path = ROOT / TABLES[name][0]
         path.write_text(written(name, path.read_text()))
     for path in map(ROOT.joinpath, ILLUSTRATED):
