@@ -31,8 +31,8 @@ _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 _SIZE = r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z"
 
-TOOLCHAIN_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CONDA_PREFIX", "LD_LIBRARY_PATH")
-"""Variables that decide which compiler libraries and headers are found."""
+TOOLCHAIN_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""Variables that decide which compiler libraries, headers and packages are found."""
 
 NVRTC_VARIABLES = (
     "EDG_BASE", "NV_NVVM_VERSION", "NVVM_IR_VER_CHK", "LLVM_OVERRIDE_PRODUCER",
@@ -285,6 +285,14 @@ def worker_environment() -> dict[str, str]:
 
 
 def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
-    """What decides where compilers are found: the folders of installed packages, in order, and the variables."""
-    folders = tuple([path for path in sys.path if path.endswith(("site-packages", "dist-packages"))])
-    return folders, variables(TOOLCHAIN_VARIABLES)
+    """What decides where compilers are found: the folders of installed packages, in order, and the variables.
+
+    A folder that `PYTHONPATH` names is none of them, unless it is this interpreter's own: nobody vouches for it.
+    """
+    found_by = variables(TOOLCHAIN_VARIABLES)
+    named = found_by.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    if named != [""]:
+        own = sys.prefix, sys.base_prefix
+        folders = [path for path in folders if path not in named or path.startswith(own)]
+    return tuple(folders), found_by

@@ -19,9 +19,17 @@ from ..model import EventKind, trouble
 from ..model.artifact import Artifact, artifact_header
 from ..model.cubin import contradiction
 from ..store.entry import StoredEntry
+from ..toolchain import loaded
 from .explain import subject_of
 from .lookup import Lookup, family_of, variant_of
 from .request import Request
+
+
+def load_compilers(cache: Lookup, request: Request) -> tuple[Component, ...]:
+    """Load the libraries that compile a request, and list all its components: who compiles is certain from here on."""
+    loaded.load_compilers(request.libraries)
+    cache.forget_compilers()
+    return cache.components(request)
 
 
 def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersRead]:

@@ -101,9 +101,12 @@ class Lookup:
         return request.components + found
 
     def compilers(self, request: Request, *, looks: bool = True) -> tuple[Component, ...] | None:
-        """List the components that name the request's compilers; None where they are not on record and none `looks`."""
+        """List the components that name the request's compilers; None where they are not on record and none `looks`.
+
+        Without `looks`, as each search begins, they are held against what is loaded and installed now.
+        """
         makers = request.libraries, request.distributions
-        found = self._compilers.get(makers)
+        found = self._compilers.get(makers) if looks else None
         if found is None:
             identified = self.toolchain.identify(*makers, looks=looks)
             if identified is None:
@@ -111,6 +114,10 @@ class Lookup:
             builds, versions = identified
             found = self._compilers[makers] = components({"compilers": dict(builds), "versions": dict(versions)})
         return found
+
+    def forget_compilers(self) -> None:
+        """Identify the compilers anew at the next question."""
+        self._compilers.clear()
 
     def unidentified(self, request: Request) -> tuple[Component, ...]:
         """List the components of a request while nobody has looked for the compilers: as where none is installed."""
@@ -140,6 +147,7 @@ class Lookup:
         """
         if request.uncacheable:
             raise uncacheable(request, request.uncacheable)
+        self.forget_compilers()
         return derive(self.components(request))
 
     def find(self, request: Request) -> Resolution | None:

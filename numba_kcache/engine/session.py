@@ -104,8 +104,14 @@ class Session(Lookup):
             return found
 
     def _compile(self, request: Request, components: Sequence[Component]) -> Resolution:
-        from .compile import build, publish  # a hit goes without it
+        from .compile import build, load_compilers, publish  # a hit goes without it
 
+        certain = load_compilers(self, request)
+        if certain != tuple(components):  # what the record says is not what this process has loaded
+            components = certain
+            found = self.first(candidates(self, only(request))) if self.settings.mode in LOOKING else None
+            if found is not None:
+                return found
         key = derive(components)
         reasons = self._missed(request, components).reasons
         self.emit(EventKind.MISS, request, key, **_explained(reasons))
@@ -115,8 +121,8 @@ class Session(Lookup):
                 raise uncacheable(request, headers.untracked)
             self.emit(EventKind.UNCACHEABLE, request, "", reason=headers.untracked)
             return _without_key(artifact, headers.untracked)
-        self._compilers.clear()
-        actual = self.components(request)  # the libraries are loaded now: these made the code
+        self.forget_compilers()
+        actual = self.components(request)  # of what is mapped and imported now: these made the code
         key = derive((*actual, *headers.components))
         self.remember(key, artifact)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:

@@ -1,42 +1,53 @@
 """Find the compiler libraries and headers that this process would use, and identify the build of each.
 
 Promise     A library is identified by its GNU build-id (its content's digest where it has none), never by
-            `nvrtcVersion`, which knows only major.minor. A known identity costs stats, not a dlopen: it is
-            taken from a record that holds while the file's size, mtime and inode, and the folders in which
-            packages get installed, are unchanged.
-Method      `Toolchain` asks cuda.pathfinder, which dlopens, only for what the record lacks; that happens
-            where a compile is about to need the library anyway.
-Not here    The place of the record: the caller hands in `load` and `save`.
-Ground      ELF gABI "Note Section"; NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
+            `nvrtcVersion`, which knows only major.minor. What is mapped into this process, or imported, counts,
+            wherever it came from; so once a compile is done, this says who compiled. For the rest it is what this
+            process would load: the record says so while each file's device, inode, size, mtime and ctime, and the
+            folders in which packages get installed, are as they were. Each question looks at them, and loads nothing.
+Method      A known identity costs a few stats, and a look for libraries that are mapped already. Where the record does
+            not hold, cuda.pathfinder says where the library is, and its notes which build it is.
+Not here    The place of the record: the caller hands in `load` and `save`. Files (locating), builds (build_id), what is
+            mapped (loaded), versions and contents of packages (packages).
+Ground      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC).
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ToolchainMissingError
-from ..keys import digest_of, encode, sha256
+from ..keys import digest_of
 from ..settings import toolchain_surroundings
 
 Record = dict[str, Any]
 
-_PT_NOTE = 4
-_BUILD_ID = rb"(?s)\x04\0\0\0([\x08-\x40])\0\0\0\x03\0\0\0GNU\0(.{8,64})"
-"""The note NT_GNU_BUILD_ID: sizes of name and content, type, name, and what follows."""
+SOUGHT = {
+    "nvrtc": ("nvrtcVersion", "libnvrtc.so.13", "libnvrtc.so.12"),
+    "nvJitLink": ("nvJitLinkVersion", "libnvJitLink.so.13", "libnvJitLink.so.12"),
+    "nvvm": ("nvvmVersion", "libnvvm.so.4", "libnvvm.so"),
+}
+"""For each library a function of it, and the names under which cuda.pathfinder finds one that is mapped, in order."""
+
+PACKAGES = {"numba-cuda": ("numba.cuda", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
+"""For each distribution the module that compiles, and its folder beside the metadata, where they have other names."""
+
+_BEGAN_NS = time.time_ns()
+"""Packages whose files changed later may be in this process as they were before."""
 
 
 class Library(NamedTuple):
-    """One file of a compiler: its path, its build, and its (size, mtime_ns, inode) when that was found."""
+    """One file of a compiler: its path, its build, and its identity (`file_identities`) when that was found."""
 
     name: str
     path: str
     build: str
-    stat: tuple[int, int, int]
+    stat: tuple[int, ...] = ()
 
 
 class Toolchain:
@@ -51,8 +62,12 @@ class Toolchain:
         self.load, self.save_record = load, save
         self._lock = threading.RLock()
         self._name = ""
+        self._folders: tuple[str, ...] = ()
         self._record: Record | None = None
+        self._facts: dict[str, dict[str, Any]] | None = None
         self._is_identifying = self._is_dirty = False
+        self._has_loaded = False
+        self._contents: dict[str, str] = {}
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -60,30 +75,41 @@ class Toolchain:
         """Identify compilers: the build of each library and the version of each distribution, None for an absent one.
 
         Args:
-            libraries, distributions: As for `library` and `version`.
             looks: Look for what is not on record; else the result is None where anything is not.
         """
         with self._lock:
-            record = self._remembered()
-            builds, versions = record.get("libraries", {}), record.get("versions", {})
-            if not (builds.keys() >= set(libraries) and versions.keys() >= set(distributions)):
-                if not looks:
-                    return None
-                self._is_identifying = True
-                try:
-                    for name in libraries:
-                        self.library(name)
-                    for name in distributions:
-                        self.version(name)
-                finally:
-                    self._is_identifying = False
-                    if self._is_dirty:
-                        self._save()
-                builds, versions = record.get("libraries", {}), record.get("versions", {})
-            return (
-                {name: builds[name][1] if name in builds else None for name in libraries},
-                {name: versions.get(name) for name in distributions},
-            )
+            record = self._remembered(is_checked=True)
+            rows = [record["libraries"].get(name) for name in libraries]
+            known = [record["versions"].get(name) for name in distributions]
+            files = [row and row[0] for row in rows] + [row and row[2] for row in known]
+            found = dict(zip((*libraries, *distributions), file_identities(files), strict=True))
+            here = mapped(libraries)
+            builds: dict[str, str | None] = {}
+            versions: dict[str, str | None] = {}
+            self._is_identifying = True
+            try:
+                for name, row in zip(libraries, rows, strict=True):
+                    if row is not None and row[2:] == found[name] and name not in here:
+                        builds[name] = row[1]
+                        continue
+                    if not looks and name not in here:
+                        return None
+                    library = self._library(name, row)
+                    builds[name] = library.build if library else None
+                for name, row in zip(distributions, known, strict=True):
+                    if PACKAGES.get(name, (name,))[0] in sys.modules:
+                        versions[name] = self._imported(name)
+                    elif row is not None and row[3:] == found[name]:
+                        versions[name] = row[0]
+                    elif looks:
+                        versions[name] = self.version(name)
+                    else:
+                        return None
+            finally:
+                self._is_identifying = False
+                if self._is_dirty:
+                    self._save()
+            return builds, versions
 
     def load_record(self, name: str) -> Record | None:
         """Load the record saved under a name."""
@@ -95,19 +121,56 @@ class Toolchain:
 
     def library(self, name: str) -> Library | None:
         """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"` or `"libdevice"`; None where it is absent."""
+        with self._lock:
+            return self._library(name, self._remembered(is_checked=True)["libraries"].get(name))
 
-        def find() -> list[Any] | None:
-            path = _locate(name, self.library)
-            stat = _stat(path) if path else None
-            return [path, _build_of(str(path)), *stat] if stat else None
+    def _library(self, name: str, row: list[Any] | None) -> Library | None:
+        if mapped((name,)):
+            from .loaded import loaded_library
 
-        known = self._known("libraries", name, find)
-        return known and Library(name, known[0], known[1], (known[2], known[3], known[4]))
+            self._has_loaded = True
+            loaded = loaded_library(name)
+            return loaded and Library(name, *loaded)
+        from .build_id import build_of
+
+        path = row[0] if row is not None and os.path.exists(row[0]) else _locate(name, self.library)
+        (identity,) = file_identities([path])
+        if not path or not identity:
+            return None
+        if row is None or row[0] != path or row[2:] != identity:
+            row = [path, build_of(path), *identity]
+            self._keep("libraries", name, row)
+        return Library(name, path, row[1], tuple(identity))
 
     def version(self, distribution: str) -> str | None:
-        """Return the version of an installed Python distribution; None where absent."""
-        found: str | None = self._known("versions", distribution, lambda: _version(distribution))
-        return found
+        """Return the version of a distribution: of what is imported, else of what is installed; None where absent."""
+        with self._lock:
+            if PACKAGES.get(distribution, (distribution,))[0] in sys.modules:
+                return self._imported(distribution)
+            from .packages import find_installed
+
+            found = find_installed(distribution)
+            (identity,) = file_identities([found.metadata])
+            self._keep("versions", distribution, [*found, *identity])
+            return found.version
+
+    def _imported(self, distribution: str) -> str:
+        module, root = PACKAGES.get(distribution, (distribution, distribution))
+        path, inside = getattr(sys.modules[module], "__file__", None) or "", os.sep + root.replace("/", os.sep) + os.sep
+        folder, is_there, _rest = path.rpartition(inside)
+        marked = sys.modules.get(root.replace("/", "."))
+        is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
+        version = getattr(marked, "__version__", None) if is_its else None
+        if type(version) is str and folder in self._folders:
+            return version
+        package = (folder + inside)[:-1] if is_there else os.path.dirname(path)
+        if package not in self._contents:
+            from .packages import content_digest
+
+            known = self._remembered()["contents"].get(package)
+            row, self._contents[package] = content_digest(package, known, _BEGAN_NS)
+            self._keep("contents", package, row)
+        return f"{version} {self._contents[package]}"
 
     def include_dirs(self) -> tuple[str, ...]:
         """List the toolkit's own header folders, CCCL's first; empty where no headers are installed."""
@@ -133,88 +196,155 @@ class Toolchain:
         toolkit is not seen before `clear()`.
         """
         with self._lock:
-            known = self._remembered().get("header_trees", [])
+            known = self._remembered()["header_trees"].get("", [])
             roots = _topmost(self.include_dirs())
             if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
                 known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
-                self._remembered()["header_trees"] = known
-                self._save()
+                self._keep("header_trees", "", known)
             return tuple((root, identity) for root, identity, _ in known)
 
     def forget(self) -> None:
-        """Look at the record again at the next question."""
+        """Read the record again at the next question."""
         with self._lock:
             self._record = None
 
-    def _remembered(self) -> Record:
-        if self._record is None:
-            folders, found_by = toolchain_surroundings()
-            self._name = digest_of([sys.prefix, sys.version, repr(folders), repr(found_by)])
-            record, watched = self.load_record(self._name), _watched(folders)
-            self._record = record if record is not None and _holds(record, watched) else {"watch": watched}
-        return self._record
+    def _remembered(self, *, is_checked: bool = False) -> Record:
+        """Return the record; one without libraries, versions and folders where what they rest on is not as it was.
+
+        Args:
+            is_checked: Look at the folders again, where the record is in memory already.
+        """
+        record = self._record
+        if record is None:
+            self._folders, found_by = toolchain_surroundings()
+            self._name = digest_of([sys.prefix, sys.version, repr(self._folders), repr(found_by)])
+            record = self.load_record(self._name)
+            if record is None or not _is_sound(record):
+                record = {"watch": [], **{table: {} for table in _TABLES}}
+            self._facts = None
+        elif not is_checked:
+            return record
+        watched = file_identities(self._folders)
+        if record["watch"] != watched:
+            self._facts = self._facts or _facts(record)
+            record = {**record, "watch": watched, "libraries": {}, "versions": {}, "folders": {}}
+        self._record = record
+        return record
 
     def _known(self, table: str, name: str, find: Callable[[], Any], *, is_fresh: bool = False) -> Any:
         """Take a value from the record, or find it and remember it; not one that is absent or empty."""
         with self._lock:
-            rows = self._remembered().setdefault(table, {})
-            if is_fresh or name not in rows:
-                found = find()
-                if not found or rows.get(name) == found:
-                    return found
-                rows[name] = found
-                self._save()
-            return rows[name]
+            known = self._remembered()[table].get(name)
+            found = find() if known is None or is_fresh else known
+            if found and found != known:
+                self._keep(table, name, found)
+            return found
+
+    def _keep(self, table: str, name: str, row: Any) -> None:
+        """Put a row into the record, and save it."""
+        record = self._remembered()
+        self._facts = self._facts or _facts(record)
+        record[table][name] = row
+        self._save()
 
     def _save(self) -> None:
-        """Save the record, unless `identify` does so when it is done: ten answers would be written ten times."""
+        """Save the record; once for all that `identify` finds.
+
+        Containers that share a cache differ in the identities of files alone: a process that only reads saves none.
+        """
         self._is_dirty = True
-        if not self._is_identifying:
-            self._is_dirty = False
-            self.save_record(self._name, self._remembered())
+        if self._is_identifying:
+            return
+        record = self._remembered()
+        facts = _facts(record)
+        if self._has_loaded or facts != self._facts:
+            self._is_dirty, self._facts = False, facts
+            self.save_record(self._name, record)
 
 
-def _watched(folders: Iterable[str]) -> list[list[Any]]:
-    """Folders whose change means that packages came or went, each with its mtime."""
-    stats = ((folder, _stat(folder)) for folder in folders)
-    return [[folder, stat[1]] for folder, stat in stats if stat]
+_TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None, "header_trees": None}
+"""Tables of a record, and for each as much of its rows as is not the identity of a file."""
 
 
-def _holds(record: Record, watched: list[list[Any]]) -> bool:
-    """Tell if everything the record rests on is as it was. A record of another shape does not hold."""
+def _facts(record: Record) -> dict[str, dict[str, Any]]:
+    """Give what a record says, without the identities of files."""
+    return {table: {name: row[:end] for name, row in record[table].items()} for table, end in _TABLES.items()}
+
+
+def _is_sound(record: Record) -> bool:
+    """Tell if a record has the shape of one: it may be of another version, or forged."""
     try:
-        libraries = record.get("libraries", {}).values()
-        texts = [*record.get("versions", {}).values(), *(each[1] for each in libraries)]
-        for paths in record.get("folders", {}).values():
-            texts += paths if type(paths) is list else [None]
-        for root, identity, _stats in record.get("header_trees", []):
-            texts += [root, identity]
-        return (
-            all(type(text) is str for text in texts)
-            and bool(record["watch"] == watched)
-            and all(_stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries)
-        )
+        lists = [record["watch"], *(row for table in _TABLES for row in record[table].values())]
+        texts = [text for row in record["libraries"].values() for text in (row[0], row[1])]
+        texts += [text for row in record["versions"].values() for text in (row[0] or "", row[1], row[2])]
+        texts += [text for row in record["contents"].values() for text in (row[0], row[1])]
+        texts += [text for row in record["folders"].values() for text in row]
+        texts += [
+            text for row in record["header_trees"].values() for root, identity, _ in row for text in (root, identity)
+        ]
+        return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return False
 
 
-def _stat(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError, TypeError):
-        return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
+    """Return device, inode, size, mtime and ctime of each file, which a change of it changes; [] where there is none.
+
+    A ctime cannot be set: images whose times are all one, and files that are put back with their old mtime, differ.
+    """
+    identities = []
+    for path in paths:
+        try:
+            found = os.stat(path) if path else None
+        except (OSError, ValueError, TypeError):
+            found = None
+        fields = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns] if found else []
+        identities.append(fields)
+    return identities
+
+
+def mapped(names: Sequence[str]) -> list[str]:
+    """List those libraries that are in this process, where the bindings look for them first. Loads nothing."""
+    import _ctypes  # the launch has it
+
+    found: list[str] = []
+    for name in names:
+        if name == "libdevice":
+            numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
+            if getattr(numbas, "_cache_", None) is not None:
+                found.append(name)
+        if name == "nvrtc-builtins" and "nvrtc" in names:  # whose they are
+            found += [name] if "nvrtc" in found else []
+            continue
+        symbol, *sonames = SOUGHT.get("nvrtc" if name == "nvrtc-builtins" else name, ("",))
+        if sys.platform == "win32" or not symbol:
+            continue
+        try:
+            _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_LAZY), symbol)  # type: ignore[arg-type]  # the global scope
+            found.append(name)
+            continue
+        except OSError:
+            pass
+        for soname in sonames:
+            try:
+                _ctypes.dlclose(_ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD))
+                found.append(name)
+                break
+            except OSError:
+                pass
+    return found
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
-    if name != "nvrtc-builtins":
-        return loaded_path(name)
-    nvrtc = library("nvrtc")
-    if nvrtc is None:
-        return None
-    folder = os.path.dirname(os.path.realpath(nvrtc.path))
-    names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
-    return os.path.join(folder, max(names)) if names else None
+    from .locating import locate
+
+    return locate(name, library)
+
+
+def _tree_identity(root: str) -> str:
+    from .build_id import tree_identity
+
+    return tree_identity(root)
 
 
 def loaded_path(name: str) -> str | None:
@@ -257,64 +387,7 @@ def _folder_stats(root: str) -> list[list[int]]:
             folders = sorted(each.path for each in entries if each.is_dir())
     except OSError:
         return []
-    stats = (_stat(each) for each in (root, *folders))
-    return [[each[1], each[2]] for each in stats if each]
-
-
-def _tree_identity(root: str) -> str:
-    """Digest every file's path and content."""
-    import hashlib
-
-    found = hashlib.sha256(usedforsecurity=False)
-    root = root.rstrip("/")
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            try:
-                with open(path, "rb") as file:
-                    content = sha256(file.read()).digest()
-            except OSError:
-                content = b""
-            found.update(encode([path[len(root) + 1 :], content]))  # os.path.relpath takes as long as all else
-    return found.hexdigest()
-
-
-def _version(distribution: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
-
-
-def _build_of(path: str) -> str:
-    """Return the GNU build-id of an ELF library, or the digest of a file that has none."""
-    import hashlib
-    import re
-
-    with open(path, "rb") as file:
-        note = re.search(_BUILD_ID, _notes(file))
-        if note is not None:
-            return "build-id:" + note[2][: note[1][0]].hex()
-        file.seek(0)
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _notes(file: BinaryIO) -> bytes:
-    """Read the note segments of a 64-bit ELF file; empty for any other."""
-    head = file.read(64)
-    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
-        return b""
-    (offset,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
-    file.seek(offset)
-    table, notes = file.read(56 * count), b""
-    for kind, _flags, start, _va, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
-        if kind == _PT_NOTE and size <= 1 << 16:
-            file.seek(start)
-            notes += file.read(size)
-    return notes
+    return [[each[3], each[1]] for each in file_identities((root, *folders)) if each]
 
 
 def missing(what: str, library: str) -> ToolchainMissingError:

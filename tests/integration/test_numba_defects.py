@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+from tests.support.nvrtc_copies import copy_of
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
 
@@ -169,21 +170,14 @@ def test_setting_that_changes_code_is_seen(project: Project, variable: str) -> N
 def test_another_build_of_a_compiler_is_seen(project: Project, library: str) -> None:
     """Numba's key has neither NVVM, NVRTC nor nvJitLink in it: after an upgrade the old compiler's code is served."""
     project.program()
-    build = project.root / "library.so"
-    (project.root / "libnvrtc-builtins.so").write_bytes(b"beside any NVRTC")
-    swapped = f"""
-from cuda.bindings import nvjitlink, nvrtc
-from numba_kcache import toolchain as libraries
-real = libraries.loaded_path
-libraries.loaded_path = lambda name: {str(build)!r} if name == {library!r} else real(name)
-"""
-    build.write_bytes(b"a build")
-    project.fill(before=swapped)
-    assert "hits 1" in project.run(before=swapped)
+    project.fill()
+    assert "hits 1" in project.run()
 
-    build.write_bytes(b"another build")
+    another = copy_of(library, project.root / "another", beside="nvrtc-builtins" if library == "nvrtc" else "")
 
-    assert ("hits 0" in project.run(before=swapped + "nvjitlink.version = lambda: (13, 99)")) is project.is_here()
+    loaded = f"import ctypes\nctypes.CDLL({str(another)!r})"
+
+    assert ("hits 0" in project.run(before=loaded)) is project.is_here()
 
 
 GENERATOR = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Record, Toolchain
+from numba_kcache.toolchain import Library, Record, Toolchain, build_id
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
@@ -29,7 +30,7 @@ class Records(dict[str, Record]):
 
     def save(self, name: str, record: Record) -> None:
         self.saves += 1
-        self[name] = {key: value.copy() for key, value in record.items()}
+        self[name] = json.loads(json.dumps(record))
 
     def toolchain(self) -> Toolchain:
         return Toolchain(self.variants, self.save)
@@ -47,6 +48,7 @@ def located(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         files[name] = tmp_path / f"lib{name}.so.13"
         files[name].write_bytes(name.encode())
     monkeypatch.setattr(libraries, "_locate", lambda name, _library: str(files[name]) if name in files else None)
+    monkeypatch.setattr(libraries, "mapped", lambda _names: [])
     found_by = lambda: ((str(tmp_path),), variables(TOOLCHAIN_VARIABLES))  # noqa: E731
     monkeypatch.setattr(libraries, "toolchain_surroundings", found_by)
     return files
@@ -63,7 +65,7 @@ def test_record_answers_without_a_look_at_the_libraries(
     records = Records()
     found = [records.toolchain().library(name) for name in NAMES]
     monkeypatch.setattr(libraries, "_locate", never)
-    monkeypatch.setattr(libraries, "_build_of", never)
+    monkeypatch.setattr(build_id, "build_of", never)
     again = records.toolchain()
 
     assert again.identify(NAMES, (), looks=False)
@@ -72,7 +74,7 @@ def test_record_answers_without_a_look_at_the_libraries(
         "nvrtc",
         str(located["nvrtc"]),
         f"sha256:{hashlib.sha256(b'nvrtc').hexdigest()}",
-        (5, located["nvrtc"].stat().st_mtime_ns, located["nvrtc"].stat().st_ino),
+        tuple(libraries.file_identities([str(located["nvrtc"])])[0]),
     )
 
 
@@ -154,15 +156,13 @@ def test_record_made_elsewhere_is_not_read(
     assert not records.toolchain().identify(("nvrtc",), (), looks=False)
 
 
-def test_forget_looks_again(located: dict[str, Path]) -> None:
-    """Within a process the record holds until `forget()`: a launch asks for no stat."""
+def test_each_question_looks_at_the_files_again(located: dict[str, Path]) -> None:
+    """An upgrade under a running process counts at once: no build is remembered beyond its file's identity."""
     toolchain = Records().toolchain()
-    before = toolchain.library("nvrtc")
+    before = toolchain.identify(("nvrtc",), ())
     grow(located["nvrtc"])
 
-    assert toolchain.library("nvrtc") == before
-    toolchain.forget()
-    assert toolchain.library("nvrtc") != before
+    assert toolchain.identify(("nvrtc",), ()) != before
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None
         path = tmp_path / f"{number}.so"
         path.write_bytes(content)
 
-        assert libraries._build_of(str(path)) == f"sha256:{hashlib.sha256(content).hexdigest()}"
+        assert build_id.build_of(str(path)) == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def test_headers_are_cccl_then_toolkit() -> None:
@@ -288,12 +288,14 @@ def test_missing_package_names_the_extra_to_install(
 ABSENT = """
 import cuda.pathfinder as pathfinder
 from cuda.pathfinder import DynamicLibNotFoundError
+from cuda.pathfinder._dynamic_libs import search_steps
 real = pathfinder.load_nvidia_dynamic_lib
 def absent(name):
     if name in {names!r}:
         raise DynamicLibNotFoundError(name)
     return real(name)
 pathfinder.load_nvidia_dynamic_lib = absent
+search_steps.run_find_steps = lambda *_asked: None
 import cuda.bindings.nvrtc, cuda.bindings.nvjitlink
 from numba_kcache import cached_kernel, ToolchainMissingError
 from numba_kcache.engine.session import process_session

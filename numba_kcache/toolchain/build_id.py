@@ -1,0 +1,115 @@
+"""Identify the build of a library by the GNU build-id in its ELF notes, and that of a tree of headers by content.
+
+Promise     A file has one identity wherever it lies: its build-id, or its content's digest where it has none. Nothing
+            is loaded. What is mapped is read from memory: its file may have been replaced since.
+Ground      ELF gABI "Note Section", "Program Header".
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+
+from ..keys import encode, sha256
+
+_PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
+_MAX_NOTES_BYTES = 1 << 16
+
+_Read = Callable[[int, int], bytes]
+"""Gives bytes by offset and size; fewer where there are no more."""
+
+
+def build_of(path: str) -> str:
+    """Return the identity of a library's file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+
+        def read(offset: int, size: int) -> bytes:
+            file.seek(min(offset, 1 << 62))
+            return file.read(size)
+
+        found = _build_id(read, is_mapped=False)
+        if found:
+            return found
+        import hashlib
+
+        file.seek(0)
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def build_at(address: int, path: str) -> str:
+    """Return the identity of a library that is mapped from this address on.
+
+    Args:
+        address: Of its ELF header.
+        path: Its file, which counts where it has no build-id and is still the one that is mapped.
+    """
+    import ctypes
+
+    found = _build_id(lambda offset, size: ctypes.string_at(address + offset, size), is_mapped=True)
+    if found:
+        return found
+    if _is_mapped_from(path, address):
+        return build_of(path)
+    return f"unknown:{os.urandom(16).hex()}"  # of a file that is gone: nothing may be found under it again
+
+
+def _build_id(read: _Read, *, is_mapped: bool) -> str:
+    """Find the build-id in the notes of a 64-bit ELF image; "" where there is none."""
+    head = read(0, 64)
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+        return ""
+    (table_at,), (count,) = struct.unpack_from("<Q", head, 32), struct.unpack_from("<H", head, 56)
+    table = read(table_at, 56 * count)
+    for kind, _flags, offset, address, _pa, size, *_ in struct.iter_unpack("<IIQQQQQQ", table[: len(table) // 56 * 56]):
+        if kind != _PT_NOTE or size > _MAX_NOTES_BYTES:
+            continue
+        notes = read(address if is_mapped else offset, size)
+        while len(notes) >= 12:
+            name_size, content_size, note = struct.unpack_from("<III", notes)
+            start = 12 + (name_size + 3) // 4 * 4
+            if note == _NT_GNU_BUILD_ID and notes[12:16] == b"GNU\0" and name_size == 4 and content_size >= 8:
+                content = notes[start : start + content_size]
+                if len(content) == content_size:
+                    return "build-id:" + content.hex()
+            notes = notes[start + (content_size + 3) // 4 * 4 :]
+    return ""
+
+
+def _is_mapped_from(path: str, address: int) -> bool:
+    """Tell if the file at this path is the one that is mapped there."""
+    try:
+        found = os.stat(path)
+        with open("/proc/self/maps") as file:
+            for line in file:
+                span, _access, _offset, device, inode, *_ = line.split(maxsplit=5)
+                first, last = (int(each, 16) for each in span.split("-"))
+                if first <= address < last:
+                    major, minor = (int(each, 16) for each in device.split(":"))
+                    return (os.makedev(major, minor), int(inode)) == (found.st_dev, found.st_ino)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def tree_identity(root: str) -> str:
+    """Digest every file's path and content."""
+    import hashlib
+
+    found = hashlib.sha256(usedforsecurity=False)
+    root = root.rstrip("/")
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                with open(path, "rb") as file:
+                    content = sha256(file.read()).digest()
+            except OSError:
+                content = b""
+            found.update(encode([path[len(root) + 1 :], content]))  # os.path.relpath takes as long as all else
+    return found.hexdigest()

@@ -1,0 +1,125 @@
+"""Find the compilers that are in this process, by the very functions that the CUDA bindings call, and load them.
+
+Promise     A library is the one whose code runs when the bindings call it: of two NVRTCs in a process, that one counts.
+            Its build is read from memory. Nothing is loaded but by `load_compilers`.
+Method      The bindings take a function from the global scope of the process, else from the library that
+            cuda.pathfinder gives them, which is one that is mapped under a known name before any other. Once they have
+            their functions they keep them, so they are asked; before, what they would find is looked for in the same
+            places. dladdr says which library an address lies in. NVRTC opens its builtins by name: they are what is
+            mapped under that name.
+Not here    Compilers that are not in the process (Toolchain, which looks on its record and on disk).
+Ground      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first); cuda-pathfinder 1.9,
+            `check_if_already_loaded_from_elsewhere`; dladdr(3), dlinfo(3), dlopen(3).
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+
+from ..keys import sha256
+from . import SOUGHT
+from .build_id import build_at, build_of
+
+_LOAD = {"nvrtc": "nvrtcVersion", "nvJitLink": "version", "nvvm": "version"}
+"""A function of the bindings that makes them load each library."""
+
+_RTLD_DI_LINKMAP = 2
+
+
+class _Symbol(ctypes.Structure):
+    _fields_ = (
+        ("path", ctypes.c_char_p), ("base", ctypes.c_void_p), ("name", ctypes.c_char_p), ("address", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class _LinkMap(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("path", ctypes.c_char_p))
+
+
+def load_compilers(names: Iterable[str]) -> None:
+    """Let the bindings load these libraries, as far as they are installed: who compiles is certain from here on."""
+    for name in names:
+        if name in _LOAD:
+            try:
+                getattr(import_module(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
+            except Exception:  # of many kinds, by the bindings' version: whoever needs the library says what is missing
+                continue
+
+
+def loaded_library(name: str) -> tuple[str, str] | None:
+    """Return path and build of a library that is in this process; None where it is not."""
+    if name == "libdevice":
+        return _libdevice()
+    if name == "nvrtc-builtins":
+        return _builtins()
+    address = _function(name) if name in SOUGHT else 0
+    if not address:
+        return None
+    found = _Symbol()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    path = os.path.realpath(os.fsdecode(found.path or b""))
+    return path, build_at(found.base or 0, path)
+
+
+def _function(name: str) -> int:
+    """Return the address of the library's function that the bindings call, or would call; 0 where it is not mapped."""
+    symbol, *sonames = SOUGHT[name]
+    bindings = sys.modules.get(f"cuda.bindings._internal.{name.lower()}")
+    if bindings is not None:
+        try:
+            return int(bindings._inspect_function_pointer(f"__{symbol}"))
+        except Exception:  # older bindings have no such function, others raise what they like where there is no library
+            pass
+    for soname in (None, *sonames):
+        try:
+            mode = os.RTLD_LAZY | (os.RTLD_NOLOAD if soname else 0)
+            handle = _ctypes.dlopen(soname, mode)  # type: ignore[arg-type]  # None is the global scope
+        except OSError:
+            continue
+        try:
+            return _ctypes.dlsym(handle, symbol)
+        except OSError:
+            continue
+        finally:
+            _ctypes.dlclose(handle)
+    return 0
+
+
+def _builtins() -> tuple[str, str] | None:
+    """Find the builtins that the NVRTC of this process has opened, or else those that lie beside it."""
+    address, nvrtc = _function("nvrtc"), loaded_library("nvrtc")
+    if not address or nvrtc is None:
+        return None
+    version = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(address)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    version(ctypes.addressof(major), ctypes.addressof(minor))
+    soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
+    try:
+        handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
+    except OSError:
+        path = os.path.join(os.path.dirname(nvrtc[0]), soname)
+        try:
+            return path, build_of(path)
+        except OSError:
+            return None
+    try:
+        mapped = ctypes.POINTER(_LinkMap)()
+        ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))
+        path = os.path.realpath(os.fsdecode(mapped.contents.path or b""))
+        return path, build_at(mapped.contents.base or 0, path)
+    finally:
+        _ctypes.dlclose(handle)
+
+
+def _libdevice() -> tuple[str, str] | None:
+    """Find the bitcode that Numba has read: it keeps the bytes, and goes on giving them to NVVM."""
+    content = getattr(getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None), "_cache_", None)
+    if type(content) is not bytes:
+        return None
+    find = getattr(sys.modules.get("numba.cuda.cudadrv.libs"), "get_libdevice", str)
+    return str(find() or ""), "sha256:" + sha256(content).hexdigest()

@@ -1,0 +1,57 @@
+"""Find the files of the compilers that a process would load which has none yet, without loading them.
+
+Promise     What is found is what the bindings would load: cuda.pathfinder is asked, by its own steps. Only where those
+            find nothing on disk is it asked as the bindings do, which loads the library: then the system's loader alone
+            knows.
+Ground      cuda-pathfinder 1.9, `load_nvidia_dynamic_lib`: `EARLY_FIND_STEPS` (wheels, conda) come before the system's
+            loader. These are private names: where they are others, the library is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import loaded_path
+
+if TYPE_CHECKING:
+    from . import Library
+
+
+def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
+    """Return the path of a library by name; None where it is absent.
+
+    Args:
+        name: As for `Toolchain.library`.
+        library: Identifies another library, beside which it lies.
+    """
+    if name == "nvrtc-builtins":
+        nvrtc = library("nvrtc")
+        return _beside(nvrtc.path) if nvrtc else None
+    return _on_disk(name) or loaded_path(name)
+
+
+def _on_disk(name: str) -> str | None:
+    try:
+        from cuda.pathfinder._dynamic_libs.lib_descriptor import LIB_DESCRIPTORS
+        from cuda.pathfinder._dynamic_libs.search_steps import EARLY_FIND_STEPS, SearchContext, run_find_steps
+
+        found = run_find_steps(SearchContext(LIB_DESCRIPTORS[name]), EARLY_FIND_STEPS)
+    except Exception:  # another version, whose insides are others and may take other things
+        return None
+    return str(found.abs_path) if found is not None else None
+
+
+def _beside(nvrtc: str) -> str | None:
+    """Find the builtins in NVRTC's folder, where it looks first; of several, those whose name it holds."""
+    folder = os.path.dirname(os.path.realpath(nvrtc))
+    try:
+        names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]
+        if len(names) > 1:
+            with open(nvrtc, "rb") as file:
+                content = file.read()
+            names = [each for each in names if each.encode() + b"\0" in content] or names
+    except (OSError, ValueError):
+        return None
+    return os.path.join(folder, max(names)) if names else None

@@ -1,0 +1,219 @@
+"""The compilers of a key are those that are in the process: mapped libraries and imported packages, from anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.compiling import in_python
+from tests.support.nvrtc_copies import copy_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")]
+
+PROGRAM = """
+import ctypes, json, os, sys
+{before}
+import numba_kcache
+from numba_kcache import cached_kernel
+found = []
+def use(source, **options):
+    kernel = cached_kernel(source, **options)
+    kernel.compile("sm_90")
+    found.append(kernel.key("sm_90"))
+{middle}
+use('extern "C" __global__ void one(float *x) {{ x[0] = 1; }}', **{options!r})
+info = numba_kcache.info("process")
+print(json.dumps([found[-1], info.compiles, info.hits]))
+"""
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another build of NVRTC, with builtins beside it."""
+    return copy_of("nvrtc", tmp_path_factory.mktemp("other"), beside="nvrtc-builtins")
+
+
+def run(
+    cache: Path, before: str = "", middle: str = "", options: dict[str, Any] | None = None, **variables: str
+) -> tuple[str, int, int]:
+    """Run the program; return (key, compiles, hits)."""
+    code = PROGRAM.format(before=before, middle=middle, options=options or {})
+    key, compiles, hits = json.loads(in_python(code, NUMBA_KCACHE_DIR=str(cache), **variables))
+    return key, compiles, hits
+
+
+@pytest.mark.parametrize("mode", ["RTLD_LOCAL", "RTLD_GLOBAL"])
+def test_nvrtc_that_is_loaded_already_invalidates_key(tmp_path: Path, other: Path, mode: str) -> None:
+    """Another package has loaded its own: that one compiles, and neither process is served the other's code."""
+    load = f"ctypes.CDLL({str(other)!r}, ctypes.{mode})"
+    clean = run(tmp_path)
+    foreign = run(tmp_path, before=load)
+
+    assert foreign[0] != clean[0]
+    assert foreign[1:] == (1, 0)
+    assert run(tmp_path) == (clean[0], 0, 1)
+    assert run(tmp_path, before=load) == (foreign[0], 0, 1)
+
+
+def test_code_of_a_loaded_nvrtc_is_never_a_clean_process_s(tmp_path: Path, other: Path) -> None:
+    """The other order: who fills the cache first had the other NVRTC loaded, and left no record that says so."""
+    foreign = run(tmp_path, before=f"ctypes.CDLL({str(other)!r})")
+
+    assert run(tmp_path)[1:] == (1, 0)
+    assert run(tmp_path, before=f"ctypes.CDLL({str(other)!r})") == (foreign[0], 0, 1)
+
+
+def test_nvrtc_that_is_loaded_between_two_kernels_invalidates_key(tmp_path: Path, other: Path) -> None:
+    """The first kernel is a hit, so NVRTC is not in the process until somebody else loads one."""
+    first = "use('__global__ void zero() {}')"
+    run(tmp_path, middle=first)
+
+    assert run(tmp_path, middle=f"{first}; ctypes.CDLL({str(other)!r})")[1:] == (1, 1)
+
+
+def test_nvrtc_that_comes_after_the_bindings_have_theirs_keeps_key(tmp_path: Path, other: Path) -> None:
+    """Of two in a process the one counts whose functions the bindings call."""
+    clean = run(tmp_path)
+    bound = "from cuda.bindings import nvrtc; nvrtc.nvrtcVersion()"
+
+    assert run(tmp_path, before=f"{bound}; ctypes.CDLL({str(other)!r}, ctypes.RTLD_GLOBAL)") == (clean[0], 0, 1)
+
+
+def test_builtins_that_are_mapped_under_the_name_invalidate_key(tmp_path: Path) -> None:
+    """NVRTC opens them by name, and gets what is in the process under that name."""
+    builtins = copy_of("nvrtc-builtins", tmp_path / "other")
+    load = f"from cuda.bindings import nvrtc; nvrtc.nvrtcVersion(); ctypes.CDLL({str(builtins)!r})"
+    clean = run(tmp_path / "cache")
+
+    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+    assert run(tmp_path / "cache") == (clean[0], 0, 1)
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_LIBRARY_PATH"])
+def test_library_of_the_loader_s_variables_counts_by_its_build(tmp_path: Path, other: Path, variable: str) -> None:
+    """LD_PRELOAD maps another NVRTC; LD_LIBRARY_PATH does not where the installed one is found first."""
+    clean = run(tmp_path)
+    value = str(other) if variable == "LD_PRELOAD" else str(other.parent)
+    found = run(tmp_path, **{variable: value})
+
+    assert (found[0] != clean[0]) is (variable == "LD_PRELOAD")
+    assert run(tmp_path) == (clean[0], 0, 1)
+
+
+def test_linker_that_is_loaded_already_invalidates_key(tmp_path: Path) -> None:
+    """Where the linker takes part its build counts; where it does not it is another's business."""
+    linker = copy_of("nvJitLink", tmp_path / "other")
+    load, lto = f"ctypes.CDLL({str(linker)!r})", {"lto": True}
+    plain, linked = run(tmp_path / "cache"), run(tmp_path / "cache", options=lto)
+
+    assert run(tmp_path / "cache", before=load, options=lto)[1:] == (1, 0)
+    assert run(tmp_path / "cache", options=lto) == (linked[0], 0, 1)
+    assert run(tmp_path / "cache", before=load) == (plain[0], 0, 1)
+
+
+# -- packages -------------------------------------------------------------------------------------------------------
+
+NUMBA_PROGRAM = """
+import json, os, sys, warnings
+warnings.simplefilter("ignore")
+{before}
+from numba import cuda
+{after}
+import numba_kcache
+sys.path.insert(0, {folder!r})
+from program import kernel
+kernel.compile("sm_90")
+info = numba_kcache.info("process")
+print(json.dumps([kernel.key("sm_90"), info.compiles, info.hits]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program with a Numba kernel."""
+    folder = tmp_path / "program"
+    folder.mkdir()
+    (folder / "program.py").write_text(
+        "from numba_kcache import cached_kernel\n"
+        "@cached_kernel(signature='void(float32[::1])')\n"
+        "def kernel(x):\n    x[0] = 1\n"
+    )
+    return folder
+
+
+def run_numba(program: Path, before: str = "", after: str = "", **variables: str) -> tuple[str, int, int]:
+    """Run the program with the Numba kernel; return (key, compiles, hits)."""
+    code = NUMBA_PROGRAM.format(before=before, after=after, folder=str(program))
+    cache = str(program.parent / "cache")
+    key, compiles, hits = json.loads(in_python(code, NUMBA_KCACHE_DIR=cache, **variables))
+    return key, compiles, hits
+
+
+def installed_folder() -> Path:
+    import numba_cuda
+
+    return Path(str(numba_cuda.__file__)).parent
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of numba-cuda of the installed version, in a folder for `PYTHONPATH`."""
+    shutil.copytree(installed_folder(), tmp_path / "checkout" / "numba_cuda", ignore=shutil.ignore_patterns("*.pyc"))
+    return tmp_path / "checkout"
+
+
+def on_path(folder: Path) -> str:
+    return f"sys.path.insert(0, {str(folder)!r}); sys.meta_path[0].__init__()"
+
+
+def test_checkout_on_the_path_counts_by_content(program: Path, checkout: Path) -> None:
+    """numba-cuda from elsewhere: of the same version it is another one, and an edit of any file of it counts."""
+    installed = run_numba(program)
+    first = run_numba(program, before=on_path(checkout))
+    assert first[0] != installed[0]
+    assert run_numba(program, before=on_path(checkout)) == (first[0], 0, 1)
+
+    with (checkout / "numba_cuda" / "numba" / "cuda" / "libdevicefuncs.py").open("a") as file:
+        file.write("# edited\n")
+
+    assert run_numba(program, before=on_path(checkout))[1:] == (1, 0)
+    assert run_numba(program) == (installed[0], 0, 1)
+
+
+def test_version_that_is_imported_counts_not_the_one_on_disk(program: Path, checkout: Path) -> None:
+    """An upgrade between import and compile: what was imported is not what the files say, and nobody else's."""
+    swap = f"open({str(checkout / 'numba_cuda' / 'VERSION')!r}, 'w').write('0.30.5')"
+    torn = run_numba(program, before=on_path(checkout), after=swap)
+
+    assert torn[1:] == (1, 0)
+    assert run_numba(program, before=on_path(checkout))[1:] == (1, 0)
+
+
+def test_version_in_the_metadata_counts_with_times_put_back(tmp_path: Path) -> None:
+    """Numba's version is in the key of CUDA C++, too; a restored mtime does not hide that the metadata is another's."""
+    metadata = tmp_path / "lib" / "site-packages" / f"numba-{version('numba')}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    folders = metadata.parents[1], metadata.parent
+    times = []
+
+    def write(text: str) -> None:
+        metadata.write_text(f"Metadata-Version: 2.1\nName: numba\nVersion: {text}\n")
+        times.append([(each, each.stat()) for each in (*folders, metadata)])
+        for each, stat in times[0]:
+            os.utime(each, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+    write("0.68.1")
+    before = f"sys.path.insert(0, {str(folders[0])!r})"
+    first = run(tmp_path / "cache", before=before)
+    assert run(tmp_path / "cache", before=before) == (first[0], 0, 1)
+
+    write("0.67.0")
+
+    assert run(tmp_path / "cache", before=before)[0] != first[0]
