@@ -26,6 +26,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "source": ReasonKind.SOURCE_CHANGED,
     "entry": ReasonKind.ENTRY,
     "options": ReasonKind.OPTIONS,
+    "flag files": ReasonKind.OPTIONS,
     "target": ReasonKind.TARGET,
     "signature": ReasonKind.SIGNATURE,
     "link": ReasonKind.LINK_INPUT,

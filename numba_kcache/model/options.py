@@ -143,8 +143,11 @@ def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise _refuse(name, value, "it is not a list of flags", "write options=['--restrict']")
+    before = ""
     for flag in value:
-        if not isinstance(flag, str) or not flag.startswith("-"):
+        is_value = before.startswith("-") and "=" not in before  # perhaps: of which flags it may be, NVRTC knows
+        before = flag if isinstance(flag, str) else ""
+        if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
             raise _refuse(name, flag, "it is not an NVRTC flag")
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
         why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)

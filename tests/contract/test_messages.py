@@ -62,6 +62,9 @@ scenario("OptionError: a path as text")(lambda folder: cached_kernel("kernels/sa
 scenario("OptionError: unknown option")(lambda folder: source_kernel(folder, fast_math=True))
 scenario("OptionError: target that is none")(lambda folder: cached_kernel(SAXPY, arch="hopper").compile())
 scenario("OptionError: flag that NVRTC does not know")(
+    lambda folder: source_kernel(folder, options=["--no-such-flag"], depends=["it"]).compile()
+)
+scenario("UncacheableError: flag whose effect is not known")(
     lambda folder: source_kernel(folder, options=["--no-such-flag"]).compile()
 )
 scenario("OptionError: link input that is not there")(lambda folder: source_kernel(folder, link=["no.cu"]).compile())

@@ -240,7 +240,7 @@ def variants(tmp_path: Path) -> dict[str, str]:
         "ltoir module lazy": {"text": b"A", "kind": "ltoir", "module": ModuleEntries((), True)},
         "flags": {"options": ["-restrict", "-ewp"]},
         "flags in another order": {"options": ["-ewp", "-restrict"]},
-        "flags joined": {"options": ["-restrict-ewp"]},
+        "flags joined": {"options": ["-restrict-ewp"], "depends": ["a"]},
         "one flag": {"options": ["-restrict"]},
         "depends": {"depends": ["a"]},
         "depends number": {"depends": [1]},

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...headers.search import HeaderQuery
     from ...toolchain.time_trace import TimeTrace
     from . import SourceDefinition
+    from .flags import RawFlags
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
@@ -52,7 +53,14 @@ def source_request(
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
     is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
-    uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options)
+    given = None
+    if options.flags:
+        from .flags import read_flags
+
+        given = read_flags(options.flags)
+    uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options, given)
+    if given and given.unknown and not (uncacheable or definition.depends):
+        uncacheable = given.unknown
     wanted = SourceRequest(
         kind, definition.label, text, definition.wanted, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
@@ -60,10 +68,10 @@ def source_request(
     return Request(
         label=definition.label,
         target=target,
-        components=_components(definition, code or text, target, ptx_target, link),
+        components=_components(definition, code or text, target, ptx_target, link, given),
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if is_linked else ()),
         distributions=_DISTRIBUTIONS,
-        build=functools.partial(_build, wanted, has_source),
+        build=functools.partial(_build, wanted, has_source, given),
         uncacheable=uncacheable,
         strict=definition.strict,
         headers=headers,
@@ -79,6 +87,7 @@ def _components(
     target: Target,
     ptx_target: Target | None,
     link: Sequence[LinkInput],
+    given: RawFlags | None,
 ) -> tuple[Component, ...]:
     """Name everything that can change the code. Two requests that compile to different code have different components.
 
@@ -99,7 +108,9 @@ def _components(
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
-    if options.lineinfo or options.debug:
+    if given and given.files:
+        values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
+    if options.lineinfo or options.debug or (given and given.has_lines):
         values["lines"] = _lines(source, text if isinstance(text, str) else "", options)
     if definition.depends:
         values["depends"] = _dependencies(definition.depends, options.base_dir)
@@ -130,7 +141,15 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(request: SourceRequest, has_source: bool, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+def _build(
+    request: SourceRequest, has_source: bool, given: RawFlags | None, toolchain: Toolchain, trace: TimeTrace | None
+) -> Artifact:
+    if given and given.files:
+        from .flags import with_files
+
+        with with_files(request.options.flags, given.files) as flags:
+            request = request._replace(options=request.options._replace(flags=flags))
+            return _build(request, has_source, None, toolchain, trace)
     folders = toolchain.include_dirs() if has_source else ()
     if request.module is None:
         from .build import build_source
@@ -183,25 +202,24 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
 def _lines(source: Source, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
     """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
     from ...toolchain.diagnostics import first_line
+    from .flags import working_folder
 
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
-    return path, start or source.origin.line, options.base_dir, os.getcwd()
+    return path, start or source.origin.line, options.base_dir, working_folder()
 
 
 def _read_off(
-    kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
+    kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
     from ...headers.scanner import scan_includes
     from ...headers.search import HeaderQuery
 
-    forced, definitions = _given_by_flags(options.flags)
+    forced, definitions = (given.forced, given.definitions) if given else ((), ())
     macros = [value for _, value in options.defines if value] + list(options.flags)
     if macros and scan_includes("\n".join(macros)).has_clock:
         return "its macros use __DATE__ or __TIME__", ()
-    if forced is None:
-        return "one of its options takes the next as its value", ()
     texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
     texts += [(each, each.data) for each in link if each.kind == "cu"]
     scans = [scan_includes(each) for _of, each in texts]
@@ -221,23 +239,6 @@ def _read_off(
         )
         for of, each in texts
     )
-
-
-def _given_by_flags(flags: Sequence[str]) -> tuple[tuple[str, ...] | None, tuple[tuple[str, str | None], ...]]:
-    """The files that raw flags include, and the macros that they define; None where a flag's value is the next one."""
-    forced: list[str] = []
-    definitions: list[tuple[str, str | None]] = []
-    for flag in flags:
-        word, equals, value = flag.partition("=")
-        if word in ("-include", "--pre-include", "--define-macro", "-D") and not equals:
-            return None, ()
-        if word in ("-include", "--pre-include"):
-            forced.append(value)
-        elif flag.startswith(("-D", "--define-macro=")):
-            given = value if word in ("-D", "--define-macro") else flag[2:]
-            name, has_value, text = given.partition("=")
-            definitions.append((name.strip(), text if has_value else None))
-    return tuple(forced), tuple(definitions)
 
 
 def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:

@@ -1,0 +1,192 @@
+"""Read the raw flags of NVRTC that a user gave: what each does beyond its own text, which is in the key as it stands.
+
+Promise     A flag is taken only if its effect is known: it depends on nothing but its text, or what it depends on is
+            returned. All others are `unknown`, with the reason. A file that a flag names is read once; the compiler is
+            handed those bytes.
+Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value behind "=" or as
+            the next element, that of -D and -U also at once; what stands behind -Xptxas is an element for ptxas.
+Not here    Flags that are refused at decoration (model.options), and what files that are included depend on (headers).
+Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; held against
+            NVRTC 13.5 by tests/unit/test_flags.py.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from ...settings import variables
+
+_SWITCHES = frozenset((
+    "--device-c", "-dc", "--device-w", "-dw", "--extensible-whole-program", "-ewp", "--device-debug", "-G",
+    "--generate-line-info", "-lineinfo", "--use_fast_math", "-use_fast_math", "--extra-device-vectorization",
+    "-extra-device-vectorization", "--gen-opt-lto", "-gen-opt-lto", "--optix-ir", "-optix-ir", "--no-cache",
+    "-no-cache",
+    "--no-source-include", "-no-source-include", "--disable-warnings", "-w", "--restrict", "-restrict",
+    "--device-as-default-execution-space", "-default-device", "--device-int128", "-device-int128", "--device-float128",
+    "-device-float128", "--display-error-number", "-err-no", "--no-display-error-number", "-no-err-no",
+    "--fdevice-syntax-only", "-fdevice-syntax-only", "--minimal", "-minimal",
+))  # fmt: skip
+"""Flags of NVRTC that take no value."""
+
+_VALUED = frozenset((
+    "--relocatable-device-code", "-rdc", "--dopt", "-dopt", "-Ofc", "--maxrregcount", "-maxrregcount", "--ftz", "-ftz",
+    "--prec-sqrt", "-prec-sqrt", "--prec-div", "-prec-div", "--fmad", "-fmad", "--jump-table-density", "-jtd",
+    "--device-stack-protector", "-device-stack-protector", "--frandom-seed", "-frandom-seed", "--define-macro", "-D",
+    "--undefine-macro", "-U", "--pre-include", "-include", "--std", "-std", "--builtin-move-forward",
+    "-builtin-move-forward", "--builtin-initializer-list", "-builtin-initializer-list", "--optimization-info",
+    "-opt-info",
+    "--diag-error", "-diag-error", "--diag-suppress", "-diag-suppress", "--diag-warn", "-diag-warn",
+    "--brief-diagnostics", "-brief-diag", "--split-compile", "-split-compile", "--ptxas-options", "-Xptxas",
+))  # fmt: skip
+"""Flags of NVRTC that take a value."""
+
+_OF_LINES = ("-G", "--device-debug", "-lineinfo", "--generate-line-info")
+_FOR_PTXAS = ("--ptxas-options", "-Xptxas")
+_JOINED = ("-D", "-U")
+"""Those whose value may follow at once."""
+
+_PTXAS_SWITCHES = frozenset((
+    "verbose", "v", "warn-on-spills", "warn-spills", "warn-on-local-memory-usage", "warn-lmem-usage",
+    "warn-on-double-precision-use", "warn-double-usage", "suppress-stack-size-warning", "disable-warnings", "w",
+    "warning-as-error", "Werror", "disable-optimizer-constants", "preserve-relocs", "sp-bounds-check", "compile-only",
+    "c",
+    "extensible-whole-program", "ewp", "return-at-end", "ret-end", "position-independent-code", "pic",
+    "disable-smem-reservation", "override-directive-values", "device-debug", "g", "generate-line-info", "lineinfo",
+))  # fmt: skip
+_PTXAS_VALUED = frozenset((
+    "opt-level", "O", "maxrregcount", "def-load-cache", "dlcm", "def-store-cache", "dscm", "fmad",
+    "allow-expensive-optimizations", "minnctapersm", "maxntid", "device-function-maxrregcount", "func-maxrregcount",
+    "jump-table-density", "jtd", "split-compile",
+))  # fmt: skip
+_PTXAS_FILE = ("options-file", "optf")
+
+_MAX_OPTIONS_BYTES = 1 << 20
+
+
+FlagFile = tuple[int, str, bytes]
+
+
+class RawFlags(NamedTuple):
+    """The effects of a list of flags.
+
+    Args:
+        unknown: Reason for which they cannot be keyed; "" where they can.
+        forced: Files that they include before the text, in order.
+        definitions: Macros that they define; None stands for no value.
+        files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
+        has_lines: Whether they ask for line tables, in which paths stand.
+    """
+
+    unknown: str = ""
+    forced: tuple[str, ...] = ()
+    definitions: tuple[tuple[str, str | None], ...] = ()
+    files: tuple[FlagFile, ...] = ()
+    has_lines: bool = False
+
+
+def read_flags(flags: Sequence[str]) -> RawFlags:
+    """Read flags as NVRTC does, and the files that they name."""
+    unknown, has_lines = "", False
+    forced: list[str] = []
+    definitions: list[tuple[str, str | None]] = []
+    for_ptxas: list[tuple[int, str]] = []
+    rest = iter(enumerate(flags))
+    for index, flag in rest:
+        name, equals, value = flag.partition("=")
+        if flag in _SWITCHES:
+            has_lines |= flag in _OF_LINES
+            continue
+        if name not in _VALUED and flag[:2] in _JOINED:
+            name, equals, value = flag[:2], "=", flag[2:]
+        if name not in _VALUED:
+            unknown = unknown or _unknown(flag)
+            continue
+        if not equals:
+            index, value = next(rest, (index, ""))
+            if value == "" or (value.startswith("-") and name not in _FOR_PTXAS):
+                unknown = unknown or f"the flag {flag} takes what follows it as its value: {value!r}"
+        if name in ("--split-compile", "-split-compile") and not value.strip("0 "):
+            unknown = unknown or _of_processors(flag)
+        if name in ("--pre-include", "-include"):
+            forced.append(value)
+        elif name in ("--define-macro", "-D"):
+            macro, has_value, text = value.partition("=")
+            definitions.append((macro.strip(), text if has_value else None))
+        elif name in _FOR_PTXAS:
+            for_ptxas.append((index, value))
+    unknown_there, files = _read_ptxas_flags(for_ptxas)
+    return RawFlags(unknown or unknown_there, tuple(forced), tuple(definitions), files, has_lines)
+
+
+def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = False) -> tuple[str, tuple[FlagFile, ...]]:
+    """Read elements for ptxas, each with its index: reason for which they cannot be keyed, and the files they name."""
+    files: list[FlagFile] = []
+    rest = iter(flags)
+    for index, flag in rest:
+        name, equals, value = flag.partition("=")
+        word = name.removeprefix("-").removeprefix("-") if name.startswith("-") else ""
+        if not equals and (word in _PTXAS_SWITCHES or (name.startswith("-O") and name[2:].isdigit())):
+            continue
+        if not equals:
+            index, value = next(rest, (index, ""))
+        if word in _PTXAS_FILE and not is_nested:
+            try:
+                with open(value, "rb") as file:
+                    content = file.read(_MAX_OPTIONS_BYTES)
+            except (OSError, ValueError) as error:
+                return f"the file of the flag {flag} cannot be read: {error}", ()
+            unknown = "it is too large" if len(content) == _MAX_OPTIONS_BYTES else _unknown_in(content)
+            if unknown:
+                return f"{value}: {unknown}", ()
+            files.append((index, value, content))
+        elif word not in _PTXAS_VALUED:
+            return _unknown(flag), ()
+        elif word == "split-compile" and not value.strip("0 "):
+            return _of_processors(flag), ()
+    return "", tuple(files)
+
+
+def _unknown_in(content: bytes) -> str:
+    """Reason for which a file of flags for ptxas cannot be keyed; "" where it can. It holds no other and no quotes."""
+    words = content.decode("utf-8", "surrogateescape").split()
+    odd = next((each for each in words if not each.isprintable() or not set(each).isdisjoint("\"'\\#$@")), None)
+    return _unknown(odd) if odd else _read_ptxas_flags([*enumerate(words)], is_nested=True)[0]
+
+
+def _of_processors(flag: str) -> str:
+    return f"the flag {flag} makes the code depend on the number of processors"
+
+
+def _unknown(flag: str) -> str:
+    return f"what the flag {flag} makes the code depend on is not known (depends= takes it)"
+
+
+@contextmanager
+def with_files(flags: Sequence[str], files: Sequence[FlagFile]) -> Iterator[tuple[str, ...]]:
+    """Give the flags with private copies of the files in place of those that they name: what was keyed is compiled."""
+    with ExitStack() as stack:
+        written = list(flags)
+        for index, path, content in files:
+            copy = stack.enter_context(tempfile.NamedTemporaryFile(prefix="numba_kcache_"))
+            copy.write(content)
+            copy.flush()
+            written[index] = written[index].removesuffix(path) + copy.name
+        yield tuple(written)
+
+
+def working_folder() -> str:
+    """Return the folder by which NVRTC completes paths in line tables: under the shell's name, if it has one for it.
+
+    Ground: LLVM, `sys::fs::current_path`: PWD where it leads to the folder that this process is in.
+    """
+    named = variables(("PWD",)).get("PWD", "")
+    try:
+        if os.path.isabs(named) and os.path.samestat(os.stat(named), os.stat(".")):
+            return named
+    except (OSError, ValueError):
+        pass
+    return os.getcwd()

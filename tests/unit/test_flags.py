@@ -1,0 +1,191 @@
+"""Raw flags: what each depends on is in the key, and one of which that is not known makes the request uncacheable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache.errors import OptionError
+from numba_kcache.frontends.source.flags import read_flags, with_files
+from numba_kcache.toolchain import Toolchain
+from numba_kcache.toolchain.nvrtc import run_nvrtc
+from tests.support.compiling import EMPTY, SAXPY
+from tests.support.keying import key_of, request_of
+
+UNDERSTOOD = (
+    "--device-c -dc --device-w -dw -rdc=true --relocatable-device-code=false -ewp --extensible-whole-program -G "
+    "--device-debug -lineinfo --generate-line-info -dopt=on --dopt=on -Ofc=min -Xptxas=-v --ptxas-options=-v "
+    "-Xptxas=-O1 -Xptxas=--opt-level=2 -Xptxas=-dlcm=cg -Xptxas=-warn-spills -Xptxas=--maxrregcount=32 "
+    "-maxrregcount=32 --maxrregcount=32 -ftz=true --ftz=true -prec-sqrt=true --prec-sqrt=false -prec-div=true "
+    "--prec-div=false -fmad=false --fmad=false -use_fast_math --use_fast_math -extra-device-vectorization "
+    "--extra-device-vectorization -gen-opt-lto --gen-opt-lto --optix-ir --jump-table-density=50 -jtd=50 "
+    "-device-stack-protector=true --device-stack-protector=true --no-cache -frandom-seed=1 --frandom-seed=1 -DX=1 "
+    "-D=X=1 --define-macro=X=1 -UX -U=X --undefine-macro=X -no-source-include --no-source-include --std=c++17 "
+    "-std=c++17 -builtin-move-forward=false --builtin-initializer-list=true -w --disable-warnings -restrict --restrict "
+    "-default-device --device-as-default-execution-space -device-int128 --device-int128 -opt-info=inline "
+    "--optimization-info=inline -err-no --display-error-number -no-err-no -diag-error=177 --diag-suppress=177 "
+    "--diag-warn=177 -brief-diag=true --brief-diagnostics=true -split-compile=2 --split-compile=2 "
+    "-fdevice-syntax-only --fdevice-syntax-only -minimal --minimal"
+)
+
+IN_TWO = (
+    ("-D", "X=1"), ("-U", "X"), ("--define-macro", "X"), ("--undefine-macro", "X"), ("-Xptxas", "-v"), ("-rdc", "true"),
+    ("--ptxas-options", "-v"), ("-maxrregcount", "32"), ("-ftz", "true"), ("-diag-suppress", "177"), ("-dopt", "on"),
+    ("-Xptxas=--maxrregcount", "-Xptxas=32"), ("-D X=1", "-lineinfo"),
+)  # fmt: skip
+
+NOT_UNDERSTOOD: tuple[tuple[str, ...], ...] = (
+    ("--no-such-flag",), ("-Xnvvm=-O3",), ("-uumn",), ("--tile-only",), ("-restrict-ewp",), ("--restrict=true",),
+    ("-Xptxas=--apply-controls=f",), ("-Xptxas=-knob=1",), ("-Xptxas", "--tool-name=x"), ("-Xptxas=-o", "-Xptxas=out"),
+    ("-split-compile=0",), ("--split-compile", "0"), ("-Xptxas=--split-compile=0",), ("-D",), ("-include",),
+    ("--restrict", "x"), ("-Xptxas=--options-file=missing.txt",), ("-Xptxas",),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_understood_flags_are_flags_of_nvrtc() -> None:
+    """Each spelling compiles as it stands: none is of another compiler, or takes another's value for its own."""
+    for flags in [(each,) for each in UNDERSTOOD.split()] + [*IN_TWO]:
+        assert read_flags(flags).unknown == ""
+        assert run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *flags], ()).ok, flags
+
+
+@pytest.mark.parametrize("flags", NOT_UNDERSTOOD, ids=" ".join)
+def test_other_flags_make_it_uncacheable(flags: tuple[str, ...]) -> None:
+    """The reason names the flag; what depends= declares is believed."""
+    request = request_of(SAXPY, options=list(flags))
+
+    assert any(each.removeprefix("-Xptxas=") in request.uncacheable for each in flags)
+    assert not request_of(SAXPY, options=list(flags), depends=["vouched"]).uncacheable
+
+
+def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
+    """depends= stands for the flag that is not known, not for those beside it."""
+    found = read_flags(["--no-such-flag", "-include", "a.h", "-DA=1", "-G"])
+
+    assert found[1:] == (("a.h",), (("A", "1"),), (), True)
+
+
+def test_value_without_a_flag_is_refused() -> None:
+    """An element without a dash is a value of the one before it, or none."""
+    for flags in (["x"], ["-ftz=true", "x"], ["-D", "A", "b"]):
+        with pytest.raises(OptionError, match="it is not an NVRTC flag"):
+            request_of(SAXPY, options=flags)
+
+
+SPELLINGS: tuple[tuple[str, ...], ...] = (
+    ("--ptxas-options=--options-file={}",), ("-Xptxas=-optf={}",), ("-Xptxas", "--options-file={}"),
+    ("--ptxas-options", "-optf={}"), ("-Xptxas=--options-file", "-Xptxas={}"), ("-Xptxas", "-optf", "-Xptxas", "{}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
+def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple[str, ...]) -> None:
+    """ptxas reads it, in each way in which it can be named; the key holds its bytes and the path as it is given."""
+    file = tmp_path / "o.txt"
+    flags = [each.format(file) for each in spelling]
+    file.write_text("-O1")
+    first = key_of(request_of(SAXPY, options=flags))
+    os.utime(file, ns=(1, 1))
+    assert key_of(request_of(SAXPY, options=flags)) == first
+
+    file.write_text("-O2")
+
+    assert key_of(request_of(SAXPY, options=flags)) != first
+
+
+@pytest.mark.parametrize(
+    "content", ["--options-file=x", "-O1 --apply-controls=f", '"-O1"', "-O1 # one", "-o x", b"\xff"]
+)
+def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
+    """What it holds counts like what is given on the line."""
+    file = tmp_path / "o.txt"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    assert "o.txt" in request_of(SAXPY, options=[f"-Xptxas=-optf={file}"]).uncacheable
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spelling", SPELLINGS, ids=" ".join)
+def test_options_file_is_compiled_as_it_was_keyed(tmp_path: Path, spelling: tuple[str, ...]) -> None:
+    """An edit between key and compile is not compiled; the code is that of the file under its own name."""
+    file = tmp_path / "o.txt"
+    file.write_text("-O1 --maxrregcount 40")
+    flags = [each.format(file) for each in spelling]
+    plain = run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *flags], ("cubin",)).code["cubin"]
+    read = read_flags(flags)
+    file.write_text("-O3")
+
+    with with_files(flags, read.files) as given:
+        assert run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", *given], ("cubin",)).code["cubin"] == plain
+
+
+@pytest.mark.slow
+def test_request_compiles_the_file_that_it_read(tmp_path: Path) -> None:
+    """The bytes go along with the request."""
+    file = tmp_path / "o.txt"
+    file.write_text("-O1")
+    toolchain = Toolchain(lambda _name: (), lambda _name, _record: None)
+    before, one = (request_of(EMPTY, options=[each]) for each in (f"-Xptxas=-optf={file}", "-Xptxas=-O1"))
+    file.write_text("-O0")
+
+    assert before.build(toolchain, None).cubin == one.build(toolchain, None).cubin
+
+
+@pytest.mark.parametrize("flag", ["-lineinfo", "--generate-line-info", "-G", "--device-debug"])
+def test_raw_flag_for_line_tables_keys_where_the_source_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    """As lineinfo=True and debug=True do: paths are in the code."""
+    monkeypatch.chdir(tmp_path)
+    here = key_of(request_of(SAXPY, options=[flag]))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+
+    assert key_of(request_of(SAXPY, options=[flag])) != here
+
+
+@pytest.mark.parametrize("options", [{"debug": True}, {"lineinfo": True}, {"options": ["-G"]}])
+def test_folder_of_line_tables_is_the_one_that_nvrtc_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """NVRTC calls the working directory what PWD calls it, if that is it: a link invalidates key."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "real")
+    keys = []
+    for named in (None, tmp_path / "real", tmp_path / "link", tmp_path, "link", ""):
+        if named is None:
+            monkeypatch.delenv("PWD", raising=False)
+        else:
+            monkeypatch.setenv("PWD", str(named))
+        keys.append(key_of(request_of(SAXPY, **options)))
+
+    assert [key == keys[0] for key in keys] == [True, True, False, True, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["real", "link", "elsewhere"])
+def test_folder_is_what_the_code_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Held against a compile with -G."""
+    from numba_kcache.frontends.source.flags import working_folder
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path / "real")
+    monkeypatch.setenv("PWD", str(tmp_path / name))
+    ptx = run_nvrtc(SAXPY, "k.cu", ["-arch=sm_90", "-G"], ("ptx",)).code["ptx"].decode()
+
+    assert f'"{working_folder()}/k.cu"' in ptx
+
+
+def test_included_file_in_an_element_of_its_own_is_asked_for() -> None:
+    """-include and its file in two elements mean what they mean in one."""
+    one, two = (request_of(SAXPY, options=each) for each in (["-include=a.h"], ["-include", "a.h"]))
+
+    assert not two.uncacheable
+    assert one.headers == two.headers
+    assert one.headers[0].forced == ("a.h",)
