@@ -26,7 +26,8 @@ from .errors import KCacheError
 from .observe.info import CacheInfo
 from .observe.text import aligned, bytes_text
 from .store.tree import is_network, refusal
-from .toolchain import installed_include_dirs, loaded_path
+from .toolchain import installed_include_dirs
+from .toolchain.locating import loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"

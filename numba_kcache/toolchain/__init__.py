@@ -14,6 +14,7 @@ Ground      NVRTC User Guide "Installation" (libnvrtc-builtins is part of NVRTC)
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -74,8 +75,7 @@ class Toolchain:
     ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
         """Identify compilers: the build of each library and the version of each distribution, None for an absent one.
 
-        Args:
-            looks: Look for what is not on record; else the result is None where anything is not.
+        Unless it `looks` for what is not on record, the result is None where anything is not.
         """
         with self._lock:
             record = self._remembered(is_checked=True)
@@ -97,7 +97,7 @@ class Toolchain:
                     library = self._library(name, row)
                     builds[name] = library.build if library else None
                 for name, row in zip(distributions, known, strict=True):
-                    if PACKAGES.get(name, (name,))[0] in sys.modules:
+                    if sys.modules.get(PACKAGES.get(name, (name,))[0]) is not None:
                         versions[name] = self._imported(name)
                     elif row is not None and row[3:] == found[name]:
                         versions[name] = row[0]
@@ -145,7 +145,7 @@ class Toolchain:
     def version(self, distribution: str) -> str | None:
         """Return the version of a distribution: of what is imported, else of what is installed; None where absent."""
         with self._lock:
-            if PACKAGES.get(distribution, (distribution,))[0] in sys.modules:
+            if sys.modules.get(PACKAGES.get(distribution, (distribution,))[0]) is not None:
                 return self._imported(distribution)
             from .packages import find_installed
 
@@ -162,7 +162,11 @@ class Toolchain:
         is_its = bool(is_there) and str(getattr(marked, "__file__", "")).startswith(folder + inside)
         version = getattr(marked, "__version__", None) if is_its else None
         if type(version) is str and folder in self._folders:
-            return version
+            if version.replace(".", "").isdigit():
+                return version
+            from .packages import normal_version
+
+            return normal_version(version)
         package = (folder + inside)[:-1] if is_there else os.path.dirname(path)
         if package not in self._contents:
             from .packages import content_digest
@@ -177,29 +181,24 @@ class Toolchain:
         return tuple(self._known("folders", "", installed_include_dirs) or ())
 
     def folders(self, name: str, find: Callable[[], Sequence[str]], *, is_fresh: bool = False) -> tuple[str, ...]:
-        """List further header folders, remembered under a name.
-
-        Args:
-            name: Of the list in the record.
-            find: Finds them; raises ImportError or RuntimeError where there are none.
-            is_fresh: Find them anew, even where the record has them.
-        """
+        """List further header folders, remembered under a name; `find` raises ImportError or RuntimeError for none."""
         try:
             return tuple(self._known("folders", name, lambda: list(find()), is_fresh=is_fresh) or ())
         except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
             return ()
 
     def header_trees(self) -> tuple[tuple[str, str], ...]:
-        """List (root, identity) of each of the toolkit's header trees. Identified once for an installation, by content.
+        """List (root, identity) of each of the toolkit's header trees: by content, once for an installation.
 
-        The record holds while a root and the folders right in it are unchanged; a header edited in place inside a
-        toolkit is not seen before `clear()`.
+        A header that is edited in place inside a toolkit is not seen before `clear()`.
         """
         with self._lock:
             known = self._remembered()["header_trees"].get("", [])
             roots = _topmost(self.include_dirs())
             if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
-                known = [[root, _tree_identity(root), _folder_stats(root)] for root in roots]
+                from .build_id import tree_identity
+
+                known = [[root, tree_identity(root), _folder_stats(root)] for root in roots]
                 self._keep("header_trees", "", known)
             return tuple((root, identity) for root, identity, _ in known)
 
@@ -209,11 +208,7 @@ class Toolchain:
             self._record = None
 
     def _remembered(self, *, is_checked: bool = False) -> Record:
-        """Return the record; one without libraries, versions and folders where what they rest on is not as it was.
-
-        Args:
-            is_checked: Look at the folders again, where the record is in memory already.
-        """
+        """Return the record; `is_checked` if the folders of packages are to be as they were when it was made."""
         record = self._record
         if record is None:
             self._folders, found_by = toolchain_surroundings()
@@ -248,10 +243,8 @@ class Toolchain:
         self._save()
 
     def _save(self) -> None:
-        """Save the record; once for all that `identify` finds.
-
-        Containers that share a cache differ in the identities of files alone: a process that only reads saves none.
-        """
+        """Save the record, once for all that `identify` finds; if only identities are others, as in each container that
+        shares a cache, where a compiler was loaded."""
         self._is_dirty = True
         if self._is_identifying:
             return
@@ -307,55 +300,62 @@ def mapped(names: Sequence[str]) -> list[str]:
     """List those libraries that are in this process, where the bindings look for them first. Loads nothing."""
     import _ctypes  # the launch has it
 
+    if _has_loaded():
+        _absent.clear()
     found: list[str] = []
     for name in names:
         if name == "libdevice":
             numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
-            if getattr(numbas, "_cache_", None) is not None:
-                found.append(name)
-        if name == "nvrtc-builtins" and "nvrtc" in names:  # whose they are
-            found += [name] if "nvrtc" in found else []
-            continue
-        symbol, *sonames = SOUGHT.get("nvrtc" if name == "nvrtc-builtins" else name, ("",))
-        if sys.platform == "win32" or not symbol:
-            continue
-        try:
-            _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_LAZY), symbol)  # type: ignore[arg-type]  # the global scope
+            found += [name] if getattr(numbas, "_cache_", None) is not None else []
+        sought = "nvrtc" if name == "nvrtc-builtins" else name  # whose they are
+        if sought in found:
             found.append(name)
+        if sys.platform == "win32" or sought in _absent or sought in found or sought not in SOUGHT:
             continue
-        except OSError:
-            pass
-        for soname in sonames:
+        for soname in ("", *SOUGHT[sought][1:]):
             try:
-                _ctypes.dlclose(_ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD))
+                if soname:
+                    _ctypes.dlclose(_ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD))
+                else:  # the global scope
+                    _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_LAZY), SOUGHT[sought][0])  # type: ignore[arg-type]
                 found.append(name)
                 break
             except OSError:
                 pass
+        else:
+            _absent.add(sought)
     return found
+
+
+_absent: set[str] = set()
+"""Libraries that were not in this process when `_has_loaded` was last true: each search for them takes 50 us."""
+
+_newest: list[int] = []
+"""The `struct link_map` of the object that was loaded last; it stays loaded, so that its `l_next` can be read."""
+
+
+def _has_loaded() -> bool:
+    """Tell if this process may have loaded anything since the last time."""
+    if sys.platform != "linux" or (_newest and not ctypes.c_void_p.from_address(_newest[0] + 24).value):
+        return sys.platform != "linux"
+    import _ctypes
+
+    at = _ctypes.dlopen(None, os.RTLD_LAZY)  # type: ignore[arg-type]
+    while following := ctypes.c_void_p.from_address(at + 24).value:
+        at = following
+    name = ctypes.c_char_p.from_address(at + 8).value
+    try:
+        held = _ctypes.dlopen(os.fsdecode(name or b""), os.RTLD_LAZY | os.RTLD_NOLOAD)
+    except OSError:
+        held = 0
+    _newest[:] = [held] if held == at else []
+    return True
 
 
 def _locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     from .locating import locate
 
     return locate(name, library)
-
-
-def _tree_identity(root: str) -> str:
-    from .build_id import tree_identity
-
-    return tree_identity(root)
-
-
-def loaded_path(name: str) -> str | None:
-    """Load a library as the CUDA bindings will, and return its path; None where it is not installed."""
-    try:
-        from cuda.pathfinder import find_bitcode_lib, load_nvidia_dynamic_lib
-
-        path = find_bitcode_lib("device") if name == "libdevice" else load_nvidia_dynamic_lib(name).abs_path
-    except (ImportError, RuntimeError):  # no cuda.pathfinder, or no such library
-        return None
-    return str(path) if path else None
 
 
 def installed_include_dirs() -> list[str]:

@@ -91,7 +91,7 @@ def _function(name: str) -> int:
 
 
 def _builtins() -> tuple[str, str] | None:
-    """Find the builtins that the NVRTC of this process has opened, or else those that lie beside it."""
+    """Find the builtins that the NVRTC of this process has opened, or else those that it will."""
     address, nvrtc = _function("nvrtc"), loaded_library("nvrtc")
     if not address or nvrtc is None:
         return None
@@ -99,14 +99,16 @@ def _builtins() -> tuple[str, str] | None:
     major, minor = ctypes.c_int(), ctypes.c_int()
     version(ctypes.addressof(major), ctypes.addressof(minor))
     soname = f"libnvrtc-builtins.so.{major.value}.{minor.value}"
+    beside = os.path.join(os.path.dirname(nvrtc[0]), soname)
     try:
         handle = _ctypes.dlopen(soname, os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
-        path = os.path.join(os.path.dirname(nvrtc[0]), soname)
+        if os.path.isfile(beside):
+            return beside, build_of(beside)
         try:
-            return path, build_of(path)
+            handle = _ctypes.dlopen(soname, os.RTLD_LAZY)  # from where NVRTC will get them
         except OSError:
-            return None
+            return "", "absent"  # not None, which says that there is no compiler: this one says itself what it lacks
     try:
         mapped = ctypes.POINTER(_LinkMap)()
         ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))

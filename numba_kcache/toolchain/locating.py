@@ -13,8 +13,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import loaded_path
-
 if TYPE_CHECKING:
     from . import Library
 
@@ -55,3 +53,14 @@ def _beside(nvrtc: str) -> str | None:
     except (OSError, ValueError):
         return None
     return os.path.join(folder, max(names)) if names else None
+
+
+def loaded_path(name: str) -> str | None:
+    """Load a library as the CUDA bindings will, and return its path; None where it is not installed."""
+    try:
+        from cuda.pathfinder import find_bitcode_lib, load_nvidia_dynamic_lib
+
+        path = find_bitcode_lib("device") if name == "libdevice" else load_nvidia_dynamic_lib(name).abs_path
+    except (ImportError, RuntimeError):  # no cuda.pathfinder, or no such library
+        return None
+    return str(path) if path else None

@@ -35,7 +35,7 @@ def find_installed(distribution: str) -> Installed:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return Installed(version(distribution))  # an egg, or out of an archive
+        return Installed(normal_version(version(distribution)))  # an egg, or out of an archive
     except PackageNotFoundError:
         return Installed(None)
 
@@ -54,7 +54,7 @@ def _in_folder(distribution: str, folder: str) -> Installed | None:
                     for line in file:
                         field, _, value = line.partition(":")
                         if field.lower() == "version":
-                            return Installed(value.strip(), folder, path)
+                            return Installed(normal_version(value.strip()), folder, path)
             except OSError:
                 continue
     return None
@@ -62,6 +62,11 @@ def _in_folder(distribution: str, folder: str) -> Installed | None:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def normal_version(version: str) -> str:
+    """Spell a version in one way: a module calls "1.0dev3+g1.d2" what its metadata calls "1.0.dev3+g1.d2"."""
+    return re.sub(r"[-_.]*(?=[a-z])", "", version.strip().lower())
 
 
 def content_digest(package: str, known: list[str] | None, began_ns: int) -> tuple[list[str], str]:
