@@ -118,6 +118,20 @@ def test_linker_that_is_loaded_already_invalidates_key(tmp_path: Path) -> None:
     assert run(tmp_path / "cache", before=load) == (plain[0], 0, 1)
 
 
+def test_library_whose_file_was_replaced_counts_as_it_is_mapped(tmp_path: Path) -> None:
+    """An upgrade on disk under a running process: the build is read from memory, and the new file is another."""
+    old = copy_of("nvrtc", tmp_path / "old", beside="nvrtc-builtins")
+    new = copy_of("nvrtc", tmp_path / "new", byte=0x0F)
+    (tmp_path / "kept").mkdir()
+    for each in old.parent.iterdir():
+        os.link(each, tmp_path / "kept" / each.name)
+    kept, load = f"ctypes.CDLL({str(tmp_path / 'kept' / old.name)!r})", f"ctypes.CDLL({str(old)!r})"
+    mapped = run(tmp_path / "cache", before=load, middle=f"os.replace({str(new)!r}, {str(old)!r})")
+
+    assert run(tmp_path / "cache", before=load)[1:] == (1, 0)
+    assert run(tmp_path / "cache", before=kept) == (mapped[0], 0, 1)
+
+
 # -- packages -------------------------------------------------------------------------------------------------------
 
 NUMBA_PROGRAM = """
