@@ -10,6 +10,7 @@ Ground      cuda-pathfinder 1.9, `load_nvidia_dynamic_lib`: `EARLY_FIND_STEPS` (
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,16 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _beside(nvrtc.path) if nvrtc else None
-    return _on_disk(name) or loaded_path(name)
+    return (name == "libdevice" and _numbas_libdevice()) or _on_disk(name) or loaded_path(name)
+
+
+def _numbas_libdevice() -> str:
+    """Ask Numba, which looks in other places and in another order; "" where it is not there to be asked."""
+    find = getattr(sys.modules.get("numba.cuda.cuda_paths"), "_get_libdevice_path", None)
+    try:
+        return str(find().info or "") if find is not None else ""
+    except Exception:  # a private name, of a version that is not known
+        return ""
 
 
 def _on_disk(name: str) -> str | None:

@@ -9,6 +9,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from numba_kcache import toolchain as libraries
 from numba_kcache.settings import TOOLCHAIN_VARIABLES, variables
-from numba_kcache.toolchain import Library, Record, Toolchain, build_id
+from numba_kcache.toolchain import Library, Record, Toolchain, build_id, loaded
 from tests.support.compiling import EMPTY, in_python
 
 NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
@@ -212,6 +213,17 @@ def test_build_id_is_what_readelf_says(real: dict[str, Library], name: str) -> N
 def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
     """NVRTC loads its builtins from its own folder."""
     assert Path(real["nvrtc-builtins"].path).parent == Path(real["nvrtc"].path).resolve().parent
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")
+@pytest.mark.parametrize("name", NAMES)
+def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> None:
+    """What is mapped says the same build as the file that it was mapped from."""
+    loaded.load_compilers(NAMES)
+
+    assert libraries.mapped([name]) == [name]
+    path = os.path.realpath(real[name].path)
+    assert loaded.loaded_library(name) == (path, build_id.build_of(path))
 
 
 def test_file_without_a_build_id_is_known_by_its_content(tmp_path: Path) -> None:

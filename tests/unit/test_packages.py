@@ -1,0 +1,70 @@
+"""Versions of distributions by their metadata, and packages that count by content."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.toolchain.packages import Installed, content_digest, find_installed, normal_version
+
+
+@pytest.mark.parametrize(
+    ("module", "metadata"),
+    [("1.2.3", "1.2.3"), ("1.0dev3+g1.d2", "1.0.dev3+g1.d2"), ("2.0RC1", "2.0rc1"), ("1.0-post1", "1.0.post1")],
+)
+def test_spellings_of_a_version_are_one(module: str, metadata: str) -> None:
+    """What a module calls itself and what an installer writes differ in dots and case."""
+    assert normal_version(module) == normal_version(metadata)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1.10", "11.0"), ("1.0dev1", "1.0dev11"), ("1.0+a1.1", "1.0+a11")])
+def test_versions_that_differ_are_not_one(one: str, other: str) -> None:
+    """Dots between numbers count."""
+    assert normal_version(one) != normal_version(other)
+
+
+def test_first_folder_of_the_path_has_the_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an import would find it; names are compared as installers do, and metadata without a version is none."""
+    for folder, name, text in (
+        ("a", "My_Dist-9", "Name: x\n"),
+        ("b", "My.Dist-2", "Version: 2.0\n"),
+        ("c", "my_dist-3", "Version: 3\n"),
+    ):
+        path = tmp_path / folder / f"{name}.dist-info" / "METADATA"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / each) for each in ("none", "a", "b", "c")])
+
+    metadata = tmp_path / "b" / "My.Dist-2.dist-info" / "METADATA"
+    assert find_installed("my-dist") == Installed("2.0", str(tmp_path / "b"), str(metadata))
+    assert find_installed("other-dist") == Installed(None)
+
+
+def test_content_counts_and_stats_do_not(tmp_path: Path) -> None:
+    """A touched file is read again, and an edited one makes another package; compiled files are none of it."""
+    (tmp_path / "__pycache__").mkdir()
+    module = tmp_path / "module.py"
+    module.write_text("one")
+    later = time.time_ns() + 10**12
+    known, first = content_digest(str(tmp_path), None, later)
+    os.utime(module, ns=(1, 1))
+    (tmp_path / "__pycache__" / "module.pyc").write_text("")
+    assert content_digest(str(tmp_path), known, later)[1] == first
+
+    module.write_text("two")
+
+    assert content_digest(str(tmp_path), known, later)[1] != first
+
+
+def test_package_that_changed_since_the_start_is_nobody_s(tmp_path: Path) -> None:
+    """It may have been imported as it was before: two answers are never the same."""
+    (tmp_path / "module.py").write_text("one")
+
+    answers = {content_digest(str(tmp_path), None, 0)[1] for _ in range(2)}
+
+    assert len(answers) == 2
+    assert all(each.startswith("unknown:") for each in answers)
