@@ -145,6 +145,7 @@ class Toolchain:
     def version(self, distribution: str) -> str | None:
         """Return the version of a distribution: of what is imported, else of what is installed; None where absent."""
         with self._lock:
+            self._remembered()
             if sys.modules.get(PACKAGES.get(distribution, (distribution,))[0]) is not None:
                 return self._imported(distribution)
             from .packages import find_installed

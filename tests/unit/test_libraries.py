@@ -248,10 +248,13 @@ def test_versions_are_the_installed_ones() -> None:
     """Of distributions, None where absent; remembered like the libraries."""
     from importlib.metadata import version
 
+    import numba.cuda  # noqa: F401  # what is imported counts, under the version of its metadata
+
     records = Records()
     toolchain = records.toolchain()
 
     assert toolchain.version("numba-cuda") == version("numba-cuda")
+    assert toolchain.version("itanium-demangler") == version("itanium-demangler")
     assert toolchain.version("no-such-distribution") is None
     assert records.toolchain().identify((), ("numba-cuda",), looks=False)
 
