@@ -24,7 +24,7 @@ from ..model.artifact import Artifact, artifact_from_header
 from ..observe import Events
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
-from ..toolchain import Record, Toolchain
+from ..toolchain import Identified, Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, only
 
@@ -77,7 +77,7 @@ class Lookup:
         self.store: DiskStore | MemoryStore | Chain = self.local
         self.tiers: Sequence[CheckedTier] = ()
         self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
-        self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Component, ...]] = {}
+        self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
         self._lock = threading.Lock()
 
@@ -106,14 +106,16 @@ class Lookup:
         Without `looks`, as each search begins, they are held against what is loaded and installed now.
         """
         makers = request.libraries, request.distributions
-        found = self._compilers.get(makers) if looks else None
-        if found is None:
-            identified = self.toolchain.identify(*makers, looks=looks)
-            if identified is None:
+        known = self._compilers.get(makers)
+        if known is None or not looks:
+            found = self.toolchain.identify(*makers, looks=looks)
+            if found is None:
                 return None
-            builds, versions = identified
-            found = self._compilers[makers] = components({"compilers": dict(builds), "versions": dict(versions)})
-        return found
+            if known is None or known[0] != found:
+                builds, versions = found
+                named = components({"compilers": dict(builds), "versions": dict(versions)})
+                known = self._compilers[makers] = found, named
+        return known[1]
 
     def forget_compilers(self) -> None:
         """Identify the compilers anew at the next question."""

@@ -27,6 +27,7 @@ from ..keys import digest_of
 from ..settings import toolchain_surroundings
 
 Record = dict[str, Any]
+Identified = tuple[dict[str, str | None], dict[str, str | None]]
 
 SOUGHT = {
     "nvrtc": ("nvrtcVersion", "libnvrtc.so.13", "libnvrtc.so.12"),
@@ -72,11 +73,9 @@ class Toolchain:
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
-    ) -> tuple[dict[str, str | None], dict[str, str | None]] | None:
-        """Identify compilers: the build of each library and the version of each distribution, None for an absent one.
-
-        Unless it `looks` for what is not on record, the result is None where anything is not.
-        """
+    ) -> Identified | None:
+        """Identify the build of each library and the version of each distribution, None for an absent one; None for all
+        where anything is not on record, unless it `looks`."""
         with self._lock:
             record = self._remembered(is_checked=True)
             rows = [record["libraries"].get(name) for name in libraries]
