@@ -21,6 +21,7 @@ from ...model.artifact import Artifact
 from ...model.cubin import read_cubin
 from ...model.fatbin import cubin_in_fatbin
 from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.text import decoded, encoded
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
@@ -107,7 +108,7 @@ def made_before(request: SourceRequest) -> NvrtcResult:
         if cubin is not None:
             check_cubin(cubin, request)
             return NvrtcResult(True, "", {"cubin": cubin})
-    return NvrtcResult(True, "", {request.kind: request.code or request.source.encode()})
+    return NvrtcResult(True, "", {request.kind: request.code or encoded(request.source)})
 
 
 def check_cubin(code: bytes, request: SourceRequest) -> None:
@@ -294,7 +295,7 @@ def _linkable(
     )
     kind = "ltoir" if request.options.lto else "cubin"
     program = os.path.join(item.folder, item.name) if request.asks_files else item.name
-    result = run_traced(trace, item, item.data.decode(), program, flags, (kind,))
+    result = run_traced(trace, item, decoded(item.data), program, flags, (kind,))
     if not result.ok:
         log = remap(result.log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
