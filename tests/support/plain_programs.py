@@ -144,6 +144,11 @@ PROGRAMS = {
         'extern "C" __global__ void k(int *x) { *x = shared_with_host[2]; }\n',
         codes={"k": "*i4"},
     ),
+    "variables in C": Program(
+        'namespace n { extern "C" __constant__ float c[2]; extern "C" __global__ void k(float *x) { *x = c[1]; } }\n'
+        'extern "C" { __device__ int d; }\n',
+        codes={"k": "*f4"},
+    ),
     "shared memory": Program(
         "extern __shared__ float dynamic[];\n"
         'extern "C" __global__ void __launch_bounds__(128, (2)) s(float *x) { __shared__ float tile[32][33];\n'

@@ -121,7 +121,7 @@ def make_probe(
     wanted = tuple(dict.fromkeys(each for each in declared if not each.is_template)) if has_decltype else ()
     if has_decltype:
         asked |= {name: f"{PROBE}<decltype({name})>" for name in names}
-        asked |= {each.own_name if each.is_kernel else each.name: _expression(each) for each in wanted}
+        asked |= {each.own_name if each.has_c_name else each.name: _expression(each) for each in wanted}
     if signature is not None:
         asked[SIGNATURE] = f"{PROBE}<void({signature})>"
     return Probe(names, asked, wanted)
