@@ -144,7 +144,7 @@ def test_ltoir_of_a_lazy_module_is_what_the_compiler_makes(name: str, spy: Spy, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), [case for case in cases() if case[1] in ("default", *STANDARDS)])
 def test_types_are_told_in_the_compile(name: str, way: str, tmp_path: Path) -> None:
-    """Of every kernel; without decltype, in C++03, of those whose types the text or the symbol tells."""
+    """Of every kernel and variable; without decltype, in C++03, of kernels whose types the text or the symbol tells."""
     program = PROGRAMS[name]
 
     made = module_of(program, tmp_path, WAYS[way].options)
@@ -157,6 +157,8 @@ def test_types_are_told_in_the_compile(name: str, way: str, tmp_path: Path) -> N
         assert all("?" in told[symbol] for symbol in untyped)
     elif name != "private types":
         assert untyped == []
+    if way != "c++03" and name != "types without names":
+        assert [each.name for each in made.variables if each.code == "o"] == []
     for symbol, codes in program.codes.items():
         assert told[symbol] == codes or (way == "c++03" and symbol in untyped)
 

@@ -145,7 +145,7 @@ PROGRAMS = {
         codes={"k": "*i4"},
     ),
     "variables in C": Program(
-        'namespace n { extern "C" __constant__ float c[2]; extern "C" __global__ void k(float *x) { *x = c[1]; } }\n'
+        'extern "C" { namespace n { __constant__ float c[2]; __global__ void k(float *x) { *x = c[1]; } } }\n'
         'extern "C" { __device__ int d; }\n',
         codes={"k": "*f4"},
     ),

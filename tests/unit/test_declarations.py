@@ -38,7 +38,7 @@ def found(source: str) -> str:
         ("__device__ const Foo<int, 3> v; static __managed__ int *p; extern __constant__ short t[][4];", "$v $p $t"),
         ("typedef __device__ int T; using U = int; __shared__ int s; int host; extern __shared__ float dyn[];", ""),
         ("struct { int a; } __constant__ nameless; struct N { int a; } __constant__ named;", "$named"),
-        ("__device__ float (*fp)(float) = f; __global__ void k() {}", "k"),
+        ("__device__ float (*fp)(float) = f; __device__ int (*t[2])[3]; __global__ void k() {}", "$fp $t k"),
         ("namespace n { __constant__ int v; namespace { __device__ int w; } }", "$n::v $n::w"),
         ("#define K(T, ...) __global__ void k_##T(T *x, ##__VA_ARGS__) {}\nK(int) K(float, int n)", "k_int k_float"),
         ("#define A(x) B(x)\n#define B(x) C##x\n#define C1 k\n__global__ void A(1)() {}", "k"),

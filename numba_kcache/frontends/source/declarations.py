@@ -227,6 +227,9 @@ class _Reader:
             at, group = function
             parameters = _parameters(_inside(self._head, top[group][1])) if self._is_plain else None
             self._add(_qualified(words, at), words, True, parameters)
+        elif _SPACES & set(words) and function is not None and self._head[top[function[1]][1] + 1] == "*":
+            pointer = _inside(self._head, top[function[1]][1])  # to a function, or to an array
+            self._add(next((each for each in pointer if re.fullmatch(WORD, each)), ""), words, False, None)
         elif _SPACES & set(words) and function is None and "typedef" not in words and "using" not in words:
             if any(one in _CLASSES and other == "{}" for one, other in pairwise(words)):
                 return  # a type without a name is none to ask about
@@ -236,6 +239,8 @@ class _Reader:
                     self._add(_qualified(part, names[-1]), words, False, None)
 
     def _add(self, name: str, words: list[str], is_kernel: bool, parameters: tuple[str, ...] | None) -> None:
+        if not name:
+            return
         is_c = '"C"' in words or None in self._blocks
         scope = tuple(part for each in self._blocks if each is not None for part in each.split("::"))
         named = "::".join((*filter(None, scope), name))

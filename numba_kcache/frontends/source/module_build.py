@@ -40,7 +40,7 @@ _USED = "-,{},-", "{}"
 middle is that name. Alone, `axpy` would keep `axpy_arg` and `my_axpy` too. An nvJitLink that differs leaves all out."""
 
 _COMPILERS_OWN = (
-    "$", ".", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
+    "$", ".", "__unnamed_", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
     "cooperative_groups::",
 )  # fmt: skip
 """How names of variables start that are the toolkit's: tables, texts, constants. None is written to."""
