@@ -263,6 +263,10 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     for each in given:
         if not isinstance(each, str) or not each.strip():
             raise OptionError(f"cannot use names={names!r}", f"{each!r} is not a name")
+        if not each.isprintable():
+            from .model.text import check_text
+
+            check_text(each, f"names={names!r}")
         if "".join(each.split()) in seen:
             raise OptionError(f"cannot use names={names!r}", f"{each!r} is there twice")
         seen.add("".join(each.split()))

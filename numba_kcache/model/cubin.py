@@ -8,7 +8,8 @@ Method      A cubin is a 64-bit little-endian ELF of machine EM_CUDA. Kernels ar
             shared and constant memory. Variables are the objects in `.nv.global`, `.nv.global.init` and
             `.nv.constant3`.
 Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -elf`: EIATTR_KPARAM_INFO 0x17,
-            EIATTR_PARAM_CBANK 0x0a, EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11; STO_CUDA_ENTRY 0x10.
+            EIATTR_KPARAM_INFO_V2 0x45 (of kernels with more than 4,352 bytes of them), EIATTR_PARAM_CBANK 0x0a,
+            EIATTR_REGCOUNT 0x2f, EIATTR_FRAME_SIZE 0x11; STO_CUDA_ENTRY 0x10.
             EI_ABIVERSION 8 (CUDA 13) keeps the SM number in bits 8-15 of e_flags, earlier ones in bits 0-7.
 """
 
@@ -20,8 +21,11 @@ from typing import NamedTuple
 
 EM_CUDA = 190
 
+_ET_REL = (1).to_bytes(2, "little")
+
 _EIFMT_SIZED = 4
 _KPARAM_INFO = 0x17
+_KPARAM_INFO_V2 = 0x45
 _REGCOUNT = 0x2F
 _FRAME_SIZE = 0x11
 
@@ -81,6 +85,11 @@ class Cubin(NamedTuple):
 def is_cubin(data: bytes) -> bool:
     """Whether these bytes start as a cubin does."""
     return data[:5] == b"\x7fELF\x02" and len(data) >= 64 and data[18:20] == EM_CUDA.to_bytes(2, "little")
+
+
+def is_relocatable(data: bytes) -> bool:
+    """Whether a cubin is yet to be linked: an ELF of type ET_REL rather than ET_EXEC."""
+    return is_cubin(data) and data[16:18] == _ET_REL
 
 
 def read_cubin(data: bytes) -> Cubin:
@@ -229,12 +238,19 @@ def _records(info: bytes) -> list[tuple[int, bytes]]:
 
 
 def _parameters(info: bytes) -> list[tuple[int, int]]:
-    """(offset, size) by ordinal. A record is u32 index, u16 ordinal, u16 offset, u32 with the size in bits 18-31."""
+    """(offset, size) by ordinal.
+
+    A record is u32 index, u16 ordinal, u16 offset, u32 with the size in bits 18-31; of version 2,
+    the last is u16 size and u16 0.
+    """
     found = {}
     for attribute, value in _records(info):
         if attribute == _KPARAM_INFO:
             _index, ordinal, offset, flags = struct.unpack("<IHHI", value)
             found[ordinal] = (offset, flags >> 18)
+        elif attribute == _KPARAM_INFO_V2:
+            _index, ordinal, offset, size = struct.unpack_from("<IHHH", value)
+            found[ordinal] = (offset, size)
     if sorted(found) != list(range(len(found))):
         raise ValueError("parameters with gaps")
     return [found[ordinal] for ordinal in range(len(found))]

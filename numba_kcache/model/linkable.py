@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from .request import LinkInput
+from .text import check_text
 
 LINK_SUFFIXES = {
     ".cu": "cu", ".ptx": "ptx", ".ltoir": "ltoir", ".o": "object", ".a": "library", ".lib": "library",
@@ -33,9 +34,10 @@ def linkable_input(item: Any) -> LinkInput | None:
     for each in type(item).__mro__:
         if each.__name__ in _CLASSES and hasattr(item, "data"):
             data = item.data
-            return LinkInput(
-                _CLASSES[each.__name__], str(item.name), data.encode() if isinstance(data, str) else bytes(data)
-            )
+            if isinstance(data, str):
+                check_text(data, f"the text of {item.name}")
+                data = data.encode()
+            return LinkInput(_CLASSES[each.__name__], str(item.name), bytes(data))
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import OptionError
 from .request import CompileOptions
+from .text import check_text
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
@@ -73,12 +74,22 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
                 f"it takes {', '.join(sorted(_BY_KIND[kind])) or 'no compile options: its code is made'}",
             )
         if value is not None:
-            chosen["flags" if name == "options" else name] = _READERS[name](name, value, base_dir)
+            read = _READERS[name](name, value, base_dir)
+            chosen["flags" if name == "options" else name] = read
+            for text in _texts(read):
+                check_text(text, f"{name}={value!r}", is_decoded=name == "include_dirs")
     if chosen.get("fast_compile") and chosen.get("lto"):
         raise _refuse(
             "fast_compile", chosen["fast_compile"], "with lto=True it is the linker that takes the time", "choose one"
         )
     return CompileOptions(**chosen, base_dir=base_dir)
+
+
+def _texts(value: Any) -> list[str]:
+    """The texts in the value of an option."""
+    if isinstance(value, str):
+        return [value]
+    return [text for each in value for text in _texts(each)] if isinstance(value, tuple) else []
 
 
 def _refuse(name: str, value: object, why: str, hint: str = "") -> OptionError:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import CompileError
+from ..model.text import encoded
 from . import missing
 
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
@@ -37,7 +38,7 @@ def run_nvrtc(
     """Compile one program.
 
     Args:
-        source: CUDA C++.
+        source: CUDA C++; bytes that are not UTF-8 as surrogate escapes (`decoded`).
         program_name: What the log and `__FILE__` call it.
         flags: NVRTC flags, in order; the two that are always given come on top.
         outputs: Which of "cubin", "ptx" and "ltoir" to fetch.
@@ -48,15 +49,11 @@ def run_nvrtc(
         CompileError: NVRTC failed in a way that is not the source's fault; its status is named.
     """
     nvrtc = _bindings()
-    try:
-        text = source.encode()
-        program = _checked(nvrtc.nvrtcCreateProgram(text, program_name.encode(), 0, None, None))
-    except UnicodeEncodeError as error:
-        raise CompileError("cannot compile a source that is not Unicode text", str(error)) from None
+    program = _checked(nvrtc.nvrtcCreateProgram(encoded(source), encoded(program_name), 0, None, None))
     try:
         for expression in expressions:
             _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        words = [flag.encode() for flag in (*flags, *_ALWAYS)]
+        words = [encoded(flag) for flag in (*flags, *_ALWAYS)]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
         log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
         text_log = log.rstrip(b"\0").decode("utf-8", "replace").rstrip()

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_kcache.model.cubin import Cubin, CubinVariable, contradiction, is_cubin, read_cubin, read_variables
+from numba_kcache.model.cubin import (
+    Cubin,
+    CubinVariable,
+    contradiction,
+    is_cubin,
+    is_relocatable,
+    read_cubin,
+    read_variables,
+)
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -193,3 +201,20 @@ def test_huge_counts_are_refused_at_once() -> None:
 
     with pytest.raises(ValueError, match="more sections than bytes"):
         read_cubin(bytes(forged))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("floats", [1080, 1090, 4000, 8187])
+def test_kernel_of_many_bytes_of_parameters_is_read(target: str, floats: int) -> None:
+    """Up to 32,764, the most of compute capability 7.0 and later; above 4,352 in records of another kind."""
+    source = f'struct L {{ float f[{floats}]; }};\nextern "C" __global__ void k(L l, int n, short s) {{}}'
+    (kernel,) = read_cubin(compiled(source, "cubin", target)).kernels
+
+    assert kernel.parameters == ((0, 4 * floats), (4 * floats, 4), (4 * floats + 4, 2))
+
+
+def test_code_that_is_yet_to_be_linked_is_told() -> None:
+    """An object of -rdc=true is no finished cubin."""
+    assert is_relocatable(compiled(SOURCE, "cubin", "sm_90", "-rdc=true"))
+    assert not is_relocatable(compiled(SOURCE, "cubin", "sm_90"))
+    assert not is_relocatable(b"")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from numba_kcache.errors import CompileError, EntryError
+from numba_kcache.frontends.source.declarations import declarations
 from numba_kcache.frontends.source.entries import kernels_in, parameter_names
 from tests.support.compiling import build, compiled
 
@@ -29,14 +30,14 @@ template<class T, int TILE> __global__ void gemm(const T *a, T *c) { __shared__ 
         ("__global__ void k(int); __global__ void k(int a) {}", ("k",)),
         ("// __global__ void no() {}\n/* __global__ void no() {} */ __global__ void k() {}", ("k",)),
         ('const char *s = "__global__ void no() {}"; __global__ void k() {}', ("k",)),
-        ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ()),
+        ("#define KERNEL(n) __global__ void n() {}\nKERNEL(made)", ("made",)),
         ("#define KERNEL(n) \\\n  __global__ void n() {}\n__global__ void k() {}", ("k",)),
         ("__device__ void d() {}\nvoid host() {}", ()),
         ("namespace ns { __global__ void k() {} }", ("k",)),
     ],
 )
 def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> None:
-    """Attributes, comments, strings, declarations and macros do not mislead; macros are left to the cubin."""
+    """Attributes, comments, strings and declarations do not mislead; macros are expanded."""
     assert kernels_in(source) == names
 
 
@@ -55,6 +56,9 @@ def test_text_is_scanned_for_kernels(source: str, names: tuple[str, ...]) -> Non
         (TEMPLATES, "gemm<float, 32>", None, "_Z4gemmIfLi32EEvPKT_PS0_"),
         (TEMPLATES, "gemm<double,16*2>", None, "_Z4gemmIdLi32EEvPKT_PS0_"),
         ("template<class T> __global__ void k(T a) {}\ntemplate __global__ void k<int>(int);", None, "k", "_Z1kIiEvT_"),
+        ("namespace n { __global__ void k(int) {} } __global__ void k(int *a) {}", "k", None, "_Z1kPi"),
+        ("namespace n { __global__ void k(int) {} } __global__ void k(int *a) {}", "n::k", None, "_ZN1n1kEi"),
+        ('#define NAME k_float\nextern "C" __global__ void NAME(float *x) {}', "NAME", None, "k_float"),
         ("namespace n { template<class T> __global__ void k(T a) {} template __global__ void k<int>(int); }", None, "k",
          "_ZN1n1kIiEEvT_"),
         ('#define KERNEL(n) extern "C" __global__ void n(float a, int *b) {}\nKERNEL(made)', None, "made", "made"),
@@ -79,7 +83,7 @@ def test_template_instance_has_its_own_types() -> None:
 
 
 def test_macro_made_kernel_has_its_types() -> None:
-    """The only kernel is known after the first compile, and its types after the second."""
+    """The text says what the macro makes, and the compiler is asked about that."""
     source = '#define KERNEL(n) extern "C" __global__ void n(float a, const int *b) {}\nKERNEL(made)'
 
     assert [each.code for each in build(source).entries[0].parameters] == ["f4", "*ki4"]
@@ -95,8 +99,8 @@ def test_macro_made_kernel_has_its_types() -> None:
         (OVERLOADED, None, "k", r"cannot choose a kernel"),
         ("", None, None, r"cannot find a kernel in tests\.kernel: the source defines no __global__ function"),
         ("__device__ int d() { return 1; }", None, "k", "the source defines no __global__ function"),
-        (TEMPLATES, None, None, r"axpy, gemm is a template or static, and nothing instantiates it"),
-        (TEMPLATES, "axpy", None, r"axpy, gemm is a template or static"),
+        (TEMPLATES, None, None, r"axpy and gemm are templates or static, and nothing instantiates them"),
+        (TEMPLATES, "axpy", None, r"axpy and gemm are templates or static"),
         (TEMPLATES, "axpy<nothing>", None, r"cannot find the kernel 'axpy<nothing>' in tests\.kernel: .*nothing"),
         (TEMPLATES, "axpi<float>", None, r"cannot find the kernel 'axpi<float>'"),
     ],
@@ -142,7 +146,7 @@ def test_ptx_entry_is_found() -> None:
 
 def test_source_that_uses_the_probe_s_name_still_compiles() -> None:
     """The probe's name is reserved; a source that has it anyway is compiled without the probe."""
-    entry = build('__device__ int numba_kcache_prototype(int);\nextern "C" __global__ void k(float a) {}').entries[0]
+    entry = build('__device__ int numba_kcache_prototype;\nextern "C" __global__ void k(float a) {}').entries[0]
 
     assert (entry.symbol, entry.typed) == ("k", False)
     assert [(each.size, each.code) for each in entry.parameters] == [(4, "?")]
@@ -184,7 +188,7 @@ def test_names_of_parameters_are_read_where_they_are_certain(source: str, names:
     """Each name as it is declared; none where the text does not say, or says two things."""
     expected = tuple(name.strip("-") for name in names.split())
 
-    assert parameter_names(source, "k", len(expected)) == expected
+    assert parameter_names(declarations(source), "k", len(expected)) == expected
 
 
 @pytest.mark.parametrize(

@@ -352,13 +352,14 @@ extern "C" __global__ void b(int *x) { x[0] = next(); }"""
 
 
 def test_what_the_compiler_keeps_in_variables_is_no_state(cache: KernelCache) -> None:
-    """Texts of printf, tables of sine, virtual tables: kernels that have them can be linked alone."""
+    """Texts of printf and assert, tables of sine, virtual tables: kernels that have them can be linked alone."""
     source = r"""
 struct Base { __device__ virtual float f(float x) { return sinf(x); } };
 struct Other : Base { __device__ float f(float x) override { return x; } };
 extern "C" __global__ void k(float *x, int n) {
     Base b; Other o; Base *p = n ? &b : &o;
     x[0] = p->f(x[1]); printf("%f %d\n", sin((double)x[2]), n);
+    assert(n > 0);
 }"""
     assert module(cache, source, lazy=True).k.regs_per_thread > 0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from numba_kcache.frontends.source.declarations import declarations as declared_in
 from numba_kcache.frontends.source.prototype import (
-    PROBE_SOURCE,
     kernel_name,
-    probe_expression,
+    make_probe,
     read_parameters,
     read_variable,
     variable_name,
@@ -20,12 +20,13 @@ from tests.support.compiling import toolkit_dirs
 
 def described(declarations: str, parameters: str, *, headers: bool = False) -> list[tuple[str, str]]:
     """(code, C type) of each parameter of a kernel with this parameter list, as compiled for sm_90."""
-    source = f'{declarations}\nextern "C" __global__ void k({parameters}) {{}}{PROBE_SOURCE}'
-    expression = probe_expression("k")
+    source = f'{declarations}\nextern "C" __global__ void k({parameters}) {{}}'
+    probe = make_probe((), declared_in(source))
     flags = ["-arch=sm_90", *(f"-I{folder}" for folder in toolkit_dirs() if headers)]
-    result = run_nvrtc(source, "k.cu", flags, ("cubin",), (expression,))
+    result = run_nvrtc(source + probe.text, "k.cu", flags, ("cubin",), probe.expressions)
     assert result.ok, result.log
-    found, typed = read_parameters(result.lowered[expression], read_cubin(result.code["cubin"]).kernels[0].parameters)
+    (kernel,) = read_cubin(result.code["cubin"]).kernels
+    found, typed = read_parameters(probe.types(result.lowered)["k"], kernel.parameters)
     assert typed
     return [(each.code, each.c_type) for each in found]
 
@@ -221,12 +222,13 @@ def test_variable_is_read(kind: str) -> None:
     """Element, extents and const, as the compiler resolved them; structs have no word."""
     size, code, shape, is_const = VARIABLES[kind]
     source = f"template <class T> struct Box {{ T value[6]; }};\nusing type = {kind};\n__device__ extern type v;"
-    expression = probe_expression("v")
-    result = run_nvrtc(source + PROBE_SOURCE, "k.cu", ["-arch=sm_90", "-rdc=true"], (), (expression,))
+    probe = make_probe((), declared_in(source))
+    result = run_nvrtc(source + probe.text, "k.cu", ["-arch=sm_90", "-rdc=true"], (), probe.expressions)
     assert result.ok, result.log
+    told = probe.types(result.lowered)["v"]
 
-    assert read_variable(result.lowered[expression], size) == (code, shape, is_const)
-    assert read_variable(result.lowered[expression], size + 1)[:2] == ("o", ())
+    assert read_variable(told, size) == (code, shape, is_const)
+    assert read_variable(told, size + 1)[:2] == ("o", ())
 
 
 @pytest.mark.parametrize("lowered", ["", "v", "_Z", "_Z1kv", "_Z22numba_kcache_prototypeI", "_Z1xIA_iE", "_Z1xILi3EE"])

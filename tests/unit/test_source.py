@@ -18,6 +18,8 @@ from numba_kcache.frontends.source.source import (
     returns_source,
 )
 from numba_kcache.kernel import Kernel, cached_kernel
+from numba_kcache.model.text import decoded
+from numba_kcache.module import cached_module
 from tests.support.compiling import EMPTY, compiled
 
 FLAG = True
@@ -227,10 +229,13 @@ def test_one_line_that_names_a_file_is_refused(text: str | bytes) -> None:
     assert "pathlib.Path" in caught.value.hint
 
 
-def test_bytes_that_are_no_text_are_refused() -> None:
-    """Not UTF-8."""
-    with pytest.raises(OptionError, match="cannot use these bytes as a source"):
-        cached_kernel(b"\xff\xfe")
+def test_bytes_of_another_encoding_are_taken() -> None:
+    """The compiler reads bytes, and so does the key."""
+    one, other = b"// \xe9\n" + EMPTY.encode(), b"// \xe8\n" + EMPTY.encode()
+
+    assert decoded(one) == define_text(one, None, 1).text()
+    assert cached_kernel(one).key("sm_90") != cached_kernel(other).key("sm_90")
+    assert cached_kernel(one, arch="sm_90").cubin()
 
 
 def test_tuple_of_compile_ptx_is_taken() -> None:
@@ -296,8 +301,8 @@ def test_path_that_is_no_source(tmp_path: Path, name: str, says: str) -> None:
 
 
 def test_file_that_is_no_text_is_refused_at_first_use(tmp_path: Path) -> None:
-    """Not UTF-8, or gone since: the file is named."""
-    (tmp_path / "k.cu").write_bytes(b"\xff\xfe")
+    """A NUL at which the compiler would stop, or gone since: the file is named."""
+    (tmp_path / "k.cu").write_bytes(b"int a;\n\0")
     kernel = cached_kernel(tmp_path / "k.cu")
     with pytest.raises(OptionError, match=r"cannot use .*k\.cu"):
         kernel.compile("sm_90")
@@ -387,9 +392,40 @@ def test_link_input_is_refused(links: Any, says: str) -> None:
 
 
 def test_counters_are_renumbered_by_first_appearance() -> None:
-    """Only whole counters, and each the same everywhere."""
-    assert normalised_ptx("fB12v3 gB2v1 fB12v3") == "fB#0 gB#1 fB#0"
-    assert normalised_ptx("no counters, B v1, Bv") == "no counters, B v1, Bv"
+    """Each the same everywhere; in Numba's names alone, which have the compiler's flags behind the counter."""
+    one, other, entry = "_ZN1fB3v12B4cw51E", "_ZN1gB2v1B4cw51E", ".entry k()"
+
+    assert normalised_ptx(f"{entry} {one} {other} {one}") == f"{entry} _ZN1fB#0B4cw51E _ZN1gB#1B4cw51E _ZN1fB#0B4cw51E"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".entry kB2v1()", ".entry k() _ZN1kB2v1E", ".entry k() _ZN1kB9v1B4cw51E", '.entry k() "_ZN1kB2v1B4cw51E"',
+        ".entry k() x_ZN1kB2v1B4cw51E", ".entry _ZN1kB2v1B4cw51E() .entry k()", "_ZN1kB2v1B4cw51E",
+    ],
+)  # fmt: skip
+def test_names_of_the_user_s_are_not_renumbered(text: str) -> None:
+    """Names that only look like it, strings, and texts with several kernels or none."""
+    assert normalised_ptx(text) == text
+
+
+def test_names_that_differ_by_a_counter_change_the_key(tmp_path: Path) -> None:
+    """A name that was written, or asked for, is that name: another kernel may have the other."""
+    made = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry NAME() { ret; }\n"
+    names = "kB2v1", "kB2v2", "_ZN1kB2v1B4cw51Ev", "_ZN1kB2v2B4cw51Ev"
+    texts = [made.replace("NAME", name) for name in names]
+    both = texts[2] + texts[3].partition("64\n")[2]
+    swapped = texts[3] + texts[2].partition("64\n")[2]
+
+    assert cached_kernel(texts[0], arch="sm_90").key() != cached_kernel(texts[1], arch="sm_90").key()
+    asked = [cached_kernel(each, name=names[2], arch="sm_90").key() for each in (*texts[2:], both, swapped)]
+    assert len(set(asked)) == 4
+    assert cached_kernel(texts[2], arch="sm_90").key() == cached_kernel(texts[3], arch="sm_90").key()
+    assert cached_module(texts[2]).key("sm_90") != cached_module(texts[3]).key("sm_90")
+    path = tmp_path / "one.ptx"
+    path.write_text("// calls one of the two by its name")
+    assert len({cached_kernel(each, link=[path], arch="sm_90").key() for each in texts[2:]}) == 2
 
 
 def test_counters_of_a_real_numba_kernel_keep_the_key() -> None:

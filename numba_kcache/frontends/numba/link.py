@@ -19,6 +19,7 @@ from ...errors import CompileError, LinkError
 from ...model import Target
 from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
+from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
 from ...toolchain.time_trace import TimeTrace, run_traced
@@ -129,7 +130,7 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace
     extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
     flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *extra, item.folder) if folder]
     # A name with its folder: quoted names are then looked for there, as beside every header.
-    result = run_traced(trace, item, item.data.decode(), os.path.join(item.folder, item.name), flags, (kind,))
+    result = run_traced(trace, item, decoded(item.data), os.path.join(item.folder, item.name), flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:

@@ -63,6 +63,10 @@ class SourceDefinition(Definition):
             if value is not None and not isinstance(value, kind):
                 why = f"it is a {type(value).__name__}"
                 raise OptionError(f"cannot use {name}={value!r}", why, f"give a {kind.__name__}")
+            if isinstance(value, str) and not value.isprintable():
+                from ...model.text import check_text
+
+                check_text(value, f"{name}={value!r}")
         self.wanted, self.signature = options.get("name"), options.get("signature")
         self.strict = bool(options.get("strict"))
         self.link = _listed(options, "link") if "link" in options else ()

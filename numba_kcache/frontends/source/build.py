@@ -1,11 +1,12 @@
 """From a source request to an artifact: flags, NVRTC, the linker, and what the cubin then says of itself.
 
 Promise     The artifact's entry is the one that was asked for, or the only one there is; otherwise EntryError
-            lists the candidates. Its parameters are the compiler's own word (prototype), held against the ELF.
-Method      First compile with name expressions for the entry and its prototype. If that is refused, compile
-            the untouched source: if this passes, the expressions were at fault and the ELF decides;
-            if not, the source is, and its log names the user's own lines.
-Not here    Keys, stores, includes that need tracking (inputs.headers).
+            lists the candidates. Its parameters are the compiler's own word (prototype), held against the ELF. The code
+            is what NVRTC and nvJitLink make of the source and the options alone, and NVRTC runs once.
+Method      The text is read for what to ask about (declarations), and NVRTC asked in the compile itself. Only where it
+            refuses a question, the source is compiled once more without that: if this passes, the question was at fault
+            and the ELF decides; if not, the source is, and its log names the user's own lines.
+Not here    Keys, stores, includes that need tracking (headers).
 """
 
 from __future__ import annotations
@@ -13,20 +14,39 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ...errors import CompileError, EntryError, LinkError, OptionError
 from ...model import Target, UnknownTargetError
 from ...model.artifact import Artifact
-from ...model.cubin import read_cubin
-from ...model.fatbin import cubin_in_fatbin
+from ...model.cubin import is_relocatable, read_cubin
 from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from ...toolchain.time_trace import TimeTrace, run_traced
-from .entries import choose_kernel, describe_kernel, kernels_in
-from .prototype import PROBE_SOURCE, probe_expression
+from .declarations import Declaration, declarations
+from .entries import choose_kernel, describe_kernel, has_decltype
+from .made_code import made_before
+from .prototype import PROBE, SIGNATURE, Probe, make_probe
+
+
+class Compiled(NamedTuple):
+    """What NVRTC made of a source, or another compiler before it came here.
+
+    Args:
+        result: The code, and symbols by name expression.
+        types: Mangled names that tell types, as `prototype.Probe.types` gives them.
+        declared: What the text declares.
+        refusal: Why a name of the user's is none, in NVRTC's words; "" where none was refused.
+    """
+
+    result: NvrtcResult
+    types: Mapping[str, str] = {}
+    declared: tuple[Declaration, ...] = ()
+    refusal: str = ""
 
 
 def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
@@ -44,16 +64,17 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         ToolchainMissingError: A library is not installed.
     """
     start = time.perf_counter()
+    wanted = None
     if request.kind == "cuda":
         check_target(request.target)
-        wanted, result = _compile(request, toolkit_dirs, trace)
+        wanted, compiled = _compile(request, toolkit_dirs, trace)
     else:
-        wanted, result = None, made_before(request)
+        compiled = Compiled(made_before(request), _types_of_signature(request, toolkit_dirs))
+    result = compiled.result
     cubin, link_log = linked(request, result, toolkit_dirs, trace)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
-    signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
-    entry = describe_kernel(request, kernel, wanted, result.lowered, signature)
+    entry = describe_kernel(request, kernel, wanted, compiled.types, compiled.declared)
     return Artifact(
         kind=request.kind,
         target=request.target,
@@ -94,41 +115,6 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
     )
 
 
-def made_before(request: SourceRequest) -> NvrtcResult:
-    """What a compiler made of the request's source before it came here.
-
-    Raises:
-        OptionError: It is a cubin for another target, or none.
-    """
-    if request.kind == "cubin":
-        check_cubin(request.code, request)
-    if request.kind == "fatbin" and not request.target.virtual:
-        cubin = cubin_in_fatbin(request.code, request.target.cc)  # nvJitLink passes over code that is linked
-        if cubin is not None:
-            check_cubin(cubin, request)
-            return NvrtcResult(True, "", {"cubin": cubin})
-    return NvrtcResult(True, "", {request.kind: request.code or request.source.encode()})
-
-
-def check_cubin(code: bytes, request: SourceRequest) -> None:
-    """Refuse what is no cubin, or one that devices of the target do not load.
-
-    Raises:
-        OptionError: It is so.
-    """
-    try:
-        made_for = read_cubin(code).sm
-    except ValueError as error:
-        raise OptionError(f"cannot use {request.label} as a cubin", str(error)) from None
-    target = request.target
-    if target.virtual or not Target(*divmod(made_for, 10)).runs_on(target.cc):
-        raise OptionError(
-            f"cannot use {request.label} for {target}",
-            f"it is a cubin for sm_{made_for}",
-            f"give the cubin for {target}, or PTX or LTO-IR, which is linked for any",
-        )
-
-
 def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
     """What is kept beside the cubin: the compilers' words, and the PTX where it is wanted."""
     log = "\n".join(filter(None, (result.log, link_log)))
@@ -156,53 +142,120 @@ def check_target(target: Target) -> None:
 
 def _compile(
     request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
-) -> tuple[str | None, NvrtcResult]:
-    """The entry's name if it is known by now, and what NVRTC made of it."""
+) -> tuple[str | None, Compiled]:
+    """The entry's name if it is known by now, and what NVRTC made of the source."""
+    declared = declared_in(request)
+    kernels = [each for each in declared if each.is_kernel]
+    names = list(dict.fromkeys(each.own_name for each in kernels))
     wanted = request.name
     if wanted is None:
-        names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
-    if wanted is not None:
-        result = run_once(request, toolkit_dirs, trace, (wanted, probe_expression(wanted)))
-        if result.ok:
-            return wanted, result
-    plain = run_once(request, toolkit_dirs, trace)
-    if not plain.ok:
-        raise refused(request, plain.log, toolkit_dirs)
-    if wanted is not None and "<" in wanted:
+    asked = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
+    compiled = compile_asking(request, toolkit_dirs, trace, declared, names_to_ask([wanted], declared), asked)
+    if compiled.refusal and "<" in (wanted or ""):
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
-            summary(result.log),
-            f"the source has {', '.join(kernels_in(request.source)) or 'none'}",
+            compiled.refusal,
+            f"the source has {', '.join(names) or 'none'}",
         )
-    alone = _only_kernel(plain)
-    if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
-        return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
-    return wanted, plain
+    return wanted, compiled
 
 
-def run_once(
-    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None, expressions: Sequence[str] = ()
-) -> NvrtcResult:
-    """What NVRTC makes of the request's source; with name expressions, also of the probe that tells types."""
-    source = _with_lines(request) + (PROBE_SOURCE if expressions else "")
-    flags = _nvrtc_flags(request, toolkit_dirs)
-    return run_traced(trace, None, source, _program_name(request), flags, _outputs(request), expressions)
+def names_to_ask(names: Iterable[str | None], declared: Sequence[Declaration]) -> list[str]:
+    """Pick the names whose symbol only NVRTC can tell: instances of templates, and what the text does not declare."""
+    known = {name for each in declared if each.is_kernel for name in (each.name, each.own_name)}
+    return [each for each in names if each and (each not in known and not each.startswith("_Z"))]
+
+
+def declared_in(request: SourceRequest) -> tuple[Declaration, ...]:
+    """Find what the source and its own headers declare."""
+    options = request.options
+    given = [flag[2:].partition("=") for flag in options.flags if flag.startswith("-D")]
+    macros = [*options.defines, *((name, text if equals else None) for name, equals, text in given)]
+
+    def include(name: str, of: str) -> tuple[str, str] | None:
+        for folder in filter(None, (os.path.dirname(of) or options.base_dir, options.base_dir, *options.include_dirs)):
+            path = os.path.normpath(os.path.join(folder, name))
+            try:
+                with open(path, "rb") as file:
+                    return path, file.read().decode("utf-8", "replace")
+            except OSError:
+                continue
+        return None
+
+    return declarations(request.source, macros, include)
+
+
+def compile_asking(
+    request: SourceRequest,
+    toolkit_dirs: Sequence[str],
+    trace: TimeTrace | None,
+    declared: tuple[Declaration, ...],
+    names: Iterable[str],
+    asked: Iterable[Declaration],
+) -> Compiled:
+    """Compile a source, and ask for symbols and types in the same run.
+
+    Args:
+        request: With the source.
+        toolkit_dirs: The toolkit's own header folders.
+        trace: Where NVRTC tells which headers it read.
+        declared: All that the text declares.
+        names: Name expressions of the user's.
+        asked: Kernels and variables whose types are wanted.
+
+    Raises:
+        CompileError, OptionError: NVRTC refused the source, an option or the signature.
+    """
+    probe = make_probe(names, asked, has_decltype=has_decltype(request), signature=request.signature)
+    first = result = run_once(request, toolkit_dirs, trace, probe)
+    rest = probe
+    while not result.ok:
+        of_source, of_probe = _faults(result.log)
+        if not rest.expressions or (of_source and not of_probe):
+            raise refused(request, result.log, toolkit_dirs)
+        left = rest.without(result.log)
+        rest = Probe() if of_source or rest is not probe or left.expressions == rest.expressions else left
+        result = run_once(request, toolkit_dirs, trace, rest)
+    if request.signature is not None and SIGNATURE not in rest.asked:
+        raise _no_signature(request, first.log)
+    refusal = "" if set(probe.names) <= set(rest.names) else summary(first.log)
+    return Compiled(result, rest.types(result.lowered), declared, refusal)
+
+
+def _faults(log: str) -> tuple[bool, bool]:
+    """Whether NVRTC found faults in the source or the options, and whether it found some in what it was asked."""
+    if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
+        return True, False
+    blocks = [each for each in log.split("\n\n") if re.match(r"\S.*\(\d+\): (?:catastrophic )?error\b", each)]
+    ours = [each for each in blocks if _NAME_MAP in each or PROBE in each]
+    return len(ours) < len(blocks), bool(ours) or not blocks
+
+
+_NAME_MAP = "__nv_name_map"
+"""What NVRTC calls the text in which it puts name expressions."""
+
+
+def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None, probe: Probe) -> NvrtcResult:
+    """What NVRTC makes of the request's source, and what it answers."""
+    source, flags = _with_lines(request) + probe.text, _nvrtc_flags(request, toolkit_dirs)
+    program = _program_name(request)
+    result = run_traced(trace, None, source, program, flags, _outputs(request), probe.expressions)
+    if result.ok and _NAME_MAP in result.log:  # warnings about what was asked are none of the user's
+        blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
+        return result._replace(log="\n\n".join(blocks))
+    return result
 
 
 def _program_name(request: SourceRequest) -> str:
     """What NVRTC calls the source. Where files are included, with the folder in which quoted names are looked for.
 
-    Nowhere else: `__FILE__` and assert would put the folder into the code.
+    Nowhere else: `__FILE__` and assert would put the folder into the code. A line table names the user's own file.
     """
+    if request.origin.is_whole_file and (request.options.lineinfo or request.options.debug):
+        return request.origin.path
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
     return os.path.join(request.options.base_dir, name) if request.asks_files else name
-
-
-def _only_kernel(result: NvrtcResult) -> str | None:
-    """The symbol of the single kernel that NVRTC emitted, where there is just one."""
-    kernels = read_cubin(result.code["cubin"]).kernels if result.code.get("cubin") else ()
-    return kernels[0].symbol if len(kernels) == 1 else None
 
 
 def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
@@ -221,11 +274,11 @@ def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> Co
 
 
 def _with_lines(request: SourceRequest) -> str:
-    """The source; where line tables are wanted, under the user's own file and line.
+    """The source; where line tables are wanted and it is a part of the user's file, under that file and line.
 
     Nowhere else: `#line` would put the user's line numbers into the code through __LINE__ and assert.
     """
-    if not (request.options.lineinfo or request.options.debug):
+    if request.origin.is_whole_file or not (request.options.lineinfo or request.options.debug):
         return request.source
     start = first_line(request.source, request.origin)
     if start is None:
@@ -267,8 +320,9 @@ def linked(
 ) -> tuple[bytes, str]:
     """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
     its own compute capability: nothing else says what its kernels take."""
-    if result.code.get("cubin") and not request.link:
-        return result.code["cubin"], ""
+    made = result.code.get("cubin")
+    if made and not request.link and not is_relocatable(made):
+        return made, ""
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
@@ -294,7 +348,7 @@ def _linkable(
     )
     kind = "ltoir" if request.options.lto else "cubin"
     program = os.path.join(item.folder, item.name) if request.asks_files else item.name
-    result = run_traced(trace, item, item.data.decode(), program, flags, (kind,))
+    result = run_traced(trace, item, decoded(item.data), program, flags, (kind,))
     if not result.ok:
         log = remap(result.log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
@@ -318,19 +372,23 @@ def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     return flags
 
 
-def _signature_name(request: SourceRequest, toolkit_dirs: Sequence[str]) -> str:
-    """The mangled name of a function type with the user's signature, seen from the source's own types."""
+def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> dict[str, str]:
+    """The type of the user's signature, for code that a compiler made before; nothing where there is none."""
+    if request.signature is None:
+        return {}
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
-    signature = request.signature or ""
-    includes = "".join(f"#include <{header}>\n" for word, header in headers if word in signature)
-    source = request.source if request.kind == "cuda" else includes
-    expression = probe_expression(f"void({signature})", is_type=True)
+    includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
+    probe = make_probe((), (), signature=request.signature)
     flags = _nvrtc_flags(request, toolkit_dirs)
-    result = run_nvrtc(source + PROBE_SOURCE, _program_name(request), flags, (), (expression,))
+    result = run_nvrtc(includes + probe.text, _program_name(request), flags, (), probe.expressions)
     if not result.ok:
-        raise OptionError(
-            f"cannot read signature={signature!r} of {request.label}",
-            summary(result.log),
-            "write C++ types: 'float, int*'",
-        )
-    return result.lowered[expression]
+        raise _no_signature(request, result.log)
+    return probe.types(result.lowered)
+
+
+def _no_signature(request: SourceRequest, log: str) -> OptionError:
+    return OptionError(
+        f"cannot read signature={request.signature!r} of {request.label}",
+        summary(log),
+        "write C++ types: 'float, int*'",
+    )

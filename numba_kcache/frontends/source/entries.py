@@ -3,24 +3,23 @@
 Promise     The entry is the one that was asked for, or the only one there is; otherwise EntryError lists the
             candidates. Its parameters are the compiler's own word, or the user's signature where it does not
             contradict that word.
-Method      The cubin says which kernels exist. A scan of the text only guesses which one to ask NVRTC about.
+Method      The cubin says which kernels exist. A scan of the text only guesses which one to ask NVRTC about, gives
+            the parameters their names, and in C++03, which has no decltype, the types of `extern "C"` kernels, where
+            all of them are the language's own and agree with the cubin.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, OptionError
 from ...model.artifact import Entry
 from ...model.cubin import Cubin, CubinKernel
 from ...model.request import SourceRequest
-from .prototype import kernel_name, probe_expression, read_parameters
+from .declarations import Declaration, declarations
+from .prototype import SIGNATURE, kernel_name, read_parameters
 
-_NOISE = re.compile(r"(?m:^[ \t]*#(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
-_BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\([^()]*\)")
-_KERNEL = re.compile(r"__global__\b[^;{}()]*?\b([A-Za-z_]\w*)\s*\(")
-_BRACKET = re.compile(r"[(\[{<]|[)\]}>]|,")
 _ATTRIBUTE = re.compile(r"\[\[.*?\]\]|\b(?:alignas|__align__)\s*\([^()]*\)")
 _QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct|class|enum|typename)\b")
 _NAMED = re.compile(r"[\w>*&]\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\Z")
@@ -28,41 +27,25 @@ _TYPE_WORDS = frozenset(("int", "long", "short", "char", "unsigned", "signed", "
 
 
 def kernels_in(source: str) -> tuple[str, ...]:
-    """Names that the text declares as `__global__`, comments and strings left out; macros are not expanded."""
-    text = _BOUNDS.sub(" ", _NOISE.sub(" ", source))
-    return tuple(dict.fromkeys(match[1] for match in _KERNEL.finditer(text)))
+    """Names that the text declares as `__global__`, without namespaces; those that its macros make, too."""
+    return tuple(dict.fromkeys(each.own_name for each in declarations(source) if each.is_kernel))
 
 
-def parameter_names(source: str, kernel: str, count: int) -> tuple[str, ...]:
-    """Names of a kernel's parameters for messages, as its declarations in the text have them.
+def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) -> tuple[str, ...]:
+    """Names of a kernel's parameters for messages, as its declarations have them.
 
     Args:
-        source: CUDA C++; macros are not expanded.
+        declared: What the text declares.
         kernel: The kernel's name, without namespace and template arguments.
         count: Parameters it has.
 
     Returns:
-        A name for each; "" where none is written, or where declarations disagree.
+        A name for each; "" where none is written, where macros write it, or where declarations disagree.
     """
-    text = _BOUNDS.sub(" ", _NOISE.sub(" ", source))
-    lists = [_parameters(text, match.end()) for match in _KERNEL.finditer(text) if match[1] == kernel]
+    lists = [each.parameters or () for each in declared if each.is_kernel and each.own_name == kernel]
     columns = zip(*([_own_name(each) for each in found] for found in lists if len(found) == count), strict=True)
     agreed = [names - {""} for names in map(set, columns)]
     return tuple(min(names) if len(names) == 1 else "" for names in agreed) or ("",) * count
-
-
-def _parameters(text: str, start: int) -> list[str]:
-    """The declarations between the parenthesis that opens before `start` and the one that closes it."""
-    found, depth, begin = [], 0, start
-    for match in _BRACKET.finditer(text, start):
-        if depth == 0 and match[0] in ",)":
-            found.append(text[begin : match.start()])
-            begin = match.end()
-            if match[0] == ")":
-                break
-        elif match[0] != ",":
-            depth += 1 if match[0] in "([{<" else -1
-    return [] if len(found) == 1 and found[0].strip() in ("", "void") else found
 
 
 def _own_name(declaration: str) -> str:
@@ -70,6 +53,51 @@ def _own_name(declaration: str) -> str:
     bare = _QUALIFIER.sub(" ", _ATTRIBUTE.sub(" ", declaration.partition("=")[0])).strip()
     named = _NAMED.search(bare)
     return named[1] if named and named[1] not in _TYPE_WORDS else ""
+
+
+_MANGLED = {
+    "bool": "b", "char": "c", "signed char": "a", "unsigned char": "h", "short": "s", "unsigned short": "t",
+    "int": "i", "unsigned int": "j", "long": "l", "unsigned long": "m", "long long": "x", "unsigned long long": "y",
+    "float": "f", "double": "d", "void": "v",
+}  # fmt: skip
+_VECTOR = re.compile(r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z")
+
+
+def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
+    """The mangled name of a function with the parameters that a kernel is declared with.
+
+    None where macros write them, where declarations disagree, or where one is of a type that the source may define.
+    """
+    lists = {each.parameters for each in declared if each.is_kernel and each.own_name == kernel}
+    parameters = lists.pop() if len(lists) == 1 else None
+    types = None if parameters is None else [_mangled(each) for each in parameters]
+    return None if types is None or None in types else f"_Z1k{''.join(filter(None, types)) or 'v'}"
+
+
+def _mangled(declaration: str) -> str | None:
+    """The type of one parameter, as Itanium C++ names write it; None where it is not made of the language's own."""
+    tokens = [each for each in re.findall(r"[\w$]+|\S", declaration.partition("=")[0]) if each not in _IGNORED]
+    if len(tokens) > 1 and tokens[-1] not in _TYPE_WORDS | {"const", "*"}:
+        tokens.pop()  # the name
+    pointers = tokens.index("*") if "*" in tokens else len(tokens)
+    base, rest = tokens[:pointers], tokens[pointers:]
+    words = " ".join(sorted(each for each in base if each != "const"))
+    code = f"{len(words)}{words}" if _VECTOR.match(words) else _MANGLED.get(_FUNDAMENTAL.get(words, words))
+    if code is None or not set(rest) <= {"*", "const"} or (code == "v" and not rest):
+        return None
+    return "P" * rest.count("*") + ("K" if "const" in base and rest else "") + code
+
+
+_IGNORED = frozenset(("volatile", "__restrict__", "__restrict", "__grid_constant__"))
+_FUNDAMENTAL = {
+    "unsigned": "unsigned int", "signed": "int", "int unsigned": "unsigned int", "int signed": "int",
+    "char signed": "signed char", "char unsigned": "unsigned char", "int short": "short",
+    "short unsigned": "unsigned short", "int short unsigned": "unsigned short", "int long": "long",
+    "long unsigned": "unsigned long", "int long unsigned": "unsigned long",
+    "int long long": "long long", "long long unsigned": "unsigned long long",
+    "int long long unsigned": "unsigned long long",
+}  # fmt: skip
+"""Fundamental types by their words in the order of the alphabet, where that is not what they are called."""
 
 
 def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
@@ -101,6 +129,8 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
         named = [by_symbol[lowered[wanted]]]
     else:
         named = by_name.get(wanted, [])
+        if len(named) > 1:  # `k` is the one outside of all namespaces, where there is one
+            named = [each for each in named if kernel_name(each.symbol) == wanted] or named
     if len(named) == 1:
         return named[0]
     raise no_choice(request, cubin, wanted, bool(named))
@@ -114,9 +144,11 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
     candidates = ", ".join(kernel_name(each.symbol) for each in cubin.kernels)
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
     if not cubin.kernels and declared:
+        *others, last = declared
+        said = f"{', '.join(others)} and {last} are templates" if others else f"{last} is a template"
         return EntryError(
             f"cannot choose a kernel in {request.label}",
-            f"{', '.join(declared)} is a template or static, and nothing instantiates it",
+            f"{said} or static, and nothing instantiates {'them' if others else 'it'}",
             f"name an instance: name={declared[0] + '<float>'!r}",
         )
     if not cubin.kernels:
@@ -138,20 +170,25 @@ def describe_kernel(
     request: SourceRequest,
     kernel: CubinKernel,
     wanted: str | None,
-    lowered: Mapping[str, str],
-    signature: str | None,
+    types: Mapping[str, str],
+    declared: Sequence[Declaration],
 ) -> Entry:
     """The kernel with its parameters.
 
     Args:
-        signature: Mangled name of a function type with the user's signature; None where none was given.
+        types: Mangled names that tell types (prototype.Probe.types); the one of the user's signature among them.
+        declared: What the text declares.
 
     Raises:
         OptionError: The signature contradicts the compiler.
     """
     name = wanted or kernel_name(kernel.symbol)
-    own = kernel.symbol if kernel.symbol.startswith("_Z") and request.kind == "cuda" else None
-    parameters, typed = read_parameters(lowered.get(probe_expression(name), own), kernel.parameters)
+    told = types.get(name) or types.get(kernel.symbol)
+    if told is None and request.kind == "cuda":
+        is_mangled = kernel.symbol.startswith("_Z")
+        told = kernel.symbol if is_mangled else None if has_decltype(request) else written_type(declared, kernel.symbol)
+    parameters, typed = read_parameters(told, kernel.parameters)
+    signature = types.get(SIGNATURE)
     if signature is not None:
         given, fits = read_parameters(signature, kernel.parameters)
         if not fits or (typed and [each.code for each in given] != [each.code for each in parameters]):
@@ -162,6 +199,12 @@ def describe_kernel(
             )
         parameters, typed = given, True
     if request.kind == "cuda":
-        names = parameter_names(request.source, name.partition("<")[0].split("::")[-1], len(parameters))
+        names = parameter_names(declared, name.partition("<")[0].split("::")[-1], len(parameters))
         parameters = tuple(each._replace(name=own) for each, own in zip(parameters, names, strict=True))
     return Entry(name, kernel.symbol, parameters, typed, kernel.registers, kernel.shared_bytes, kernel.local_bytes)
+
+
+def has_decltype(request: SourceRequest) -> bool:
+    """Whether the source is compiled as C++11 or later."""
+    given = [flag.partition("=")[2] for flag in request.options.flags if re.match(r"--?std=", flag)]
+    return (given[-1] if given else request.options.std) != "c++03"

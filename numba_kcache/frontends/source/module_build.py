@@ -6,8 +6,7 @@ Promise     The entries are those that were asked for, in that order, or all tha
 Method      Eager: one cubin, which says what it holds. Lazy: one compile to LTO-IR, whose kernels are read off the PTX
             that nvJitLink makes of it without optimising; `build_lazy` links one (-kernels-used) and leaves out the
             variables it does not use (-optimize-unused-variables), so that those in its cubin are those it uses. Types
-            that the first compile could not be asked for, of kernels that macros make and of variables, are asked for
-            in a second one, of which only the lowered names are kept.
+            are asked for in the compile, of all kernels and variables that the text and its own headers declare.
 Not here    One kernel of a source (source_build), and when a kernel of a lazy module is wanted (module).
 Ground      nvJitLink documentation, "Supported Link Options".
 """
@@ -16,34 +15,33 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
-from ...toolchain.diagnostics import summary
 from ...toolchain.nvjitlink import link
-from ...toolchain.nvrtc import NvrtcResult
 from ...toolchain.time_trace import TimeTrace
-from .build import check_target, extras_of, link_flags, linked, made_before, refused, run_once
-from .entries import choose_kernel, describe_kernel, kernels_in, no_choice
-from .prototype import PROBE, kernel_name, overload_name, probe_expression, read_variable, variable_name
+from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, names_to_ask
+from .declarations import declarations
+from .entries import choose_kernel, describe_kernel, no_choice
+from .made_code import made_before
+from .prototype import kernel_name, overload_name, read_variable, variable_name
 
 _ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
 _GLOBAL = re.compile(
     r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.global\b[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;={]", re.MULTILINE
 )
-_TEMPLATE = re.compile(r"\btemplate\s*<[^;{}]*\Z")
 
 _USED = "-,{},-", "{}"
 """nvJitLink 13 puts a * before and after the list and takes what is between its commas for patterns: a name in the
 middle is that name. Alone, `axpy` would keep `axpy_arg` and `my_axpy` too. An nvJitLink that differs leaves all out."""
 
 _COMPILERS_OWN = (
-    "$", ".", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
-    "cooperative_groups::", PROBE,
+    "$", ".", "__unnamed_", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
+    "cooperative_groups::",
 )  # fmt: skip
 """How names of variables start that are the toolkit's: tables, texts, constants. None is written to."""
 
@@ -68,72 +66,51 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
         check_target(request.target)
-        result = _compile(request, module, toolkit_dirs, trace)
+        compiled = _compile(request, module, toolkit_dirs, trace)
     else:
-        result = made_before(request)
+        compiled = Compiled(made_before(request))
     if module.lazy:
-        made = _lazy(request, module, result, toolkit_dirs)
+        made = _lazy(request, module, compiled)
     else:
-        linked_code = linked(request, result, toolkit_dirs, trace)
-        made = _eager(request, module, result, linked_code, toolkit_dirs)
+        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs, trace))
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
 def _compile(
     request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], trace: TimeTrace | None
-) -> NvrtcResult:
-    """What NVRTC makes of the source, with as many lowered names as it can be asked for at once."""
-    names = module.names or _declared(request.source)
-    result = run_once(request, toolkit_dirs, trace, (*module.names, *map(probe_expression, names))) if names else None
-    if result is not None and result.ok:
-        return result
-    instances = [each for each in module.names if "<" in each]
-    if result is not None and instances:  # some other name may be one that has no single type
-        result = run_once(request, toolkit_dirs, trace, (*instances, *map(probe_expression, instances)))
-        if result.ok:
-            return result
-    plain = run_once(request, toolkit_dirs, trace)
-    if not plain.ok:
-        raise refused(request, plain.log, toolkit_dirs)
-    if result is not None and instances:
+) -> Compiled:
+    """What NVRTC makes of the source, with the types of all that the text declares."""
+    declared = declared_in(request)
+    asked = [each for each in declared if each.has_c_name or not each.is_kernel]
+    compiled = compile_asking(request, toolkit_dirs, trace, declared, names_to_ask(module.names, declared), asked)
+    instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
+    if compiled.refusal and instances:
+        names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)
         raise EntryError(
             f"cannot instantiate {', '.join(map(repr, instances))} of {request.label}",
-            summary(result.log),
-            f"the source has {', '.join(kernels_in(request.source)) or 'none'}",
+            compiled.refusal,
+            f"the source has {', '.join(names) or 'none'}",
         )
-    return plain
-
-
-def _declared(source: str) -> tuple[str, ...]:
-    """Kernels that the text seems to define outside of templates: asking NVRTC for the type of a template fails."""
-    found = []
-    for name in kernels_in(source):
-        before = re.split(rf"\b{name}\s*\(", source, maxsplit=1)[0]
-        if not _TEMPLATE.search(before):
-            found.append(name)
-    return tuple(found)
+    return compiled
 
 
 def _eager(
-    request: SourceRequest,
-    module: ModuleEntries,
-    result: NvrtcResult,
-    linked_code: tuple[bytes, str],
-    toolkit_dirs: Sequence[str],
+    request: SourceRequest, module: ModuleEntries, compiled: Compiled, linked_code: tuple[bytes, str]
 ) -> Artifact:
-    cubin, log = linked_code
+    result, (cubin, log) = compiled.result, linked_code
     described = read_cubin(cubin)
     in_order = {symbol: place for place, symbol in enumerate(_entries_of(result.code.get("ptx", b"")))}
     kernels = sorted(described.kernels, key=lambda each: in_order.get(each.symbol, 0))
     chosen = _chosen(request, module, described._replace(kernels=tuple(kernels)), result.lowered)
     found = {variable_name(each.symbol): each for each in read_variables(cubin) if _is_users(each.symbol)}
     found = {name: each for name, each in found.items() if not name.startswith("_Z")}  # locals have no name outside
-    lowered = _with_types(request, result.lowered, chosen, (each.symbol for each in found.values()), toolkit_dirs)
     variables = []
     for name, each in found.items():
-        code, shape, _const = read_variable(lowered.get(probe_expression(name), ""), each.size_bytes)
+        code, shape, _const = read_variable(compiled.types.get(name, ""), each.size_bytes)
         variables.append(Variable(name, each.symbol, each.size_bytes, code, shape))
-    entries = [describe_kernel(request, kernel, name, lowered, None) for name, kernel in chosen.items()]
+    entries = [
+        describe_kernel(request, kernel, name, compiled.types, compiled.declared) for name, kernel in chosen.items()
+    ]
     return Artifact(
         kind=request.kind,
         target=request.target,
@@ -144,25 +121,23 @@ def _eager(
     )
 
 
-def _lazy(request: SourceRequest, module: ModuleEntries, result: NvrtcResult, toolkit_dirs: Sequence[str]) -> Artifact:
+def _lazy(request: SourceRequest, module: ModuleEntries, compiled: Compiled) -> Artifact:
+    result, types = compiled.result, compiled.types
     code = LinkInput("ltoir", request.label, result.code["ltoir"])
     ptx = link([code], request.target.name, ["-lto", "-ptx", "-O0"], "ptx")[0]
     kernels = tuple(CubinKernel(symbol, (), 0, 0, 0) for symbol in _entries_of(ptx))
     chosen = _chosen(request, module, Cubin(0, kernels, 0), result.lowered)
-    found = list(filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace"))))
-    lowered = _with_types(request, result.lowered, chosen, found, toolkit_dirs)
-    prototypes = {
-        kernel.symbol: lowered[probe_expression(name)]
-        for name, kernel in chosen.items()
-        if probe_expression(name) in lowered
-    }
-    constants = [each for each in found if read_variable(lowered.get(probe_expression(variable_name(each)), ""), 0)[2]]
+    told = {each.symbol: types.get(name) or types.get(each.symbol) for name, each in chosen.items()}
+    found = filter(_is_users, _GLOBAL.findall(ptx.decode("utf-8", "replace")))
     return Artifact(
         kind=request.kind,
         target=request.target,
         entries=tuple(Entry(name, kernel.symbol) for name, kernel in chosen.items()),
         cubin=b"",
-        attributes={"prototypes": prototypes, "constants": constants},
+        attributes={
+            "prototypes": {symbol: each for symbol, each in told.items() if each},
+            "constants": [each for each in found if read_variable(types.get(variable_name(each), ""), 0)[2]],
+        },
         extras={"ltoir": code.data, **extras_of(request, result, "")},
     )
 
@@ -194,29 +169,6 @@ def _is_users(symbol: str) -> bool:
     return not (symbol.startswith(_COMPILERS_TABLES) or variable_name(symbol).startswith(_COMPILERS_OWN))
 
 
-def _with_types(
-    request: SourceRequest,
-    lowered: Mapping[str, str],
-    chosen: Mapping[str, CubinKernel],
-    variables: Iterable[str],
-    toolkit_dirs: Sequence[str],
-) -> dict[str, str]:
-    """The lowered names, and those that tell the types of kernels and variables not yet asked for."""
-    known = dict(lowered)
-    if request.kind != "cuda":
-        return known
-    kernels = [probe_expression(name) for name, each in chosen.items() if not each.symbol.startswith("_Z")]
-    others = [probe_expression(name) for name in map(variable_name, variables) if not name.startswith("_Z")]
-    quick = request._replace(options=request.options._replace(lto=True, lineinfo=False, debug=False))
-    attempts = (*kernels, *others), tuple(kernels), tuple(others)
-    for asked in dict.fromkeys(attempts):  # where one of them cannot be told, the rest may
-        if not set(asked) <= known.keys():
-            result = run_once(quick, toolkit_dirs, None, asked)
-            if result.ok:
-                known.update(result.lowered)
-    return known
-
-
 def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
     """Link one kernel of a lazy module.
 
@@ -244,8 +196,8 @@ def build_lazy(request: SourceRequest, module: Artifact) -> Artifact:
         raise LinkError(f"cannot link {request.label}", f"nvJitLink leaves out {entry.symbol}", "", log)
     _refuse_shared_state(request, module, cubin)
     prototype = module.attributes.get("prototypes", {}).get(entry.symbol)
-    lowered = {probe_expression(entry.name): prototype} if isinstance(prototype, str) else {}
-    described_entry = describe_kernel(request, kernel, entry.name, lowered, None)
+    types = {entry.symbol: prototype} if isinstance(prototype, str) else {}
+    described_entry = describe_kernel(request, kernel, entry.name, types, declarations(request.source))
     return Artifact(
         kind=module.kind,
         target=request.target,

@@ -1,27 +1,31 @@
-"""Learn a kernel's parameters from the compiler itself.
+"""Learn types of kernels and variables from the compiler itself, in the compile that makes the code.
 
 Promise     What is reported is what the compiler resolved, typedefs and templates included, and it agrees
             in number, order and size with the cubin; where the two disagree, or the name cannot be read, only
-            the cubin's offsets and sizes are reported and the entry is not `typed`.
-Method      `PROBE_SOURCE`, appended to the source, declares a variable template; the name expression
-            `&PROBE<decltype(ENTRY)>` makes NVRTC mangle ENTRY's whole function type into its lowered
-            name. `extern "C"` kernels have no types in their own symbol, so this is the way to get them. The
-            names are read with itanium_demangler.
-Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names".
+            the cubin's offsets and sizes are reported and the entry is not `typed`. Asking leaves cubin, PTX and
+            LTO-IR as they are without it, byte by byte.
+Method      A template is declared after the source, and never defined: the name expression `PROBE<decltype(ENTRY)>`
+            makes NVRTC mangle ENTRY's whole type into a lowered name, and emits nothing. `extern "C"` kernels and
+            variables have no types in their own symbols, so this is the way to get them. A name that the source may
+            turn out not to have is declared in a namespace which a using-directive offers where it should stand: it
+            is found only if nothing else is, and then says so. The names are read with itanium_demangler.
+            Tried: a variable template, and a definition of the function, put their own symbols into the code.
+Ground      NVRTC User Guide, "Accessing Lowered Names"; Itanium C++ ABI, 5.1 "External Names"; C++17, 6.4.3.2
+            [namespace.qual], 2: using-directives count only where a namespace itself does not declare the name.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...model.artifact import CODE_SIZES, Parameter
+from .declarations import Declaration
 
 PROBE = "numba_kcache_prototype"
-PROBE_SOURCE = f"\n\ntemplate<class> __device__ char {PROBE};\n"
-"""Two newlines first: the user's last line may end in a backslash or a comment."""
+_ABSENT = "numba_kcache_absent"
 
 _BUILTINS = {
     "bool": "b1", "char": "i1", "signed char": "i1", "unsigned char": "u1", "short": "i2", "unsigned short": "u2",
@@ -48,9 +52,88 @@ _UNIT = re.compile(r"\b_(?:INTERNAL|GLOBAL__N)_\w*::")
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b")
 
 
-def probe_expression(entry: str, *, is_type: bool = False) -> str:
-    """The name expression whose lowered name tells the type of the kernel `entry`, or a function type itself."""
-    return f"&{PROBE}<{entry}>" if is_type else f"&{PROBE}<decltype({entry})>"
+class Probe(NamedTuple):
+    """What a compile is asked beside its code.
+
+    Args:
+        names: Name expressions of the user's: their symbols are wanted, and templates are instantiated by them.
+        asked: Name expressions that tell a type, by what they tell it of: the name of an instance, a kernel's
+            symbol, or the name of a variable.
+        declared: What must stand after the source for that.
+    """
+
+    names: tuple[str, ...] = ()
+    asked: Mapping[str, str] = {}
+    declared: tuple[Declaration, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """All the name expressions."""
+        return *self.names, *self.asked.values()
+
+    @property
+    def text(self) -> str:
+        """What to append to the source; two newlines first, for its last line may end in a backslash or a comment.
+
+        Each line has a name of ours in it, so that a message about it can be told from one about the source.
+        """
+        if not self.asked:
+            return ""
+        lines = ["", "", f"template<class> __global__ void {PROBE}();"]
+        scopes: dict[tuple[str, ...], list[str]] = {}
+        for each in self.declared:
+            scopes.setdefault(each.scope, []).append(each.own_name)
+        for number, (scope, names) in enumerate(scopes.items()):
+            absent = f"{_ABSENT}_{number}"
+            opened = "".join(f"namespace {name} {{ " for name in scope)
+            lines.append(f"namespace {absent} {{ enum absent {{ {', '.join(dict.fromkeys(names))} }}; }}")
+            lines.append(f"{opened}using namespace ::{absent};{' }' * len(scope)}")
+        return "\n".join(lines) + "\n"
+
+    def types(self, lowered: Mapping[str, str]) -> dict[str, str]:
+        """Pick the mangled names that tell a type, by what they tell it of."""
+        told = {of: lowered.get(expression, "") for of, expression in self.asked.items()}
+        return {of: name for of, name in told.items() if name and _ABSENT not in name}
+
+    def without(self, log: str) -> Probe:
+        """Leave out what NVRTC refused, according to its log."""
+        refused = {each.strip() for each in re.findall(r"#pragma nv_mangled_name (.*)", log)}
+        return Probe(
+            tuple(each for each in self.names if each not in refused),
+            {of: each for of, each in self.asked.items() if each not in refused},
+            tuple(each for each in self.declared if _expression(each) not in refused),
+        )
+
+
+def make_probe(
+    names: Iterable[str], declared: Iterable[Declaration], *, has_decltype: bool = True, signature: str | None = None
+) -> Probe:
+    """Ask for the symbols of these names, and for the types of instances among them and of these declarations.
+
+    Args:
+        names: Name expressions of the user's.
+        declared: Kernels and variables; of kernels, those whose symbol does not tell their types.
+        has_decltype: Whether the language is C++11 or later.
+        signature: Types of a function's parameters, which are told under the key `SIGNATURE`.
+    """
+    names = tuple(dict.fromkeys(names))
+    asked: dict[str, str] = {}
+    wanted = tuple(dict.fromkeys(each for each in declared if not each.is_template)) if has_decltype else ()
+    if has_decltype:
+        asked |= {name: f"{PROBE}<decltype({name})>" for name in names}
+        asked |= {each.own_name if each.has_c_name else each.name: _expression(each) for each in wanted}
+    if signature is not None:
+        asked[SIGNATURE] = f"{PROBE}<void({signature})>"
+    return Probe(names, asked, wanted)
+
+
+SIGNATURE = "signature="
+"""What the type of the user's signature is told of."""
+
+
+def _expression(declared: Declaration) -> str:
+    """A variable in two parentheses, for managed ones have no type in one: as a reference."""
+    return f"{PROBE}<decltype({f'::{declared.name}' if declared.is_kernel else f'(::{declared.name})'})>"
 
 
 def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> tuple[tuple[Parameter, ...], bool]:
@@ -76,7 +159,7 @@ def kernel_name(symbol: str) -> str:
         return symbol
     tree = _parse(symbol)
     name = getattr(tree, "name", None)
-    return _spelling(name) if name is not None else symbol
+    return _UNIT.sub("", _spelling(name)) if name is not None else symbol
 
 
 def overload_name(symbol: str) -> str:
@@ -98,10 +181,10 @@ def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], 
 
     Where it is no array of a type that has a word, or sizes disagree: `"o"`, ().
     """
-    tree = _parse(lowered)
-    if tree is None or tree.kind != "qual_name" or tree.value[-1].kind != "tpl_args":
+    told = _told(_parse(lowered))
+    if told is None:
         return "o", (), False
-    node, const = _unqualified(tree.value[-1].value[0])
+    node, const = _unqualified(told.value if told.kind == "lvalue" else told)
     shape: list[int] = []
     while node.kind == "array":
         shape.append(int(_spelling(node.dimension)))
@@ -123,19 +206,24 @@ def _parse(mangled: str) -> Any:
         return None
 
 
+_PROBE_SYMBOL = f"_Z{len(PROBE)}{PROBE}I"
+
+
+def _told(tree: Any) -> Any:
+    """The type that the probe's lowered name tells; None for another name."""
+    named = tree.name if tree is not None and tree.kind == "func" else None
+    if named is None or named.kind != "qual_name" or str(named.value[0]) != PROBE:
+        return None
+    arguments = named.value[-1]
+    return arguments.value[0] if arguments.kind == "tpl_args" and len(arguments.value) == 1 else None
+
+
 def _argument_types(mangled: str) -> list[Any] | None:
     """The argument nodes of the function type in a mangled name; None where it cannot be read."""
     tree = _parse(mangled)
-    if tree is None:
-        return None
-    if tree.kind == "qual_name":  # the probe: PROBE<function type>
-        arguments = tree.value[-1]
-        if arguments.kind != "tpl_args" or len(arguments.value) != 1:
-            return None
-        tree = arguments.value[0]
-        if tree.kind == "pointer":
-            tree = tree.value
-    if tree.kind != "func":
+    if mangled.startswith(_PROBE_SYMBOL):
+        tree = _told(tree)
+    if tree is None or tree.kind != "func":
         return None
     nodes = list(tree.arg_tys)
     if len(nodes) == 1 and nodes[0].kind == "builtin" and nodes[0].value == "void":

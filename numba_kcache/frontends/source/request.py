@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
+_RELOCATABLE = frozenset((
+    "-dc", "--dc", "-device-c", "--device-c", "-rdc=true", "--rdc=true", "-relocatable-device-code=true",
+    "--relocatable-device-code=true",
+))  # fmt: skip
+"""Flags for code that is linked before it is a cubin (NVRTC User Guide, "Separate Compilation")."""
 
 
 def source_request(
@@ -52,6 +57,7 @@ def source_request(
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
+    is_linked = is_linked or not _RELOCATABLE.isdisjoint(options.flags)
     is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
     given = None
     if options.flags:
@@ -75,7 +81,7 @@ def source_request(
         uncacheable=uncacheable,
         strict=definition.strict,
         headers=headers,
-        texts=dict if code else functools.partial(_texts, text, kind, source.origin),
+        texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
         name=source.qualname,
     )
@@ -101,7 +107,8 @@ def _components(
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
-    values["source"] = normalised_ptx(text) if kind == "ptx" and isinstance(text, str) else text
+    is_alone = kind == "ptx" and definition.wanted is None and definition.module is None and not link
+    values["source"] = normalised_ptx(text) if is_alone and isinstance(text, str) else text
     values["target"] = [target.name, ptx_target.name if ptx_target else None]
     if link:
         values["link"] = [_link_input(each) for each in link]
@@ -160,11 +167,12 @@ def _build(
     return build_module(request, folders, trace)
 
 
-def _texts(text: str, kind: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
+def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
     from ...toolchain.diagnostics import first_line  # brings linecache and tokenize, which a hit goes without
 
     start = first_line(text, origin) or 0
-    return {"source": (normalised_ptx(text) if kind == "ptx" else text, Origin(origin.path, start))}
+    shown = text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return {"source": (shown, Origin(origin.path, start))}
 
 
 def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
@@ -230,7 +238,7 @@ def _read_off(
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
         HeaderQuery(
-            each if isinstance(each, str) else each.decode("utf-8", "replace"),
+            each if isinstance(each, str) else each.decode("utf-8", "surrogateescape"),
             tuple(filter(None, (of.folder if of else options.base_dir, *options.include_dirs))),
             of,
             options.defines + definitions,
@@ -250,7 +258,7 @@ def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
             try:
                 with open(path, "rb") as file:
                     found.append({"sha256": sha256(file.read()).hexdigest()})
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise OptionError(f"cannot read depends={each!r}", str(error)) from None
         else:
             try:

@@ -18,7 +18,8 @@ from ...errors import KCacheError, OptionError
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
-_COUNTER = r"B\d+v\d+"
+_GENERATED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
+_COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"
 _PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
 _MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
 """How code starts that a compiler made; an object file is an ELF too, and is refused when it is read as a cubin."""
@@ -117,7 +118,9 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         except Exception as error:
             error.add_note(f"while numba_kcache asked {label} for its source")
             raise
-        return returned if type(returned) is str else _checked_text(returned, label)
+        if type(returned) is str and returned.isascii() and "\0" not in returned:
+            return returned
+        return _checked_text(returned, label, kind or "cuda")
 
     return Source(
         kind or "cuda",
@@ -177,11 +180,8 @@ def define_text(text: str | bytes, kind: str | None, depth: int) -> Source:
         if kind and kind not in _TEXTS:
             code = text
             return Source(kind, label, "", None, Origin(path, 1), base_dir, lambda: code)
-        try:
-            text = text.decode()
-        except UnicodeDecodeError as error:
-            why = f"they start neither a cubin nor a fatbin nor LTO-IR, and as text: {error}"
-            raise OptionError("cannot use these bytes as a source", why) from None
+    if isinstance(text, bytes) or "\0" in text or not text.isascii():
+        text = _fit(text, label, kind)
     if kind and kind not in _TEXTS:
         raise OptionError(f"cannot use a str as {kind}", "that is bytes", "pass bytes or pathlib.Path(...)")
     stripped = text.strip()
@@ -214,31 +214,59 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
             if known not in _TEXTS:
                 with open(full, "rb") as code:
                     return code.read()
-            with open(full, encoding="utf-8", newline="") as file:
-                return file.read()
-        except (OSError, UnicodeDecodeError) as error:
+            with open(full, "rb") as file:
+                return _fit(file.read(), path.name, known)
+        except OSError as error:
             raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
 
     return Source(known, path.name, "", path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
 
-def _checked_text(returned: Any, label: str) -> str:
+def _checked_text(returned: Any, label: str, kind: str) -> str:
     if isinstance(returned, bytes):
-        returned = returned.decode()
+        return _fit(returned, label, kind)
     if not isinstance(returned, str):
         raise OptionError(
             f"cannot compile {label}",
             f"it returned {type(returned).__name__}, not str",
             "return the CUDA C++ source as text",
         )
+    if "\0" in returned or not returned.isascii():
+        return _fit(returned, label, kind)
     return returned
 
 
+def _fit(text: str | bytes, label: str, kind: str | None) -> str:
+    """The text, of bytes in any encoding; without the NUL that a compiler closes its PTX with.
+
+    Raises:
+        OptionError: It has a NUL, or a lone surrogate that stands for no byte.
+    """
+    from ...model.text import check_text, decoded
+
+    fit = decoded(text) if isinstance(text, bytes) else text
+    if kind == "ptx" or (kind is None and re.search(_PTX, fit, re.MULTILINE)):
+        fit = fit.rstrip("\0")
+    check_text(fit, f"the source of {label}", is_decoded=isinstance(text, bytes))
+    return fit
+
+
 def normalised_ptx(text: str) -> str:
-    """PTX whose counters, which Numba puts into mangled names by order of compilation (`B2v1`, `B3v10`), are
-    numbered by their first appearance: names that differ by them alone still differ."""
+    """PTX of one kernel, without the counters that Numba puts into mangled names by order of compilation: `B2v1`, an
+    ABI tag before the one with the compiler's flags.
+
+    They are numbered by their first appearance, so that two texts with the same result differ by a one-to-one renaming
+    of generated names. Other names, and strings, stay as they are; and all do where there are several kernels.
+    """
     seen: dict[str, str] = {}
-    return re.sub(_COUNTER, lambda match: seen.setdefault(match[0], f"B#{len(seen)}"), text)
+
+    def numbered(match: re.Match[str]) -> str:
+        return seen.setdefault(match[2], f"B#{len(seen)}") if int(match[1]) == len(match[2]) else match[0]
+
+    def renamed(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else re.sub(_COUNTER, numbered, match[0])
+
+    return re.sub(_GENERATED, renamed, text) if len(re.findall(r"\.entry\b", text)) == 1 else text
 
 
 def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
@@ -258,6 +286,7 @@ def read_link_inputs(links: Any, base_dir: str) -> tuple[LinkInput, ...]:
 
 def _link_input(item: Any, base_dir: str) -> LinkInput:
     from ...model.linkable import LINK_SUFFIXES, callbacks_of, kind_of_path, linkable_input
+    from ...model.text import check_text, decoded
 
     if isinstance(item, (str, os.PathLike)):
         path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
@@ -266,9 +295,12 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
             raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
         try:
             with open(path, "rb") as file:
-                return LinkInput(kind, os.path.basename(path), file.read(), os.path.dirname(path))
-        except OSError as error:
+                data = file.read()
+        except (OSError, ValueError) as error:
             raise OptionError(f"cannot link {item!r}", str(error)) from None
+        if kind == "cu":
+            check_text(decoded(data), f"the link input {os.path.basename(path)}", is_decoded=True)
+        return LinkInput(kind, os.path.basename(path), data, os.path.dirname(path))
     found = linkable_input(item)
     if found is None:
         raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")

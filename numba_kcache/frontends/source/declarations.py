@@ -1,0 +1,383 @@
+"""Find the kernels and variables that a text of CUDA C++ declares, by the names and namespaces it gives them.
+
+Promise     A guess that is never relied on: what is found names things to ask the compiler about (prototype), and what
+            is missed costs a kernel its types, not its code. Macros of the text, of its own headers and of the
+            options are expanded where declarations stand, so that kernels which macros make are found too.
+Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, and
+            brackets are counted along the first; only what a macro means follows the branch that looks taken.
+Not here    What may be included (headers.scanner), and the kernels that there really are (model.cubin).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from .macros import COMMENT, OTHER, TEXT, WORD, Macros
+
+_DIRECTIVE = r"(?P<directive>(?:^|(?<=\n))[ \t]*(?:\#|%:)[^\n]*)"
+_TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s+|{COMMENT})|{TEXT}|(?P<word>{WORD})|{OTHER}", re.DOTALL)
+_BRACE = re.compile(rf"\n[ \t]*(?P<directive>(?:\#|%:)[^\n]*)|{COMMENT}|{TEXT}|[{{}}]", re.DOTALL)
+_CONDITION = re.compile(rf"(ifdef|ifndef|if\s+!?\s*defined)\b\s*\(?\s*({WORD})\s*\)?\s*\Z|if\s+(0|1)\s*\Z")
+
+_SPACES = frozenset(("__device__", "__constant__", "__managed__"))
+_CLASSES = frozenset(("struct", "class", "union", "enum"))
+_NOT_NAMES = frozenset((
+    "__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__local_maxnreg__", "__block_size__", "__attribute__",
+    "__declspec", "__align__", "alignas", "decltype", "sizeof", "alignof", "noexcept", "requires", "explicit",
+    "__nv_pure__",
+))  # fmt: skip
+"""Words before a parenthesis that open no list of parameters."""
+
+_CLOSERS = {"(": ")", "[": "]", "{": "}"}
+_KNOWN = frozenset(("__cplusplus", "__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__", "__NVCC__"))
+_EXPANDED = "<expanded>"
+"""The path of what macros stand for, in which nothing is left to expand."""
+
+_MOST_CHARACTERS = 1 << 18
+"""Of headers: in further ones no names are looked for."""
+
+_MOST_NESTED = 32
+
+
+class Declaration(NamedTuple):
+    """A kernel or a variable, as the text declares it.
+
+    Args:
+        name: How it is called from outside, `"ns::axpy"`; unnamed namespaces have no part in it.
+        scope: The namespaces that it stands in, "" for an unnamed one.
+        is_kernel: Whether it is a kernel; otherwise a variable.
+        has_c_name: Whether its symbol is its name, without its types.
+        is_template: Whether it is a template, an instance of one, or a specialisation.
+        parameters: The declaration of each parameter; None where macros or conditions had a part in them.
+    """
+
+    name: str
+    scope: tuple[str, ...]
+    is_kernel: bool
+    has_c_name: bool
+    is_template: bool
+    parameters: tuple[str, ...] | None
+
+    @property
+    def own_name(self) -> str:
+        """The name without namespaces."""
+        return self.name.rpartition("::")[2]
+
+
+Include = Callable[[str, str], "tuple[str, str] | None"]
+"""From the name in quotes or angles, and the path of the file that has it, to the path and text of the header."""
+
+
+def declarations(
+    source: str, macros: Iterable[tuple[str, str | None]] = (), include: Include = lambda _name, _of: None
+) -> tuple[Declaration, ...]:
+    """Find what a text declares, in its order.
+
+    Args:
+        source: CUDA C++.
+        macros: Definitions that the options give: name, with parameters, and text.
+        include: Gives the headers to read as well; none by itself.
+    """
+    reader = _Reader(include)
+    for name, text in macros:
+        reader.macros.define(f"{name} {'1' if text is None else text}")
+    reader.feed(_spliced(source), "")
+    reader.end()
+    return tuple(dict.fromkeys(reader.found))
+
+
+def _spliced(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\\\n", "")
+
+
+class _State(NamedTuple):
+    """What a branch of an `#if` starts from: the open blocks, the braces to skip, and the declaration so far."""
+
+    blocks: tuple[str | None, ...]
+    skipped: int
+    head: tuple[str, ...]
+    nesting: tuple[str, ...]
+
+
+class _Reader:
+    """Reads texts one after another, as if they were one."""
+
+    def __init__(self, include: Include) -> None:
+        self.found: list[Declaration] = []
+        self.macros = Macros()
+        self._include = include
+        self._believed: list[bool] = []
+        self._states: list[_State] = []
+        self._room = _MOST_CHARACTERS
+        self._read: set[str] = set()
+        self._open_files: list[str] = []
+        self._blocks: list[str | None] = []  # namespaces; None for extern "C"
+        self._skipped = 0  # braces that are open around what is skipped
+        self._is_body = False  # whether the declaration ends with what is skipped
+        self._nesting: list[str] = []  # brackets that are open in the declaration
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._head: list[str] = []
+        self._nesting.clear()
+        self._is_plain = True
+        self._is_initialiser = False
+
+    def feed(self, text: str, path: str) -> None:
+        """Read a text: a file's, or what a macro was expanded to."""
+        position = 0
+        while position < len(text):
+            if self._skipped:
+                found = _BRACE.search(text, position)
+                if found is None:
+                    return
+                if found["directive"]:
+                    self._direct(found["directive"], path)
+                elif found[0] in "{}":
+                    self._skip(found[0])
+                position = found.end()
+                continue
+            found = _TOKEN.match(text, position)
+            assert found is not None  # its last alternative takes any character
+            position = found.end()
+            if found["directive"]:
+                self._direct(found["directive"].lstrip(), path)
+            elif path != _EXPANDED and found["word"] in self.macros:
+                made, position = self.macros.expand(found[0], text, position)
+                if made is None:
+                    self._take(found[0])
+                    continue
+                self._is_plain = False
+                self.feed(made, _EXPANDED)
+                self._is_plain = self._is_plain or not self._head
+            elif not found["blank"]:
+                self._take(found[0])
+
+    def end(self) -> None:
+        """Take a declaration that the end of the text cuts off behind its parameters."""
+        if not self._nesting and not self._skipped:
+            self._declared()
+
+    # -- declarations --------------------------------------------------------------------------------------------------
+
+    def _take(self, token: str) -> None:
+        if self._nesting:
+            if token == self._nesting[-1]:
+                self._nesting.pop()
+            elif token in _CLOSERS:
+                self._nesting.append(_CLOSERS[token])
+            if not self._is_initialiser:
+                self._head.append(token)
+        elif token == ";":
+            self._declared()
+            self._start_over()
+        elif token == "{":
+            self._open()
+        elif token == "}":
+            if self._blocks:
+                self._blocks.pop()
+            self._start_over()
+        elif self._is_initialiser:
+            if token == ",":
+                self._is_initialiser = False
+                self._head.append(token)
+            elif token in _CLOSERS:
+                self._nesting.append(_CLOSERS[token])
+        elif token == "=" and not (self._head[:1] == ["template"] and self._head.count("<") > self._head.count(">")):
+            self._is_initialiser = True
+        else:
+            self._head.append(token)
+            if token in _CLOSERS:
+                self._nesting.append(_CLOSERS[token])
+
+    def _open(self) -> None:
+        """Take a brace that opens a block, a body, or an initialiser."""
+        top = [each for each, _ in _top(self._head)]
+        if self._is_initialiser:
+            self._nesting.append("}")
+        elif "namespace" in top:
+            names = [each for each in top[top.index("namespace") + 1 :] if re.fullmatch(WORD, each)]
+            self._blocks.append("::".join(each for each in names if each != "inline"))
+            self._start_over()
+        elif top == ["extern", '"C"']:
+            self._blocks.append(None)
+            self._start_over()
+        else:
+            self._is_body = _function(top) is not None or not (_CLASSES & set(top) or _SPACES & set(top))
+            if self._is_body:
+                self._declared()
+            self._skipped = 1
+
+    def _skip(self, brace: str) -> None:
+        self._skipped += 1 if brace == "{" else -1
+        if self._skipped == 0:
+            if self._is_body:
+                self._start_over()
+            else:
+                self._head.append("{}")
+
+    def _declared(self) -> None:
+        top = _top(self._head)
+        words = [each for each, _ in top]
+        function = _function(words)
+        if "__global__" in words and function is not None:
+            at, group = function
+            parameters = _parameters(_inside(self._head, top[group][1])) if self._is_plain else None
+            self._add(_qualified(words, at), words, True, parameters)
+        elif _SPACES & set(words) and function is not None and self._head[top[function[1]][1] + 1] == "*":
+            pointer = _inside(self._head, top[function[1]][1])  # to a function, or to an array
+            self._add(next((each for each in pointer if re.fullmatch(WORD, each)), ""), words, False, None)
+        elif _SPACES & set(words) and function is None and "typedef" not in words and "using" not in words:
+            if any(one in _CLASSES and other == "{}" for one, other in pairwise(words)):
+                return  # a type without a name is none to ask about
+            for part in _split(words):
+                names = [index for index, each in enumerate(part) if re.fullmatch(WORD, each)]
+                if names:
+                    self._add(_qualified(part, names[-1]), words, False, None)
+
+    def _add(self, name: str, words: list[str], is_kernel: bool, parameters: tuple[str, ...] | None) -> None:
+        if not name:
+            return
+        is_c = '"C"' in words or None in self._blocks
+        scope = tuple(part for each in self._blocks if each is not None for part in each.split("::"))
+        named = "::".join((*filter(None, scope), name))
+        self.found.append(Declaration(named, scope, is_kernel, is_c, "template" in words, parameters))
+
+    # -- directives ----------------------------------------------------------------------------------------------------
+
+    def _direct(self, line: str, path: str) -> None:
+        line = re.sub(COMMENT, " ", line.lstrip("#%: \t")).strip()
+        word = re.split(r"\W", line, maxsplit=1)[0]
+        rest = line[len(word) :].strip()
+        self._is_plain = self._is_plain and not self._head
+        if word == "define":
+            if all(self._believed) or re.split(r"\W", rest, maxsplit=1)[0] not in self.macros:
+                self.macros.define(rest)
+        elif word == "undef" and all(self._believed):
+            self.macros.undefine(rest)
+        elif word in ("if", "ifdef", "ifndef"):
+            self._states.append(self._state())
+            self._believed.append(self._holds(line))
+        elif word in ("else", "elif", "elifdef", "elifndef") and self._states:
+            self._restore(self._states[-1])
+            self._believed[-1] = not self._believed[-1]
+        elif word == "endif" and self._states:
+            self._states.pop()
+            self._believed.pop()
+        elif word == "include" and not self._skipped:
+            self._read_header(rest, path)
+
+    def _holds(self, line: str) -> bool:
+        """Whether a condition looks true; one that is not understood does."""
+        found = _CONDITION.match(line)
+        if found is None:
+            return True
+        if found[3]:
+            return found[3] == "1"
+        is_negative = found[1] == "ifndef" or "!" in found[1]
+        return (found[2] in self.macros or found[2] in _KNOWN) != is_negative
+
+    def _state(self) -> _State:
+        return _State(tuple(self._blocks), self._skipped, tuple(self._head), tuple(self._nesting))
+
+    def _restore(self, state: _State) -> None:
+        self._blocks, self._skipped = list(state.blocks), state.skipped
+        self._head, self._nesting = list(state.head), list(state.nesting)
+
+    def _read_header(self, name: str, path: str) -> None:
+        header = self._include(name[1:-1], path) if name[:1] in ('"', "<") else None
+        if header is None:
+            return
+        path, text = header
+        if path in self._read or len(text) > self._room or len(self._open_files) > _MOST_NESTED:
+            return
+        self._room -= len(text)
+        if "#pragma once" in text or text.lstrip().startswith("#ifndef"):
+            self._read.add(path)
+        self._open_files.append(path)
+        self.feed(_spliced(text), path)
+        self._open_files.pop()
+
+
+def _top(head: list[str]) -> list[tuple[str, int]]:
+    """The tokens of a declaration that stand in no bracket, a group as its first; with where each stands."""
+    found, closers = list[tuple[str, int]](), list[str]()
+    for index, token in enumerate(head):
+        if closers:
+            if token == closers[-1]:
+                closers.pop()
+            elif token in _CLOSERS:
+                closers.append(_CLOSERS[token])
+            continue
+        found.append((token, index))
+        if token in _CLOSERS:
+            closers.append(_CLOSERS[token])
+    return found
+
+
+def _inside(head: list[str], start: int) -> list[str]:
+    """The tokens between the bracket that opens here and the one that closes it."""
+    depth = 0
+    for index in range(start, len(head)):
+        depth += (head[index] in _CLOSERS) - (head[index] in _CLOSERS.values())
+        if depth == 0:
+            return head[start + 1 : index]
+    return head[start + 1 :]
+
+
+def _function(words: list[str]) -> tuple[int, int] | None:
+    """Which tokens of the top are the name of a function and its parameters; None where none is declared."""
+    for group in (index for index, word in enumerate(words) if word == "(" and index):
+        index = group - 1
+        if words[index] == ">":  # a specialisation, or an instance
+            index = max((at for at in range(group) if words[at] == "<"), default=0) - 1
+        if index >= 0 and re.fullmatch(WORD, words[index]) and words[index] not in _NOT_NAMES:
+            return index, group
+    return None
+
+
+def _qualified(words: list[str], at: int) -> str:
+    name = words[at]
+    while at >= 2 and words[at - 1] == "::" and re.fullmatch(WORD, words[at - 2]):
+        name, at = f"{words[at - 2]}::{name}", at - 2
+    return name
+
+
+def _split(words: list[str]) -> Iterator[list[str]]:
+    """The declarators between commas, without their extents; commas in angle brackets separate none."""
+    part: list[str] = []
+    depth = 0
+    for word in words:
+        depth += (word == "<") - (word == ">")
+        if word == "," and depth <= 0:
+            yield part
+            part = []
+        elif word != "[":
+            part.append(word)
+    yield part
+
+
+def _parameters(tokens: list[str]) -> tuple[str, ...]:
+    """The declarations in a list of parameters."""
+    if tokens in ([], ["void"]):
+        return ()
+    found, part, depth = list[str](), list[str](), 0
+    for token in tokens:
+        depth += (token in ("<", "(", "[", "{")) - (token in (">", ")", "]", "}"))
+        if token == "," and depth == 0:
+            found.append(_joined(part))
+            part = []
+        else:
+            part.append(token)
+    return (*found, _joined(part))
+
+
+def _joined(tokens: list[str]) -> str:
+    """Tokens as a text, with blanks where they would run together."""
+    text = ""
+    for token in tokens:
+        text += f" {token}" if re.match(r"[\w$]", token) and re.search(r"[\w$]\Z", text) else token
+    return text

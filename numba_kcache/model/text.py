@@ -1,0 +1,49 @@
+"""Text that the compilers read as bytes, of whatever encoding.
+
+Promise     Bytes that are no UTF-8 pass through unchanged: as surrogate escapes where there must be text. What a
+            compiler would not read as it was given is an `OptionError` that says where.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import OptionError
+
+_ESCAPED = "surrogateescape"
+_UNFIT = re.compile("[\0\ud800-\udfff]")
+_UNFIT_DECODED = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a text that `decoded` gave, or of any other."""
+    return text.encode("utf-8", _ESCAPED)
+
+
+def decoded(data: bytes) -> str:
+    """A text that stands for these bytes."""
+    return data.decode("utf-8", _ESCAPED)
+
+
+def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
+    """Refuse text that the compilers would not read to its end, or that is none.
+
+    Args:
+        text: The user's.
+        what: What it is, as a message says it: "name='k'".
+        is_decoded: Whether surrogate escapes stand for bytes in it.
+
+    Raises:
+        OptionError: It holds a NUL, or a lone surrogate.
+    """
+    found = (_UNFIT_DECODED if is_decoded else _UNFIT).search(text)
+    if found is None:
+        return
+    at = found.start()
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    where = f"line {line}, column {column}" if "\n" in text else f"character {column}"
+    if found[0] == "\0":
+        why = f"{where} is NUL, at which the compiler would stop reading"
+    else:
+        why = f"{where} is {found[0]!a}, a lone surrogate, which is no character"
+    raise OptionError(f"cannot use {what}", why, "remove it")

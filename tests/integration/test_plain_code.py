@@ -1,0 +1,239 @@
+"""Our hand does not show in the code: what is stored is, byte by byte, what NVRTC and nvJitLink make without us."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cuda.bindings import nvrtc
+
+from numba_kcache.frontends.source.build import build_source
+from numba_kcache.frontends.source.module_build import build_module
+from numba_kcache.model import parse_target
+from numba_kcache.model.artifact import Artifact
+from numba_kcache.model.options import compile_options
+from numba_kcache.model.request import LinkInput, ModuleEntries, Origin, SourceRequest
+from numba_kcache.toolchain.nvjitlink import link
+from tests.support.compiling import EMPTY, build, toolkit_dirs
+from tests.support.plain_programs import PROGRAMS, Program
+
+STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20")
+
+
+class Way(NamedTuple):
+    """A way to compile: our options, NVRTC's flags for the same, and nvJitLink's where it takes part."""
+
+    options: dict[str, Any]
+    flags: tuple[str, ...]
+    link: tuple[str, ...] | None = None
+
+
+WAYS = {
+    "default": Way({}, ()),
+    **{std: Way({"std": std}, (f"--std={std}",)) for std in STANDARDS},
+    "debug": Way({"debug": True}, ("-G",)),
+    "lineinfo": Way({"lineinfo": True}, ("-lineinfo",)),
+    "fastmath, 32 registers": Way({"fastmath": True, "max_registers": 32}, ("--use_fast_math", "--maxrregcount=32")),
+    "lto": Way({"lto": True}, ("-dlto",), ("-O3", "-lto")),
+    "relocatable": Way({"options": ["-rdc=true"]}, ("-rdc=true",), ("-O3",)),
+    "by default on the device": Way({"options": ["-default-device"]}, ("-default-device",)),
+}
+
+
+class Spy:
+    """The names of programs that NVRTC was handed, and how often it compiled."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.compiles = 0
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
+    """NVRTC, watched."""
+    seen, create, run = Spy(), nvrtc.nvrtcCreateProgram, nvrtc.nvrtcCompileProgram
+
+    def created(source: bytes, name: bytes, *others: Any) -> Any:
+        seen.names.append(name)
+        return create(source, name, *others)
+
+    def compiled(*arguments: Any) -> Any:
+        seen.compiles += 1
+        return run(*arguments)
+
+    monkeypatch.setattr(nvrtc, "nvrtcCreateProgram", created)
+    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", compiled)
+    return seen
+
+
+def plain(source: bytes, name: bytes, flags: tuple[str, ...], output: str, expressions: tuple[str, ...] = ()) -> bytes:
+    """What NVRTC makes of a program, called as its guide says."""
+    error, program = nvrtc.nvrtcCreateProgram(source, name, 0, [], [])
+    assert not error
+    for each in expressions:
+        assert not nvrtc.nvrtcAddNameExpression(program, each.encode())[0]
+    words = [b"-arch=sm_90", b"--no-cache", *(flag.encode() for flag in flags)]
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+    log = bytes(nvrtc.nvrtcGetProgramLogSize(program)[1])
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert not error, log.decode()
+    size, get = getattr(nvrtc, f"nvrtcGet{output}Size"), getattr(nvrtc, f"nvrtcGet{output}")
+    code = bytes(size(program)[1])
+    get(program, code)
+    nvrtc.nvrtcDestroyProgram(program)
+    return code
+
+
+def module_of(program: Program, folder: Path, options: dict[str, Any], lazy: bool = False) -> Artifact:
+    """The artifact of all kernels of a program, whose headers lie in a folder."""
+    for name, text in program.headers.items():
+        (folder / name).write_text(text)
+    request = SourceRequest(
+        "cuda", "tests.module", program.source, None, None, parse_target("sm_90"),
+        compile_options("cuda", options, str(folder) if program.headers else ""), asks_files=bool(program.headers),
+        module=ModuleEntries(program.instances, lazy),
+    )  # fmt: skip
+    return build_module(request, toolkit_dirs())
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    for name, program in PROGRAMS.items():
+        old = STANDARDS[: STANDARDS.index(program.needs)]
+        yield from ((name, way) for way in WAYS if way not in old)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "way"), list(cases()))
+def test_code_is_what_the_compilers_make_of_the_source(name: str, way: str, spy: Spy, tmp_path: Path) -> None:
+    """Cubin and PTX, under the same program name, from one compile; whatever kernels, types and options there are."""
+    program, (options, flags, linking) = PROGRAMS[name], WAYS[way]
+
+    made = module_of(program, tmp_path, options)
+    runs, program_name = spy.compiles, spy.names[0]
+
+    output = "LTOIR" if way == "lto" else "CUBIN"
+    flags = (*flags, *(f"-I{tmp_path}" for _ in [0] if program.headers))
+    expected = plain(program.source.encode(), program_name, flags, output, program.instances)
+    if linking is not None:
+        expected = link([(made_input(output, expected))], "sm_90", linking)[0]
+    assert made.cubin == expected
+    if output == "CUBIN":
+        assert made.ptx == plain(program.source.encode(), program_name, flags, "PTX", program.instances).rstrip(b"\0")
+    assert runs == (2 if name == "private types" and way != "c++03" else 1)
+
+
+def made_input(output: str, code: bytes) -> Any:
+    """An input of the linker."""
+    return LinkInput(output.lower(), "tests", code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ltoir_of_a_lazy_module_is_what_the_compiler_makes(name: str, spy: Spy, tmp_path: Path) -> None:
+    """From which each kernel is linked."""
+    program = PROGRAMS[name]
+
+    made = module_of(program, tmp_path, {}, lazy=True)
+
+    flags = ("-dlto", f"-I{tmp_path}")
+    assert made.extras["ltoir"] == plain(program.source.encode(), spy.names[0], flags, "LTOIR", program.instances)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "way"), [case for case in cases() if case[1] in ("default", *STANDARDS)])
+def test_types_are_told_in_the_compile(name: str, way: str, tmp_path: Path) -> None:
+    """Of every kernel and variable; without decltype, in C++03, of kernels whose types the text or the symbol tells."""
+    program = PROGRAMS[name]
+
+    made = module_of(program, tmp_path, WAYS[way].options)
+
+    if not program.instances:
+        assert len(made.entries) == program.kernels
+    told = {each.symbol: " ".join(one.code for one in each.parameters) for each in made.entries}
+    untyped = [each.symbol for each in made.entries if not each.typed]
+    if way == "c++03":
+        assert all("?" in told[symbol] for symbol in untyped)
+    elif name != "private types":
+        assert untyped == []
+    if way != "c++03" and name != "types without names":
+        assert [each.name for each in made.variables if each.code == "o"] == []
+    for symbol, codes in program.codes.items():
+        assert told[symbol] == codes or (way == "c++03" and symbol in untyped)
+
+
+def test_programs_have_enough_kernels() -> None:
+    """150 at least, in which no way to write one is left out."""
+    assert sum(program.kernels for program in PROGRAMS.values()) >= 150
+
+
+@pytest.mark.parametrize("name", ["saxpy", "ns::k<float>", None])
+def test_single_kernel_is_compiled_once(name: str | None, spy: Spy) -> None:
+    """By its name, as an instance, or as the only one."""
+    source = 'extern "C" __global__ void saxpy(float a, const float *x) {}\n'
+    source += "namespace ns { template<class T> __global__ void k(T *x) {} }\n"
+    entry = build(source, name).entries[0]
+
+    assert entry.typed
+    assert spy.compiles == 1
+
+
+@pytest.mark.slow
+def test_single_kernel_of_many_is_the_code_of_all(spy: Spy) -> None:
+    """One kernel is asked for, and all that the source has are in the cubin, as without us."""
+    program = PROGRAMS["scalars in C"]
+    made = build(program.source, "copied_3")
+
+    assert made.cubin == plain(program.source.encode(), spy.names[0], (), "CUBIN")
+    assert spy.compiles == 2  # ours and the plain one
+
+
+def test_signature_is_read_in_the_compile(spy: Spy) -> None:
+    """It costs no run of its own, and does not show in the code either."""
+    source = "struct Box { int a; };\n" + 'extern "C" __global__ void k(float a, Box *b) {}'
+    made = build(source, signature="float, Box*")
+
+    assert spy.compiles == 1
+    assert made.cubin == plain(source.encode(), spy.names[0], (), "CUBIN")
+
+
+def test_refused_source_is_compiled_once(spy: Spy) -> None:
+    """Where no error is about what was asked, the log is the user's."""
+    with pytest.raises(Exception, match="undefined"):
+        build('extern "C" __global__ void k(float *x) { *x = missing; }')
+
+    assert spy.compiles == 1
+
+
+@pytest.mark.parametrize("flag", ["-rdc=true", "--relocatable-device-code=true", "-dc", "--device-c"])
+def test_relocatable_code_is_linked(flag: str) -> None:
+    """An object is not stored as a cubin."""
+    made = build(EMPTY, options=[flag]).cubin
+
+    assert made[16:18] == b"\2\0"  # ET_EXEC
+    assert (
+        made == link([made_input("CUBIN", plain(EMPTY.encode(), b"kernel.cu", (flag,), "CUBIN"))], "sm_90", ["-O3"])[0]
+    )
+
+
+def test_relocatable_code_that_lacks_a_function_is_refused() -> None:
+    """As the linker says it."""
+    with pytest.raises(Exception, match="gone"):
+        build('extern "C" __device__ int gone(int);\nextern "C" __global__ void k(int *x) { *x = gone(1); }',
+              options=["-rdc=true"])  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["lineinfo", "debug"])
+def test_line_table_of_a_file_is_that_of_the_file(how: str, tmp_path: Path) -> None:
+    """A source that is a file of its own is compiled under its name, without a directive of ours."""
+    path = tmp_path / "k.cu"
+    path.write_text('extern "C" __global__ void k(int *x) {\n  *x = __LINE__;\n}\n')
+    request = SourceRequest(
+        "cuda", "k", path.read_text(), None, "k", parse_target("sm_90"),
+        compile_options("cuda", {how: True}, str(tmp_path)), origin=Origin(str(path), 1, is_whole_file=True),
+    )  # fmt: skip
+    flag = {"lineinfo": "-lineinfo", "debug": "-G"}[how]
+
+    expected = plain(path.read_bytes(), str(path).encode(), (flag,), "CUBIN")
+    assert build_source(request, toolkit_dirs()).cubin == expected
