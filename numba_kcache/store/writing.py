@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind
 from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
+from .folders import LOCKS, PRIVATE, Folder
 from .limits import Limits
 from .locks import KeyLocks
 from .report import Removed
@@ -51,8 +52,7 @@ class Writer:
             if self._locks is None and store.private is not None:
                 self._locks = store.private.locks
             elif self._locks is None:
-                directory, mode = None if store.readonly else tree.locks, 0o666 if tree.shared else 0o600
-                self._locks = KeyLocks(directory, lambda: tree.make(tree.locks), mode=mode)
+                self._locks = KeyLocks(None if store.readonly else Folder(tree, LOCKS))
             return self._locks
 
     def _settle(self) -> None:
@@ -64,8 +64,9 @@ class Writer:
             store.is_usable()
             if not (self.is_settled or store.is_replaced):
                 try:
-                    self._tree.make(self._tree.private)
-                    if not os.access(store.directory, os.W_OK | os.X_OK):
+                    with self._tree.opened(PRIVATE, make="none"):
+                        pass
+                    if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._tree.base()):
                         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
                 except OSError as error:
                     if error.errno in _PASSING:
@@ -125,12 +126,9 @@ class Writer:
         if shortage:
             store.trouble("put", shortage)
             return self._pause()
-        path = self._tree.path(kind, key)
         try:
             self._tree.write(kind, key, data, durability=store.durability, time_ns=int(now_s * 1e9))
         except OSError as error:
-            if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST) and self._tree.set_aside(path):
-                return self._write(kind, key, data)  # something that is no file was in its place
             if error.errno in _NOT_WRITABLE:
                 store.replace(error)
             else:
