@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError
-from .observe.text import age_text, bytes_text, entries_text, plain_lines, seconds_text, table
+from .observe.text import age_text, bytes_text, entries_text, fill_streams, plain, plain_lines, seconds_text, table
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after the program's name; None for the process's own.
     """
+    fill_streams()
     parsed = make_parser().parse_args(arguments)
     if arguments is None and parsed.name in ("list", "report"):
         gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
@@ -177,6 +178,8 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     last = f"{total}, {bytes_text(held.size_bytes)}"
     if held.entries > len(entries):
         last = f"{len(entries)} of {last}; --limit 0 shows all"
+    if held.obstacle:
+        last += f"\n{held.directory} cannot be used: {plain(held.obstacle)}"
     return Result(None, f"{table(columns, rows, right=range(3, 7))}\n\n{last}")
 
 
@@ -293,6 +296,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     signature=. Exits with 1 if some kernels could not be compiled; the others are stored.
     """
     error = ""
+    cache.session.require_lasting("warm up")
     try:
         report = cache.warm_up(arguments.what, arguments.arch, workers=arguments.workers, progress=not arguments.json)
     except CompileError as raised:
@@ -325,6 +329,7 @@ def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
     What was there under the same key stays.
     """
+    cache.session.require_lasting("import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
 
 
@@ -354,6 +359,7 @@ def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     TIER is what the setting `tiers` takes; without it, the first that is set.
     Every entry is verified on its way. Exits with 1 if some could not go.
     """
+    cache.session.require_lasting("pull")
     return _moved("from", cache.pull(arguments.tier))
 
 

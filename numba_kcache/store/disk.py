@@ -149,7 +149,7 @@ class DiskStore(Store):
                     self._is_refused = True
                     self.replace(reason)
                 elif self.tree.status is not None and trees.is_network(self.directory, self.tree.status):
-                    self.is_network, self.private = True, self._private_store()[0]
+                    self.is_network, self.private = True, self._made_private()[0]
                 self._is_checked = True
         return not self._is_refused
 
@@ -157,10 +157,19 @@ class DiskStore(Store):
         """Put what is new into the private store from now on."""
         with self.opening:
             if not self.is_replaced:
-                private, tried = self._private_store() if self.private is None else (self.private, "")
-                self.private, self.is_replaced, self._replaced_for = private, True, f"{reason}"
-                place = private.directory or _memory(tried)
-                self.trouble("directory", f"cannot use {self.directory}: {reason}; what is new is kept in {place}")
+                private, place = self._made_private() if self.private is None else (self.private, self.private.place)
+                reason = getattr(reason, "strerror", None) or reason
+                why = f"{reason}; what is new is kept in {place or 'memory only'}"
+                self.private, self.is_replaced, self._replaced_for = private, True, why
+                self.trouble("directory", f"cannot use {self.directory}: {why}")
+
+    def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
+        from .fallback import private_store
+
+        limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
+        limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
+        in_memory = self.readonly or self._stands_in
+        return private_store(self.directory, limits, self.durability, self.emit, in_memory=in_memory)
 
     def obstacle(self) -> str:
         """The reason for which what is stored does not get into the directory; "" where it does. Changes nothing."""
@@ -170,17 +179,26 @@ class DiskStore(Store):
             return unwritable(self.tree)
         return self._replaced_for
 
-    def _private_store(self) -> tuple[DiskStore | MemoryStore, str]:
-        """The private store, and what was tried in vain to have it on a disk."""
-        from .fallback import private_directory
-        from .memory import MemoryStore
+    def prepare(self) -> str:
+        """Make the directory if need be; the reason for which what is stored does not get there, "" where it does."""
+        if not self.readonly:
+            self._writer.settle()
+        return self._replaced_for
 
-        path, tried = (None, "") if self.readonly or self._stands_in else private_directory(self.directory)
-        limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
-        limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
-        if path is None or path == self.directory:
-            return MemoryStore(**limits), tried
-        return DiskStore(path, durability=self.durability, emit=self.emit, stands_in=True, **limits), tried
+    @property
+    def place(self) -> str:
+        """The directory that takes what is new, as far as is known; "" for memory."""
+        return self.directory if self._spare is None else self._spare.place
+
+    def holds(self, key: str) -> bool:
+        """Tell if there is a file for the entry of `key` in the directory itself."""
+        from .folders import Folder
+        from .tree import FOLDERS
+
+        try:
+            return bool(Folder(self.tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
+        except OSError:
+            return False
 
     # Reading
 
@@ -351,10 +369,6 @@ class DiskStore(Store):
         self.emit(Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
 
-def _memory(tried: str) -> str:
-    return f"memory only (tried {tried})" if tried else "memory only"
-
-
 def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
     """The local store that settings ask for; in memory where there is no place for one, which is reported once.
 
@@ -369,10 +383,10 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
         emit(trouble("directory", why))
     elif settings.mode != "off" and directory is None:
-        from .fallback import private_directory
+        from .fallback import private_directory, where
 
         directory, tried = (None, "") if readonly else private_directory("")
-        place = f"kernels are kept in {directory or _memory(tried)}; set NUMBA_KCACHE_DIR to a better place"
+        place = f"kernels are kept in {where(directory, tried)}; set NUMBA_KCACHE_DIR to a better place"
         emit(trouble("directory", f"no home directory is known: {place}"))
     if settings.mode == "off" or directory is None or lacks:
         from .memory import MemoryStore

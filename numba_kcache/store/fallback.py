@@ -11,10 +11,17 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ..keys import sha256
+from ..model import Emit
 from . import CLOEXEC, DIRECTORY
 from .tree import FOLDER, Refused, Tree, refusal
+
+if TYPE_CHECKING:  # disk imports this module
+    from .disk import DiskStore
+    from .memory import MemoryStore
+    from .publish import Durability
 
 LOCAL_PARENT = "/var/tmp"
 """Parent of the private directory: kept over reboots, and local on every machine."""
@@ -77,8 +84,27 @@ def _made(parent: int, name: str, path: str, exposed: str) -> int:
     return at
 
 
+def private_store(
+    directory: str, limits: dict[str, Any], durability: Durability, emit: Emit, *, in_memory: bool
+) -> tuple[DiskStore | MemoryStore, str]:
+    """The store that stands in for that of a directory, or before it, and where it is, in words."""
+    from .disk import DiskStore
+    from .memory import MemoryStore
+
+    path, tried = (None, "") if in_memory else private_directory(directory)
+    place = where(path, tried)
+    if path is None or path == directory:
+        return MemoryStore(**limits), place
+    return DiskStore(path, durability=durability, emit=emit, stands_in=True, **limits), place
+
+
+def where(path: str | None, tried: str) -> str:
+    """The place of what is kept, in words, with what was tried in vain."""
+    return path or (f"memory only (tried {tried})" if tried else "memory only")
+
+
 def unwritable(tree: Tree) -> str:
-    """The reason for which nothing could be written to a tree now; "" where there is none. Makes nothing."""
+    """The reason for which nothing could be written to a tree now; "" where there is none. Leaves nothing behind."""
     try:
         if os.access(".", os.W_OK | os.X_OK, dir_fd=tree.base()):
             return ""
@@ -86,11 +112,15 @@ def unwritable(tree: Tree) -> str:
         there = tree.root
         while not os.path.lexists(there):
             there = os.path.dirname(there)
-        if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
-            return ""
-        return f"{there} cannot be written to"
+        probe = os.path.join(there, f".numba_kcache-{os.getpid()}-{os.urandom(4).hex()}")
+        try:  # what access(2) allows, a filesystem such as /proc may still refuse
+            os.mkdir(probe, 0o700)
+            os.rmdir(probe)
+        except OSError as error:
+            return f"{there} cannot be written to: {error.strerror}"
+        return ""
     except OSError as error:
-        return str(error)
+        return error.strerror or str(error)
     return f"{tree.root} cannot be written to"
 
 

@@ -34,7 +34,7 @@ class MemoryStore(Store):
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
     ) -> None:
-        self.directory, self.readonly, self.tree = "", False, None
+        self.directory, self.place, self.readonly, self.tree = "", "", False, None
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self._clock, self._max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
@@ -79,6 +79,18 @@ class MemoryStore(Store):
             return self._write(
                 MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
             )
+
+    def is_usable(self) -> bool:
+        """Always."""
+        return True
+
+    def obstacle(self) -> str:
+        """Nothing is in the way."""
+        return ""
+
+    def prepare(self) -> str:
+        """Nothing has to be made."""
+        return ""
 
     def damage(self, key: str) -> str:
         """Nothing can be damaged here."""

@@ -47,7 +47,7 @@ class Writer:
         """Turns of this node: in the tree or, where it is not local or not writable, in the private directory."""
         store, tree = self._store, self._tree
         if not store.readonly:
-            self._settle()
+            self.settle()
         with store.opening:
             if self._locks is None and store.private is not None:
                 self._locks = store.private.locks
@@ -55,7 +55,7 @@ class Writer:
                 self._locks = KeyLocks(None if store.readonly else Folder(tree, LOCKS))
             return self._locks
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Before the first write: make the directory, or find that it cannot be written to."""
         store = self._store
         if self.is_settled:
@@ -81,7 +81,7 @@ class Writer:
         if len(data) > store.max_size_bytes:
             store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
             return False
-        self._settle()
+        self.settle()
         is_stored = not store.is_replaced and self._write(ENTRY, key, data)
         if store.private is not None:  # since just now, maybe
             is_stored = store.private.put_encoded(key, data) or is_stored
@@ -92,7 +92,7 @@ class Writer:
         from .batch import publish_all
 
         store = self._store
-        self._settle()
+        self.settle()
         if store.is_replaced and store.private is not None:
             store.private.put_all(files, size_bytes)
             return
@@ -107,7 +107,7 @@ class Writer:
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` before those of `family`, the last foremost; whether they are there."""
         store = self._store
-        self._settle()
+        self.settle()
         if store.is_replaced and store.private is not None:
             return store.private.add_variant(family, *variants)
         with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):

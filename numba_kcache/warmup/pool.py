@@ -122,7 +122,10 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         for each in wanted:
             begin = time.perf_counter()
             try:
-                if each.kernel._is_stored(each.target, each.types):
+                is_stored = each.kernel._is_stored(each.target, each.types)
+                if not is_stored or not each.kernel._session().local.is_usable():
+                    each.kernel._session().require_place(f"store {each.kernel._label}")
+                if is_stored:
                     done(each, "hit", time.perf_counter() - begin)
                     continue
                 data = _packed(each)
