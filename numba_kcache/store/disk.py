@@ -239,7 +239,8 @@ class DiskStore(Store):
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                data = self.tree.read(kind, key, now_ns, refresh_ns)  # replaced on the file server
+                self.tree.forget()  # replaced on the file server
+                data = self.tree.read(kind, key, now_ns, refresh_ns)
             return decode(data, key)
         except DamagedEntry as error:
             self._damaged(kind, key, str(error))

@@ -146,6 +146,10 @@ class Tree:
         self._base = base
         return base
 
+    def forget(self) -> None:
+        """Open and check the root anew when it is next needed."""
+        self._base = None
+
     def open_root(self) -> int:
         """A descriptor of the root, which was checked; the caller closes it.
 

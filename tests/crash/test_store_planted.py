@@ -141,7 +141,7 @@ FILES = {
 def test_planted_file_is_neither_followed_nor_written(
     tmp_path: Path, foreign: Path, name: str, planted: Callable[[Path, Path], None]
 ) -> None:
-    """A link, a second name, a pipe or a device in place of any file: no wait, no exception, no foreign byte changed."""
+    """A link, a second name, a pipe or a device in place of any file: no wait, no error, no foreign byte changed."""
     root = tmp_path / "cache"
     filled(root)
     path = root / "v1" / FILES[name]
