@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError
 from .observe.text import age_text, bytes_text, entries_text, fill_streams, plain, plain_lines, seconds_text, table
+from .store.entry import is_key
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -242,11 +243,14 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Read every file in full and set aside what is damaged.
 
     Each file is held against its digest, its key and the digests of its parts. Damaged files go
-    to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any.
+    to the quarantine folder, and the next launch compiles them again. What is not the cache's own (links,
+    devices, files of other names) is named and left. Exits with 1 if there was any of this.
     """
     problems = cache.verify()
-    lines = [f"{each.key[:12]}  {each.reason}" for each in problems]
-    lines.append(f"{len(problems)} damaged, {cache.info().entries} whole")
+    lines = [plain(f"{each.key[:12] if is_key(each.key) else each.key}  {each.reason}") for each in problems]
+    damaged = sum(is_key(each.key) for each in problems)
+    others = f", {len(problems) - damaged} not the cache's" if len(problems) > damaged else ""
+    lines.append(f"{damaged} damaged, {cache.info().entries} whole{others}")
     return Result({"damaged": [each._asdict() for each in problems]}, "\n".join(lines), 1 if problems else 0)
 
 
