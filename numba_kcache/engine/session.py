@@ -201,18 +201,21 @@ class Session(Lookup):
 
         return explain_entry(key, evidence_of(self))
 
-    def require_place(self, what: str, key: str = "") -> None:
+    def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
         """Require that what is stored gets into the directory that was asked for, or that this entry is there.
 
         Args:
             what: What is being done, as in `cannot ...`.
-            key: Of an entry that was found or stored; "" for one that has to be made.
+            key: Of an entry that was found or stored; "" for one that has to be made, or whose key is not known.
+            is_found: It was found somewhere: that is enough where the directory can be read.
 
         Raises:
             KCacheError: A directory was asked for, and cannot be used.
         """
         is_asked_for = self.settings.directory is not None and self.settings.mode in STORING
         if not is_asked_for or self.local.tree is None or (key and self.local.holds(key)):
+            return
+        if is_found and self.local.is_usable() and self.local.tree.status is not None:
             return
         why = self.local.prepare()
         if why:

@@ -80,10 +80,6 @@ class MemoryStore(Store):
                 MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
             )
 
-    def is_usable(self) -> bool:
-        """Always."""
-        return True
-
     def obstacle(self) -> str:
         """Nothing is in the way."""
         return ""

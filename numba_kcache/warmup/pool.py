@@ -123,8 +123,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             begin = time.perf_counter()
             try:
                 is_stored = each.kernel._is_stored(each.target, each.types)
-                if not is_stored or not each.kernel._session().local.is_usable():
-                    each.kernel._session().require_place(f"store {each.kernel._label}")
+                each.kernel._session().require_place(f"store {each.kernel._label}", is_found=is_stored)
                 if is_stored:
                     done(each, "hit", time.perf_counter() - begin)
                     continue
