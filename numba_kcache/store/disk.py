@@ -155,11 +155,12 @@ class DiskStore(Store):
 
     def replace(self, reason: object) -> None:
         """Put what is new into the private store from now on."""
+        from .fallback import words_of
+
         with self.opening:
             if not self.is_replaced:
                 private, place = self._made_private() if self.private is None else (self.private, self.private.place)
-                reason = getattr(reason, "strerror", None) or reason
-                why = f"{reason}; what is new is kept in {place or 'memory only'}"
+                why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
                 self.private, self.is_replaced, self._replaced_for = private, True, why
                 self.trouble("directory", f"cannot use {self.directory}: {why}")
 

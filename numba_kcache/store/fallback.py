@@ -103,6 +103,14 @@ def where(path: str | None, tried: str) -> str:
     return path or (f"memory only (tried {tried})" if tried else "memory only")
 
 
+def words_of(reason: object, directory: str) -> str:
+    """The reason for which a directory cannot be used: the system's, with the name of what in it is concerned."""
+    if not isinstance(reason, OSError) or not reason.strerror:
+        return f"{reason}"
+    name = reason.filename if isinstance(reason.filename, str) else ""
+    return f"{reason.strerror} ({name})" if name not in ("", directory) else reason.strerror
+
+
 def unwritable(tree: Tree) -> str:
     """The reason for which nothing could be written to a tree now; "" where there is none. Leaves nothing behind."""
     try:

@@ -868,3 +868,33 @@ def test_importing_the_room_brings_in_no_heavy_module() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert out.split() == []
+
+
+def test_obstacle_is_found_without_a_trace(root: Path) -> None:
+    """What `info` and `doctor` say of a directory that is not there yet, or cannot be: nothing is left behind."""
+    store = open_store(root)
+    nowhere = open_store(Path("/proc/no/such/place"))
+
+    assert store.obstacle() == ""
+    assert "/proc cannot be written to" in nowhere.obstacle()
+    assert list(root.parent.iterdir()) == []
+    store.put(small_entry(1))
+    assert store.obstacle() == ""
+    assert store.prepare() == ""
+
+
+def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for one that cannot be used is not that of another, and the warning names it."""
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
+    events = Events()
+    first, second = (open_store(Path("/proc/no") / name, emit=events) for name in "ab")
+    first.put(small_entry(1))
+    second.put(small_entry(2))
+
+    assert first.get(key_of(2)) is None
+    assert second.get(key_of(1)) is None
+    said = [each.fields["error"] for each in events.of(EventKind.TROUBLE)]
+    for store, text in zip((first, second), said, strict=True):
+        assert store.place.startswith(str(tmp_path))
+        assert f"cannot use {store.directory}" in text
+        assert f"kept in {store.place}" in text
