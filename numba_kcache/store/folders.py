@@ -146,6 +146,7 @@ def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int
         return tree.folder(*names)
     except FileNotFoundError:
         pass
+    tree.forget()  # of a directory that was removed, not every filesystem says so
     at = make_root(tree)
     for name in (*tree.names, *names):
         try:

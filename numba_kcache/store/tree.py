@@ -357,9 +357,9 @@ def refusal(
     if exposed and (status.st_uid != os.geteuid() or mode & 0o077):
         use = f"there only a directory of yours that is closed to others is used (mode 700; this has {mode:o})"
         return f"{exposed} can be written by others, who may put another directory in place of {path}: {use}"
-    if shared or (believes_root and status.st_uid == 0 and not mode & 0o022):
+    if shared:
         return None
-    if status.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid() and not (believes_root and status.st_uid == 0):
         return f"{path} belongs to user {status.st_uid}; set shared=True to trust it"
     if mode & 0o022:
         return f"{path} can be written by others (mode {mode:o}); chmod 700 it or set shared=True"

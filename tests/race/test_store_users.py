@@ -13,6 +13,8 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store import batch, descent, eviction, fallback, listing, locks, names, publish, report, writing
 from numba_kcache.store.disk import DiskStore
+from numba_kcache.store.entry import ENTRY, encode_entry
+from numba_kcache.tiers.directory import DirectoryTier
 from tests.support.stores import (
     Clock,
     Events,
@@ -247,3 +249,26 @@ def test_intruder_who_swaps_the_directory_gets_nothing_touched_and_nothing_serve
     assert {
         path: (path.lstat().st_mtime_ns, path.lstat().st_ino) for path in (precious, *precious.rglob("*"))
     } == before
+
+
+def test_directory_of_root_is_believed_as_a_tier_and_not_where_others_write(place: Path) -> None:
+    """An image layer belongs to root; it serves a user, unless its mode lets others write, inside it too."""
+    root = place / "layer"
+    open_store(root).put(small_entry(1))
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    def served() -> None:
+        assert DirectoryTier(str(root)).get(ENTRY, key_of(1)) == encode_entry(small_entry(1))
+
+    def refused() -> None:
+        with pytest.raises(PermissionError, match=r"written by others|can write to it"):
+            DirectoryTier(str(root)).get(ENTRY, key_of(1))
+
+    as_user(BOB, served)
+    for path in (root, root / "v1", root / "v1" / "entries", file_of(open_store(root), key_of(1))):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o022)
+        as_user(BOB, refused)
+        path.chmod(mode)
+    as_user(BOB, served)
