@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -272,3 +273,64 @@ def test_directory_of_root_is_believed_as_a_tier_and_not_where_others_write(plac
         as_user(BOB, refused)
         path.chmod(mode)
     as_user(BOB, served)
+
+
+@pytest.mark.slow
+def test_member_who_plants_links_in_a_shared_directory_gets_nothing_touched(team: Path, place: Path) -> None:
+    """For three seconds he puts links and second names of another member's files in place of folders and files."""
+    precious = place / "precious"
+    precious.mkdir()
+    named = (key_of(1)[2:], f"{key_of(1)[2:]}.0a0a0a0a", f"7.{'0a' * 8}", key_of(5), "total", "evict.lock", "fold.lock")
+    for folder in (precious, precious / "below"):
+        folder.mkdir(exist_ok=True)
+        for name in (*named, "thesis.tex"):
+            (folder / name).write_bytes(b"not yours")
+    for path in (precious, *precious.rglob("*")):
+        os.chown(path, ALICE, TEAM)
+    before = {
+        path: (path.lstat().st_mtime_ns, path.lstat().st_ino, path.is_file() and path.read_bytes())
+        for path in (precious, *precious.rglob("*"))
+    }
+    as_user(ALICE, lambda: use(open_store(team, shared=True), 0, ()), TEAM)
+    end = time.monotonic() + 3
+
+    def intrude() -> None:
+        dice = random.Random(1)
+        while time.monotonic() < end:
+            inside = [path for path in (team / "v1").rglob("*") if not path.is_symlink()]
+            if not inside:
+                continue
+            path = dice.choice(inside)
+            try:
+                os.rename(path, team / f"away-{os.urandom(4).hex()}")
+                os.symlink(dice.choice((precious, precious / "below", precious / "thesis.tex")), path)
+                if dice.random() < 0.8:
+                    os.unlink(path)
+            except OSError:
+                continue
+
+    def work() -> None:
+        while time.monotonic() < end:
+            store = open_store(team, shared=True)
+            for number in range(4):
+                assert store.get(key_of(number)) in (None, small_entry(number))
+                store.put(small_entry(number))
+            store.add_variant(key_of(1), {"key": "a"})
+            store.counters.add({"hits": 1})
+            store.counters.fold(stale_s=-10)
+            with store.building(key_of(5)) as turn:
+                assert turn.found is None
+            store.verify()
+            store.prune(max_size_bytes=1)
+            store.clear()
+
+    def user(number: int) -> None:
+        as_user(BOB if number == 0 else ALICE, intrude if number == 0 else work, TEAM)
+
+    with children(6, user):
+        pass
+    after = {
+        path: (path.lstat().st_mtime_ns, path.lstat().st_ino, path.is_file() and path.read_bytes())
+        for path in (precious, *precious.rglob("*"))
+    }
+    assert after == before
