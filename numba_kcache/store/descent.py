@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 
 from . import CLOEXEC, DIRECTORY, NOFOLLOW
 from .tree import FOLDER, Refused
@@ -58,7 +59,8 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
             except FileNotFoundError:
                 if not make:
                     raise
-                os.mkdir(name, 0o777 if waiting or shared else 0o700, dir_fd=at)
+                with suppress(FileExistsError):  # another was faster
+                    os.mkdir(name, 0o777 if waiting or shared else 0o700, dir_fd=at)
                 at = _next(at, name, flags)
             above = os.path.join(above, name)
         status = os.fstat(at)

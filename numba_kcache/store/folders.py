@@ -182,8 +182,7 @@ def make_root(tree: Tree) -> int:
     except FileNotFoundError:
         from .descent import descend
 
-        with suppress(FileExistsError):  # another was faster
-            os.close(descend(tree.root, shared=tree.shared, make=True)[0])
+        os.close(descend(tree.root, shared=tree.shared, make=True)[0])
         root = tree.open_root()
     try:
         if not os.listdir(root):  # else it is tagged, or holds other things as well, which backups must not pass over
