@@ -468,21 +468,3 @@ def test_child_forked_during_a_pass_keeps_nobody_from_the_next(tmp_path: Path, m
 
     assert os.waitpid(pids[0], 0)[1] == 0
     assert removed.entries == 1
-
-
-@pytest.mark.slow
-def test_processes_that_make_the_directory_at_once_all_use_it(tmp_path: Path) -> None:
-    """With its parents, which are not there either: each begins at the same moment, and none goes elsewhere."""
-    gate = multiprocessing.get_context("fork").Barrier(8)
-
-    def work(number: int) -> None:
-        for turn in range(10):
-            events = Events()
-            store = open_store(tmp_path / f"{turn}" / "a" / "b" / "cache", emit=events)
-            gate.wait(30)
-            assert store.put(small_entry(number))
-            assert events.of(EventKind.TROUBLE) == []
-
-    with children(8, work):
-        pass
-    assert [open_store(tmp_path / f"{turn}" / "a" / "b" / "cache").size().entries for turn in range(10)] == [8] * 10

@@ -898,3 +898,20 @@ def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch
         assert store.place.startswith(str(tmp_path))
         assert f"cannot use {store.directory}" in text
         assert f"kept in {store.place}" in text
+
+
+def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder on the way, parents included, appears between the look and the making: none goes elsewhere."""
+    events, real = Events(), os.mkdir
+
+    def raced(path: str, mode: int = 0o777, **options: Any) -> None:
+        real(path, mode, **options)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", raced)
+        store = open_store(root / "a" / "b" / "cache", emit=events)
+        assert store.put(small_entry(1))
+
+    assert events.of(EventKind.TROUBLE) == []
+    assert open_store(root / "a" / "b" / "cache").get(key_of(1)) == small_entry(1)
