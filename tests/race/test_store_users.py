@@ -188,6 +188,22 @@ def test_shared_directory_below_a_parent_of_everybody_is_refused(place: Path) ->
     as_user(ALICE, refused, TEAM)
 
 
+def test_directory_of_a_builder_serves_readers_as_a_tier(place: Path) -> None:
+    """One account writes, many read: with `shared` its owner is trusted, without it another user's is refused."""
+    root = place / "built"
+    root.mkdir()
+    os.chown(root, ALICE, ALICE)
+    root.chmod(0o755)
+    as_user(ALICE, lambda: _equal(open_store(root, shared=True).put(small_entry(1)), True))
+
+    def read() -> None:
+        assert DirectoryTier(str(root), shared=True).get(ENTRY, key_of(1)) == encode_entry(small_entry(1))
+        with pytest.raises(PermissionError, match="belongs to user"):
+            DirectoryTier(str(root)).get(ENTRY, key_of(1))
+
+    as_user(BOB, read)
+
+
 @pytest.mark.slow
 def test_intruder_who_swaps_the_directory_gets_nothing_touched_and_nothing_served(place: Path) -> None:
     """For three seconds a second user puts links and directories of his in place of ours, under six processes."""
