@@ -100,7 +100,8 @@ class KernelCache:
         counts = session.statistics.process if sums is None else Counts.of(sums)
         usage, limit = session.store.size(), session.settings.max_size_bytes
         figures = (scope, self.directory, usage.entries, usage.size_bytes, limit)
-        return CacheInfo(*figures, tiers=session.tier_reports(sums), **counts.as_dict())
+        why = "" if session.local.readonly else session.local.obstacle()
+        return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
 
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError
-from .observe.text import age_text, bytes_text, entries_text, plain_lines, seconds_text, table
+from .observe.text import age_text, bytes_text, entries_text, fill_streams, plain, plain_lines, seconds_text, table
+from .store.entry import is_key
 from .version import __version__
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: The words after the program's name; None for the process's own.
     """
+    fill_streams()
     parsed = make_parser().parse_args(arguments)
     if arguments is None and parsed.name in ("list", "report"):
         gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
@@ -177,6 +179,8 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     last = f"{total}, {bytes_text(held.size_bytes)}"
     if held.entries > len(entries):
         last = f"{len(entries)} of {last}; --limit 0 shows all"
+    if held.obstacle:
+        last += f"\n{held.directory} cannot be used: {plain(held.obstacle)}"
     return Result(None, f"{table(columns, rows, right=range(3, 7))}\n\n{last}")
 
 
@@ -239,11 +243,14 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Read every file in full and set aside what is damaged.
 
     Each file is held against its digest, its key and the digests of its parts. Damaged files go
-    to the quarantine folder, and the next launch compiles them again. Exits with 1 if there were any.
+    to the quarantine folder, and the next launch compiles them again. What is not the cache's own (links,
+    devices, files of other names) is named and left. Exits with 1 if there was any of this.
     """
     problems = cache.verify()
-    lines = [f"{each.key[:12]}  {each.reason}" for each in problems]
-    lines.append(f"{len(problems)} damaged, {cache.info().entries} whole")
+    lines = [plain(f"{each.key[:12] if is_key(each.key) else each.key}  {each.reason}") for each in problems]
+    damaged = sum(is_key(each.key) for each in problems)
+    others = f", {len(problems) - damaged} not the cache's" if len(problems) > damaged else ""
+    lines.append(f"{damaged} damaged, {cache.info().entries} whole{others}")
     return Result({"damaged": [each._asdict() for each in problems]}, "\n".join(lines), 1 if problems else 0)
 
 
@@ -293,6 +300,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     signature=. Exits with 1 if some kernels could not be compiled; the others are stored.
     """
     error = ""
+    cache.session.require_lasting("warm up")
     try:
         report = cache.warm_up(arguments.what, arguments.arch, workers=arguments.workers, progress=not arguments.json)
     except CompileError as raised:
@@ -325,6 +333,7 @@ def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
     What was there under the same key stays.
     """
+    cache.session.require_lasting("import a bundle")
     return _shipped("imported", cache.import_bundle(arguments.file))
 
 
@@ -354,6 +363,7 @@ def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     TIER is what the setting `tiers` takes; without it, the first that is set.
     Every entry is verified on its way. Exits with 1 if some could not go.
     """
+    cache.session.require_lasting("pull")
     return _moved("from", cache.pull(arguments.tier))
 
 

@@ -14,7 +14,6 @@ import ctypes
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -24,8 +23,10 @@ from typing import Any, NamedTuple
 from .engine.session import Session
 from .errors import KCacheError
 from .observe.info import CacheInfo
-from .observe.text import aligned, bytes_text
-from .store.tree import is_network, refusal
+from .observe.text import aligned, bytes_text, plain
+from .store import CLOEXEC, NOFOLLOW
+from .store.publish import private_name
+from .store.tree import Tree, is_network
 from .toolchain import installed_include_dirs
 from .toolchain.locating import loaded_path
 from .toolchain.nvrtc import nvrtc_version, supported_targets
@@ -244,11 +245,12 @@ def _judged_device(ordinal: int, device: Device, compilers: Compilers) -> Findin
 
 
 def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
-    directory = session.local.directory
-    if not directory:
+    local = session.local
+    if local.tree is None:
         advice = "set NUMBA_KCACHE_DIR, or mode other than off"
         yield Finding("directory", WRONG, "kernels are kept in memory only", advice)
         return
+    directory = local.directory
     there = next(path for path in (directory, *map(str, Path(directory).parents)) if os.path.exists(path))
     try:
         status, free = os.stat(there), os.statvfs(there)
@@ -256,20 +258,28 @@ def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
         yield Finding("directory", WRONG, str(error), "set NUMBA_KCACHE_DIR to a directory of yours")
         return
     is_made = there == directory
-    reason = refusal(directory, status, shared=session.settings.shared) if is_made else None
-    if reason is None and not os.access(there, os.W_OK | os.X_OK):
-        reason = f"{there} cannot be written to"
-    if reason is not None:
+    reason = local.obstacle()
+    if reason:
         advice = f"chmod 700 {directory} if it is yours, or set NUMBA_KCACHE_DIR to a directory of yours"
-        yield Finding("directory", WRONG, reason, advice)
+        yield Finding("directory", WRONG, plain(reason), advice)
     elif is_network(there, status):
         says = f"{directory}, on a network filesystem: a private local copy is kept in front of it"
         yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what holds there")
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
     yield _judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
-    if is_made and reason is None:
-        yield _clock(directory)
+    yield from _judged_strangers(local.strangers())
+    if is_made and not reason:
+        yield _clock(local.tree)
+
+
+def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
+    """Report what lies in the cache's folders and is not of its making."""
+    if strangers:
+        first = ", ".join(f"{plain(name)} ({kind})" for name, kind in strangers[:3])
+        more = f" and {len(strangers) - 3} more" if len(strangers) > 3 else ""
+        advice = "look who put it there, and remove it by hand: the cache neither reads nor removes it"
+        yield Finding("strangers", WRONG, f"not the cache's own: {first}{more}", advice)
 
 
 def _judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
@@ -284,11 +294,19 @@ def _judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> F
     return Finding("space", FINE, says)
 
 
-def _clock(directory: str) -> Finding:
+def _clock(tree: Tree) -> Finding:
     """Compare the filesystem's clock, which ages of entries and locks go by, with this machine's."""
     try:
-        with tempfile.NamedTemporaryFile(prefix=".doctor-", dir=directory) as file:
-            skew_s = os.stat(file.name).st_mtime - time.time()
+        root, name = tree.open_root(), f".doctor-{private_name()}"
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC, 0o600, dir_fd=root)
+            try:
+                skew_s = os.fstat(fd).st_mtime - time.time()
+            finally:
+                os.close(fd)
+                os.unlink(name, dir_fd=root)
+        finally:
+            os.close(root)
     except OSError as error:
         return Finding("directory", WRONG, str(error), "look whether the disk is full or mounted read-only")
     return _judged_clock(skew_s)

@@ -124,6 +124,7 @@ class Kernel(Launches):
         Raises:
             UncacheableError: The kernel cannot be keyed.
             NoDeviceError: No target is named and there is no device.
+            KCacheError: A directory was asked for and cannot be used: nothing was stored there.
         """
         for variant in self._variants(signature):
             for target in self._targets(arch):
@@ -134,6 +135,7 @@ class Kernel(Launches):
                 found = self._exactly(target, variant)
                 if found.uncacheable:
                     raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
+                self._session().require_place(f"store {request.label}", found.key)
 
     def key(self, arch: Any = None, signature: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.

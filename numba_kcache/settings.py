@@ -220,7 +220,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
 def _read(setting: Setting, value: Any, origin: str) -> Any:
     try:
         return setting.read(value)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:  # OSError: a relative path, and the working directory is gone
         raise SettingsError(
             f"cannot use {setting.name} = {setting.show(value)} from {origin}", str(error), setting.meaning
         ) from None

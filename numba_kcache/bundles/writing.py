@@ -1,6 +1,7 @@
 """Write a bundle.
 
-Promise     The same entries give the same bytes. The file is all there under its name, or not at all.
+Promise     The same entries give the same bytes. The file is all there under its name, or not at all. It replaces a
+            regular file or nothing: a link, a device, a pipe or a folder at its path is an error, and stays.
 Method      The format is that of tiers.bundle. Every size is known before the first file is read; one that changed
             since is refused.
 Not here    Which entries go in.
@@ -8,17 +9,23 @@ Not here    Which entries go in.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys import sha256
+from ..store import CLOEXEC, DIRECTORY, NOFOLLOW
 from ..tiers import bundle as form
 from ..tiers.bundle import BundledFile, BundleReport
 from ..tiers.signing import SIGNATURE_BYTES, sign
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
 def write_bundle(
@@ -29,7 +36,7 @@ def write_bundle(
     *,
     signing_key: str | None = None,
 ) -> BundleReport:
-    """Write a bundle, in place of what is there.
+    """Write a bundle, in place of the file that is there.
 
     Args:
         path: Where to.
@@ -71,25 +78,49 @@ def write_bundle(
 
 
 def _publish(path: str, parts: Iterable[bytes]) -> int:
-    """Write a private file beside `path`, sync it, and give it the name; bytes written."""
-    private = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-    digest, size_bytes = xxh3_128(), 0
+    """Write a private file beside `path`, sync it, and give it the name; bytes written.
+
+    Raises:
+        OSError: It cannot be written, or something stands there that is no regular file.
+    """
+    directory, name = os.path.split(path)
+    folder = os.open(directory or ".", os.O_RDONLY | DIRECTORY | CLOEXEC)
     try:
-        with open(private, "xb") as file:
+        return _publish_in(folder, name, parts)
+    finally:
+        os.close(folder)
+
+
+def _publish_in(folder: int, name: str, parts: Iterable[bytes]) -> int:
+    _require_file(folder, name)
+    private = f".{os.getpid()}.{os.urandom(8).hex()}"
+    digest, size_bytes = xxh3_128(), 0
+    fd = os.open(private, _CREATE, 0o666, dir_fd=folder)
+    try:
+        with open(fd, "wb") as file:
             for part in parts:
                 digest.update(part)
                 size_bytes += file.write(part)
             size_bytes += file.write(digest.digest())
             file.flush()
             os.fsync(file.fileno())
-        os.replace(private, path)
+        _require_file(folder, name)
+        os.rename(private, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:  # an interrupt too must leave nothing behind
-        try:
-            os.unlink(private)
-        except OSError:
-            pass
+        with suppress(OSError):
+            os.unlink(private, dir_fd=folder)
         raise
     return size_bytes
+
+
+def _require_file(folder: int, name: str) -> None:
+    """Raise OSError if a name in an open folder leads to a link, a device, a pipe or a folder."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EEXIST, "something is there that is no regular file, and is not replaced")
 
 
 def _encode_index(entries: Sequence[BundledFile], manifests: Sequence[BundledFile]) -> bytes:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FrozenCacheError
+from ..errors import FrozenCacheError, KCacheError
 from ..keys import Component, derive
 from ..launch.loader import Loader
 from ..model import Event, EventKind
@@ -206,6 +206,38 @@ class Session(Lookup):
         from .explain import evidence_of
 
         return explain_entry(key, evidence_of(self))
+
+    def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
+        """Require that what is stored gets into the directory that was asked for, or that this entry is there.
+
+        Args:
+            what: What is being done, as in `cannot ...`.
+            key: Of an entry that was found or stored; "" for one that has to be made, or whose key is not known.
+            is_found: It was found somewhere: that is enough where the directory can be read.
+
+        Raises:
+            KCacheError: A directory was asked for, and cannot be used.
+        """
+        is_asked_for = self.settings.directory is not None and self.settings.mode in STORING
+        if not is_asked_for or self.local.tree is None or (key and self.local.holds(key)):
+            return
+        if is_found and self.local.is_usable() and self.local.tree.status is not None:
+            return
+        why = self.local.prepare()
+        if why:
+            hint = "name a directory that this user can write to: NUMBA_KCACHE_DIR, or configure(directory=...)"
+            raise KCacheError(f"cannot {what}", f"{self.local.directory} cannot be used: {why}", hint)
+
+    def require_lasting(self, what: str) -> None:
+        """Require that what is stored is there when this process has ended.
+
+        Raises:
+            KCacheError: It is kept in memory, though the mode is not off.
+        """
+        why = self.local.prepare()
+        if not self.local.place and self.settings.mode != "off":
+            where = f"kernels would be kept in the memory of this process alone{why and f': {why}'}"
+            raise KCacheError(f"cannot {what}", where, "name a directory to write to: --directory, or NUMBA_KCACHE_DIR")
 
     # -- the cache as a whole -----------------------------------------------------------------------
 

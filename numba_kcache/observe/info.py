@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .text import aligned, bytes_text, seconds_text
+from .text import aligned, bytes_text, plain, seconds_text
 
 
 class CacheInfo(NamedTuple):
@@ -29,6 +29,7 @@ class CacheInfo(NamedTuple):
         time_saved_s: Compile time of what came from a store, less the time to load it.
         tiers: What was seen of each store behind the local directory (`tiers.tier.TierReport`); whether it answers,
             and how fast, in this process.
+        obstacle: Why what is new does not get into the directory, and where it goes; "" where it does.
     """
 
     scope: str
@@ -47,6 +48,7 @@ class CacheInfo(NamedTuple):
     load_time_s: float
     time_saved_s: float
     tiers: tuple[Any, ...] = ()
+    obstacle: str = ""
 
     @property
     def hit_rate(self) -> float:
@@ -104,6 +106,7 @@ class CacheInfo(NamedTuple):
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
         return (
             ("directory", self.directory or "in memory"),
+            *((("", f"cannot be used: {plain(self.obstacle)}"),) if self.obstacle else ()),
             ("entries", f"{self.entries}"),
             ("size", f"{bytes_text(self.size_bytes)} of {bytes_text(self.max_size_bytes)} ({share})"),
             ("hits", f"{self.hits} ({self.hit_rate:.0%})" + (f", {self.waited} waited for" if self.waited else "")),

@@ -5,8 +5,11 @@ Ground      rich lays out a table on a terminal; it is imported for one and not 
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 
 def plain(text: str) -> str:
@@ -87,3 +90,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     with console.capture() as captured:
         console.print(drawn)
     return captured.get().removesuffix("\n")
+
+
+def fill_streams() -> None:
+    """Open what a daemon has closed of the standard streams: else the next file that is opened takes its number."""
+    with suppress(OSError):
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(fd)
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()

@@ -26,6 +26,7 @@ CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
+NOCTTY: int = getattr(os, "O_NOCTTY", 0)
 
 _NEEDED = ("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "geteuid", "pread", "register_at_fork")
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
-from .entry import ENTRY
+from .entry import ENTRY, require_key
 from .faults import reached
-from .publish import Durability, publish
-from .tree import Tree, remove
+from .folders import PRIVATE, file_mode, is_irregular, set_aside
+from .publish import Durability, private_name, publish
+from .tree import FOLDERS, Tree
 
 FAULT_POINTS = ("batch.written", "batch.named")
 
@@ -33,23 +35,27 @@ def publish_all(tree: Tree, files: Iterable[tuple[str, bytes]], *, durability: D
     Raises:
         OSError: None was published.
     """
-    mode = 0o666 if tree.shared else 0o600
     written: list[tuple[str, str]] = []
     named: list[str] = []
-    try:
-        for key, data in files:
-            target = tree.path(ENTRY, key)
-            private = f"{tree.private}/{os.getpid()}.{os.urandom(8).hex()}.batch"
-            publish(data, private, private=tree.private, durability=durability, time_ns=time_ns, mode=mode)
-            written.append((private, target))
-        reached("batch.written")
-        for folder in {os.path.dirname(target) for _, target in written}:
-            tree.make(folder, durability)
-        for private, target in written:
-            os.rename(private, target)
-            named.append(target)
-            reached("batch.named")
-    except BaseException:  # an interrupt too must leave nothing behind
-        for path in (*named, *(private for private, _ in written)):
-            remove(path)
-        raise
+    with tree.opened(PRIVATE, make=durability) as private:
+        try:
+            for key, data in files:
+                own, mode = f"{private_name()}.batch", file_mode(tree)
+                publish(data, private, own, private=private, durability=durability, time_ns=time_ns, mode=mode)
+                written.append((own, require_key(key)))
+            reached("batch.written")
+            for own, key in written:
+                with tree.opened(FOLDERS[ENTRY], key[:2], make=durability) as folder:
+                    if is_irregular(folder, key[2:]):
+                        set_aside(tree, ENTRY, key)
+                    os.rename(own, key[2:], src_dir_fd=private, dst_dir_fd=folder)
+                named.append(key)
+                reached("batch.named")
+        except BaseException:  # an interrupt too must leave nothing behind
+            for key in named:
+                with suppress(OSError), tree.opened(FOLDERS[ENTRY], key[:2]) as folder:
+                    os.unlink(key[2:], dir_fd=folder)
+            for own, _ in written:
+                with suppress(OSError):
+                    os.unlink(own, dir_fd=private)
+            raise

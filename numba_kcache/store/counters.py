@@ -16,20 +16,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from ..model import Emit, trouble
-from . import CLOEXEC, NOFOLLOW, NONBLOCK, try_flock
+from . import try_flock
 from .faults import reached
+from .folders import Folder
 
 FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "counters.dropped")
 
 Counts = dict[str, float]
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOFOLLOW | CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+_SHARD = re.compile(r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl")
 _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
@@ -38,10 +41,10 @@ _MOST_LABELS = 20_000
 
 
 class CounterFile:
-    """The numbers kept in one directory.
+    """The numbers kept in one folder.
 
     Args:
-        directory: Made at the first addition, below a root that may exist or not.
+        folder: Made at the first addition.
         emit: Takes TROUBLE.
         readonly: Additions are dropped.
         monotonic: Seconds of a clock that is never set.
@@ -49,13 +52,13 @@ class CounterFile:
 
     def __init__(
         self,
-        directory: str,
+        folder: Folder,
         *,
         emit: Emit = lambda event: None,
         readonly: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.directory = directory
+        self._folder = folder
         self._emit, self._readonly, self._monotonic = emit, readonly, monotonic
         self._shard, self._pid, self._since = "", 0, 0.0
         self._mutex = threading.Lock()
@@ -66,15 +69,14 @@ class CounterFile:
             return False
         record = json.dumps(dict(counts), separators=(",", ":"), allow_nan=False)
         try:
-            is_new, path = self._own_shard()
-            os.makedirs(self.directory, 0o700, exist_ok=True)
-            fd = os.open(path, _APPEND, 0o600)
+            is_new, name = self._own_shard()
+            fd = self._folder.open(name, _APPEND, make=True)
             try:
                 os.write(fd, f"\n{record}\n".encode("ascii"))
             finally:
                 os.close(fd)
             reached("counters.appended")
-            if is_new and len(os.listdir(self.directory)) > _MANY:
+            if is_new and len(self._folder.names()) > _MANY:
                 self.fold()
         except OSError as error:
             self._emit(trouble("counters", error))
@@ -104,7 +106,7 @@ class CounterFile:
         if self._readonly:
             return
         try:
-            lock = os.open(f"{self.directory}/fold.lock", os.O_RDWR | os.O_CREAT | CLOEXEC, 0o600)
+            lock = self._folder.open("fold.lock", os.O_RDWR | os.O_CREAT)
             try:
                 try_flock(lock)
                 os.utime(lock)
@@ -117,20 +119,17 @@ class CounterFile:
             self._emit(trouble("counters", error))
 
     def _fold(self, limit_s: float) -> None:
-        from .publish import publish  # what only adds goes without
-
         total, folded = self._read_total()
         there = self._shards()
-        stale = {name for name in there - folded if os.lstat(f"{self.directory}/{name}").st_mtime < limit_s}
+        stale = {name for name in there - folded if self._folder.status(name).st_mtime < limit_s}
         if stale:
             total = _bounded(_sum([total, *self._read_shards(stale)]))
             reached("counters.summed")
             record = {"counts": total, "folded": sorted(stale | (folded & there))}
-            data, target = json.dumps(record).encode("ascii"), f"{self.directory}/total"
-            publish(data, target, private=self.directory, durability="data", time_ns=time.time_ns())
+            self._folder.publish("total", json.dumps(record).encode("ascii"), durability="data", time_ns=time.time_ns())
             reached("counters.folded")
         for name in stale | (folded & there):
-            os.unlink(f"{self.directory}/{name}")
+            self._folder.unlink(name)
             reached("counters.dropped")
 
     def _own_shard(self) -> tuple[bool, str]:
@@ -139,24 +138,21 @@ class CounterFile:
             is_new = pid != self._pid or now - self._since > _ROTATE_S
             if is_new:
                 self._shard, self._pid, self._since = f"{pid}-{os.urandom(8).hex()}.jsonl", pid, now
-            return is_new, f"{self.directory}/{self._shard}"
+            return is_new, self._shard
 
     def _shards(self) -> set[str]:
-        try:
-            return {name for name in os.listdir(self.directory) if name.endswith(".jsonl")}
-        except FileNotFoundError:
-            return set()
+        return set(filter(_SHARD.fullmatch, self._folder.names()))
 
     def _identity(self) -> tuple[int, int] | None:
         try:
-            status = os.lstat(f"{self.directory}/total")
+            status = self._folder.status("total")
         except FileNotFoundError:
             return None
         return status.st_ino, status.st_mtime_ns
 
     def _read_total(self) -> tuple[Counts, set[str]]:
         try:
-            record = json.loads(_read(f"{self.directory}/total"))
+            record = json.loads(self._read("total"))
             return _counts(record["counts"]), {str(name) for name in record["folded"]}
         except FileNotFoundError:
             return {}, set()
@@ -168,8 +164,10 @@ class CounterFile:
         counts = []
         for name in names:
             try:
-                text = _read(f"{self.directory}/{name}")
-            except FileNotFoundError:
+                text = self._read(name)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError):  # not a file, or of somebody who is not trusted
+                    self._emit(trouble("counters", error))
                 continue
             for line in text.split(b"\n"):
                 try:
@@ -179,13 +177,12 @@ class CounterFile:
                     continue  # torn by a crash or a full disk
         return counts
 
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK)
-    try:
-        return os.read(fd, min(os.fstat(fd).st_size, _MAX_SHARD_BYTES))
-    finally:
-        os.close(fd)
+    def _read(self, name: str) -> bytes:
+        fd = self._folder.open(name, os.O_RDONLY)
+        try:
+            return os.read(fd, min(os.fstat(fd).st_size, _MAX_SHARD_BYTES))
+        finally:
+            os.close(fd)
 
 
 def _counts(record: object) -> Counts:

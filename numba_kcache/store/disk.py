@@ -3,10 +3,9 @@
 Promise     `get` returns what was put under this very key, or None. Nothing that the system does (full or
             read-only disk, damage, a directory that vanishes) raises out of a method: it is a miss, or False,
             and one event. What is damaged is moved aside, so that the next put heals it.
-            Making a DiskStore touches nothing; the first hit costs one stat more than the others.
-            A directory that is not ours, or that cannot be made or written to, is replaced by a private store; one on
-            a network filesystem gets a private store in front, and no lock and no walk of a put goes over the network.
-            Each of these is found once, and reported once.
+            Making a DiskStore touches nothing. A directory that is not ours, or that cannot be made or written to, is
+            replaced by a private store; one on a network filesystem gets a private store in front, and no lock and no
+            walk of a put goes over the network. Each of these is found once, and reported once, with what was tried.
 Method      store.tree reads and publishes; here is what happens when that fails. This module reads; store.writing and
             whatever else a verb needs is imported by that verb, for a hit goes without.
 Not here    Kernels, keys. The private store is no tier (tiers.chain): list, prune, clear and the counters work on the
@@ -16,7 +15,6 @@ Not here    Kernels, keys. The private store is no tier (tiers.chain): list, pru
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +26,7 @@ from . import Store, missing, renewed_in_children
 from . import entry as frame
 from . import tree as trees
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, require_key
-from .tree import RECENCY_NS, Found, Tree, remove
+from .tree import RECENCY_NS, Found, Refused, Tree
 
 if TYPE_CHECKING:
     from ..settings import Settings
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_IRREGULAR = (errno.ELOOP, errno.ENXIO)
 
 
 class DiskStore(Store):
@@ -57,6 +56,7 @@ class DiskStore(Store):
         emit: Takes the events TROUBLE, DAMAGED, STORED and EVICTED.
         clock: Seconds since the epoch.
         max_wait_s: Longest wait for another's build.
+        stands_in: It is the private store of another, and has none of its own on a disk.
 
     Attributes:
         private: In front of a directory on the network, or in place of one that cannot be used; None for most.
@@ -77,6 +77,7 @@ class DiskStore(Store):
         emit: Emit = lambda event: None,
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
+        stands_in: bool = False,
     ) -> None:
         self.directory, self.readonly = directory, readonly
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
@@ -85,6 +86,7 @@ class DiskStore(Store):
         self.tree = Tree(directory, shared=shared)
         self.private: DiskStore | MemoryStore | None = None
         self.is_network = self.is_replaced = self._is_refused = self._is_checked = False
+        self._replaced_for, self._stands_in = "", stands_in
         self._made_writer: Writer | None = None
         self._made_counters: CounterFile | None = None
         self.after_fork()
@@ -102,8 +104,10 @@ class DiskStore(Store):
         with self.opening:
             if self._made_counters is None:
                 from .counters import CounterFile
+                from .folders import STATISTICS, Folder
 
-                self._made_counters = CounterFile(self.tree.statistics, emit=self.emit, readonly=self.readonly)
+                folder = Folder(self.tree, STATISTICS)
+                self._made_counters = CounterFile(folder, emit=self.emit, readonly=self.readonly)
             return self._made_counters
 
     @property
@@ -130,42 +134,72 @@ class DiskStore(Store):
         """Whether the directory may be read, as far as is known; it is looked at once, as soon as it is there."""
         if self._is_checked:
             return not self._is_refused
-        reason: object = None
+        reason: OSError | None = None
         try:
-            status = os.stat(self.directory)
+            self.tree.base()
         except OSError as error:
-            if error.errno in ABSENT:
-                return True
-            reason = error
+            if not isinstance(error, Refused) and error.errno in ABSENT:
+                if self.tree.status is None:
+                    return True
+            else:
+                reason = error
         with self.opening:
             if not self._is_checked:
-                reason = reason or trees.refusal(self.directory, status, shared=self.tree.shared)
                 if reason is not None:
                     self._is_refused = True
                     self.replace(reason)
-                elif trees.is_network(self.directory, status):
-                    self.is_network, self.private = True, self._private_store()
+                elif self.tree.status is not None and trees.is_network(self.directory, self.tree.status):
+                    self.is_network, self.private = True, self._made_private()[0]
                 self._is_checked = True
         return not self._is_refused
 
     def replace(self, reason: object) -> None:
         """Put what is new into the private store from now on."""
+        from .fallback import words_of
+
         with self.opening:
             if not self.is_replaced:
-                self.trouble("directory", reason)
-                self.private = self.private or self._private_store()
-                self.is_replaced = True
+                private, place = self._made_private() if self.private is None else (self.private, self.private.place)
+                why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
+                self.private, self.is_replaced, self._replaced_for = private, True, why
+                self.trouble("directory", f"cannot use {self.directory}: {why}")
 
-    def _private_store(self) -> DiskStore | MemoryStore:
-        from .fallback import private_directory
-        from .memory import MemoryStore
+    def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
+        from .fallback import private_store
 
-        path = None if self.readonly else private_directory()
         limits: dict[str, Any] = {"max_size_bytes": self.max_size_bytes, "max_entries": self.max_entries}
         limits |= {"clock": self.clock, "max_wait_s": self.max_wait_s}
-        if path is None or path == self.directory:
-            return MemoryStore(**limits)
-        return DiskStore(path, durability=self.durability, emit=self.emit, **limits)
+        in_memory = self.readonly or self._stands_in
+        return private_store(self.directory, limits, self.durability, self.emit, in_memory=in_memory)
+
+    def obstacle(self) -> str:
+        """The reason for which what is stored does not get into the directory; "" where it does. Changes nothing."""
+        if not self.is_replaced and self.is_usable() and not self.is_replaced:
+            from .fallback import unwritable
+
+            return unwritable(self.tree)
+        return self._replaced_for
+
+    def prepare(self) -> str:
+        """Make the directory if need be; the reason for which what is stored does not get there, "" where it does."""
+        if not self.readonly:
+            self._writer.settle()
+        return self._replaced_for
+
+    @property
+    def place(self) -> str:
+        """The directory that takes what is new, as far as is known; "" for memory."""
+        return self.directory if self._spare is None else self._spare.place
+
+    def holds(self, key: str) -> bool:
+        """Tell if there is a file for the entry of `key` in the directory itself."""
+        from .folders import Folder
+        from .tree import FOLDERS
+
+        try:
+            return bool(Folder(self.tree, FOLDERS[ENTRY], require_key(key)[:2]).status(key[2:]))
+        except OSError:
+            return False
 
     # Reading
 
@@ -175,9 +209,10 @@ class DiskStore(Store):
         Raises:
             ValueError: `key` is not 64 lower-case hexadecimal digits.
         """
-        is_usable = self.is_usable()
+        if not self._is_checked:
+            self.is_usable()
         entry = None if self.private is None else self.private.get(key)
-        if entry is None and is_usable:
+        if entry is None and not self._is_refused:
             entry = self._read(ENTRY, key, frame.decode_entry)
             if entry is not None and self.is_network and self.private is not None:
                 self.private.put(entry)
@@ -185,7 +220,9 @@ class DiskStore(Store):
 
     def get_manifest(self, family: str) -> list[Variant]:
         """The variants of `family`, newest first; none if there is no manifest that can be trusted."""
-        variants = (self._read(MANIFEST, family, frame.decode_manifest) or []) if self.is_usable() else []
+        if not self._is_checked:
+            self.is_usable()
+        variants = [] if self._is_refused else self._read(MANIFEST, family, frame.decode_manifest) or []
         if not self.is_replaced or self.private is None:
             return variants
         return frame.merge(variants, *reversed(self.private.get_manifest(family)))
@@ -195,39 +232,39 @@ class DiskStore(Store):
         return self._read(MANIFEST, family, frame.decode_manifest) or []
 
     def _read(self, kind: int, key: str, decode: Callable[[bytes, str], Result]) -> Result | None:
-        path = self.tree.path(kind, key)
         now_ns = None if self.readonly else int(self.clock() * 1e9)
         refresh_ns = 24 * RECENCY_NS if self.is_network else RECENCY_NS
         try:
             try:
-                data = self.tree.read(path, now_ns, refresh_ns)
+                data = self.tree.read(kind, key, now_ns, refresh_ns)
             except OSError as error:
                 if error.errno != errno.ESTALE:
                     raise
-                data = self.tree.read(path, now_ns, refresh_ns)  # replaced on the file server
+                self.tree.forget()  # replaced on the file server
+                data = self.tree.read(kind, key, now_ns, refresh_ns)
             return decode(data, key)
         except DamagedEntry as error:
-            self._damaged(key, path, str(error))
+            self._damaged(kind, key, str(error))
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-                self._damaged(key, path, f"not a regular file: {error.strerror}")
+            if error.errno in _IRREGULAR:  # left where it is: a put moves it out of its way
+                self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)
         return None
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
         """The file of an entry or manifest, as it is; it was not verified, and looking does not count as use."""
-        path, is_usable = self.tree.path(kind, key), self.is_usable()
+        is_usable = self.is_usable()
         data = None if self._spare is None else self._spare.get_encoded(key, kind)
         if data is None and is_usable:
             with suppress(OSError, DamagedEntry):
-                data = self.tree.read(path, None)
+                data = self.tree.read(kind, key)
         return data
 
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every file of these kinds whose name is a key, in no order."""
         if self.is_usable():
-            yield from (file for file in self.tree.walk(*kinds) if frame.is_key(file.key))
+            yield from self.tree.walk(*kinds)
         if self._spare is not None:
             yield from self._spare.files(*kinds)
 
@@ -235,7 +272,7 @@ class DiskStore(Store):
         """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
         try:
             if self.is_usable():
-                frame.decode_entry(self.tree.read(self.tree.path(ENTRY, key), None), key)
+                frame.decode_entry(self.tree.read(ENTRY, key), key)
         except DamagedEntry as error:
             return str(error)
         except OSError:
@@ -243,15 +280,24 @@ class DiskStore(Store):
         return ""
 
     def verify(self) -> list[Problem]:
-        """Read every file in full; what is damaged is moved aside, and reported with the reason."""
+        """Read every file in full; what is damaged is moved aside, and reported with the reason.
+
+        What is not the cache's own is reported by its name below the directory, and left where it is.
+        """
         from .listing import damaged
         from .report import Problem
 
         problems = []
         for file, reason in damaged(self.tree) if self.is_usable() else ():
             problems.append(Problem(file.key, reason))
-            self._damaged(file.key, file.path, reason)
-        return problems
+            self._damaged(file.kind, file.key, reason)
+        return [*problems, *(Problem(name, f"{kind} that is not the cache's own") for name, kind in self.strangers())]
+
+    def strangers(self) -> list[tuple[str, str]]:
+        """Name and kind of everything in the directory's tree that is not of the cache's making, and is left alone."""
+        from .names import strangers
+
+        return list(strangers(self.tree))
 
     # Writing
 
@@ -300,8 +346,10 @@ class DiskStore(Store):
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
-        path = self.tree.path(ENTRY, key)
-        is_gone = not self.readonly and self.is_usable() and remove(path)
+        from .names import remove
+
+        file = Found(ENTRY, require_key(key), self.tree, 0, 0)
+        is_gone = not self.readonly and self.is_usable() and remove(file)
         return (self.private is not None and self.private.remove(key)) or is_gone
 
     def wait_for_eviction(self) -> None:
@@ -312,10 +360,15 @@ class DiskStore(Store):
         """Report what the store goes on without."""
         self.emit(trouble(where, error))
 
-    def _damaged(self, key: str, path: str, reason: str) -> None:
-        self.emit(Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
+    def _damaged(self, kind: int, key: str, reason: str) -> None:
+        self._report_damage(key, reason)
         if not self.readonly:
-            self.tree.set_aside(path)
+            from .folders import set_aside
+
+            set_aside(self.tree, kind, key)
+
+    def _report_damage(self, key: str, reason: str) -> None:
+        self.emit(Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
 
 def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskStore | MemoryStore:
@@ -332,10 +385,10 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"
         emit(trouble("directory", why))
     elif settings.mode != "off" and directory is None:
-        from .fallback import private_directory
+        from .fallback import private_directory, where
 
-        directory = None if readonly else private_directory()
-        place = f"kernels are kept in {directory or 'memory only'}; set NUMBA_KCACHE_DIR to a better place"
+        directory, tried = (None, "") if readonly else private_directory("")
+        place = f"kernels are kept in {where(directory, tried)}; set NUMBA_KCACHE_DIR to a better place"
         emit(trouble("directory", f"no home directory is known: {place}"))
     if settings.mode == "off" or directory is None or lacks:
         from .memory import MemoryStore

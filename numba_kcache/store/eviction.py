@@ -13,23 +13,25 @@ Ground      Walking 100,000 files takes 0.4 s, removing one 9 us. Bazel's disk c
 
 from __future__ import annotations
 
-import math
 import os
-import re
-import shutil
 from collections import Counter
 from collections.abc import Iterable
 
-from . import CLOEXEC, NOFOLLOW, try_flock, unlock
-from .entry import ENTRY, FORMAT, MANIFEST
+from . import try_flock, unlock
+from .entry import ENTRY, MANIFEST
 from .faults import reached
+from .folders import LOCKS, PRIVATE, Folder
+from .names import FORMS, last_change_s, old_formats, remove_all, remove_named, remove_unchanged
+from .publish import private_name
 from .report import Removed
-from .tree import Found, Tree, remove
+from .tree import Found, Tree, touch
 
 FAULT_POINTS = ("eviction.walked", "eviction.removing", "eviction.removed")
 
 LOW_WATER = 0.85
 """Share of a limit down to which a pass removes."""
+
+_LOCK = "evict.lock"
 
 PASS_EVERY_S = 24 * 3600
 """Longest time without a pass where something is stored: it also removes what killed processes left."""
@@ -106,7 +108,7 @@ def sum_of(files: Iterable[Found]) -> Removed:
 def is_due(tree: Tree, now_s: float) -> bool:
     """Whether no pass began for a day; of a new tree one is noted, for there is nothing to do."""
     try:
-        return abs(now_s - os.stat(f"{tree.base}/evict.lock").st_mtime) > PASS_EVERY_S
+        return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
     except FileNotFoundError:
         lock = _begin(tree, now_s)
         if lock is not None:
@@ -116,9 +118,9 @@ def is_due(tree: Tree, now_s: float) -> bool:
 
 def _begin(tree: Tree, now_s: float) -> int | None:
     """The locked file whose time is that of the last pass; None where another pass is running."""
-    lock = _try_lock(f"{tree.base}/evict.lock")
+    lock = _try_lock(Folder(tree), _LOCK)
     if lock is not None:
-        os.utime(lock, (now_s, now_s))
+        touch(lock, int(now_s * 1e9))
     return lock
 
 
@@ -138,77 +140,39 @@ def choose(
     return doomed
 
 
-def remove_unchanged(file: Found) -> bool:
-    """Remove `file` unless it was used or replaced since it was looked at; whether it was removed."""
-    try:
-        status = os.lstat(file.path)
-    except OSError:
-        return False
-    if (status.st_mtime_ns, status.st_size) != (file.used_ns, file.size_bytes):
-        return False
-    return remove(file.path)
-
-
 def reap(tree: Tree) -> None:
     """Remove private files and lock files whose owners are dead, and trees of older formats that nobody uses.
 
     Age is taken against a file made on the spot, so that the clock of a file server does not matter.
     """
-    probe = f"{tree.private}/{os.getpid()}.{os.urandom(8).hex()}"
+    private, locks = Folder(tree, PRIVATE), Folder(tree, LOCKS)
     try:
-        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC, 0o600))
-        now_s = os.lstat(probe).st_mtime
-        os.unlink(probe)
+        probe = private_name()
+        os.close(private.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, make=True))
+        now_s = private.status(probe).st_mtime
+        private.unlink(probe)
+        with tree.opened(PRIVATE) as folder:
+            remove_named(folder, PRIVATE, before_s=now_s - STALE_S)
     except OSError:
         return
-    limit = now_s - STALE_S
-    for path in _older(tree.private, limit):
-        remove(path)
-    for path in _older(tree.locks, limit):
-        lock = _try_lock(path)
-        if lock is not None:
-            remove(path)
-            os.close(lock)
-    for path in old_formats(tree.root):
-        if _last_change_s(path) < now_s - OLD_FORMAT_S:
-            shutil.rmtree(path, ignore_errors=True)
+    for name in filter(FORMS[LOCKS].fullmatch, locks.names()):
+        try:
+            lock = _try_lock(locks, name) if locks.status(name).st_ctime < now_s - STALE_S else None
+            if lock is not None:
+                try:
+                    locks.unlink(name)  # while it is held: who waits for it starts over
+                finally:
+                    os.close(lock)
+        except OSError:
+            continue
+    for old in old_formats(tree):
+        if last_change_s(old) < now_s - OLD_FORMAT_S:
+            remove_all(old)
 
 
-def old_formats(root: str) -> list[str]:
-    """The trees below `root` of formats older than this one; newer ones are not ours to judge."""
-    try:
-        with os.scandir(root) as names:
-            found = [name for name in names if name.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []
-    return [each.path for each in found if re.fullmatch(r"v[0-9]{1,6}", each.name) and int(each.name[1:]) < FORMAT]
-
-
-def _last_change_s(directory: str) -> float:
-    """The newest modification time of anything in the tree: of an entry that is when it was last used."""
-    try:
-        newest = os.lstat(directory).st_mtime
-        with os.scandir(directory) as names:
-            for name in names:
-                is_folder = name.is_dir(follow_symlinks=False)
-                changed_s = _last_change_s(name.path) if is_folder else name.stat(follow_symlinks=False).st_mtime
-                newest = max(newest, changed_s)
-        return newest
-    except (OSError, RecursionError):
-        return math.inf  # somebody is at work in it, or it is not ours
-
-
-def _older(directory: str, limit_s: float) -> list[str]:
-    try:
-        with os.scandir(directory) as names:
-            return [name.path for name in names if name.stat(follow_symlinks=False).st_ctime < limit_s]
-    except OSError:
-        return []
-
-
-def _try_lock(path: str) -> int | None:
-    """The locked file at `path`, made if need be; None if another has it. Without locks it is free."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC, 0o666)
+def _try_lock(folder: Folder, name: str) -> int | None:
+    """The locked file of this name, made if need be; None if another has it. Without locks it is free."""
+    fd = folder.open(name, os.O_RDWR | os.O_CREAT)
     try:
         try_flock(fd)
     except BlockingIOError:

@@ -14,14 +14,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind
 from . import renewed_in_children
 from .entry import ENTRY, MANIFEST
 from .eviction import LOW_WATER, choose, evict, is_due, sum_of
+from .folders import QUARANTINE
+from .names import remove, remove_named
 from .report import Removed
-from .tree import SHARDS, remove
+from .tree import SHARDS
 
 if TYPE_CHECKING:  # it imports this module
     from .disk import DiskStore
@@ -65,7 +68,7 @@ class Limits:
     def shortage(self, size_bytes: int) -> str:
         """Why so many bytes must not be added to the filesystem; "" where they may."""
         try:
-            status = os.statvfs(self._tree.private)
+            status = os.statvfs(self._tree.base())
         except OSError:
             return ""  # writing will tell
         free = status.f_bavail * status.f_frsize
@@ -118,6 +121,6 @@ class Limits:
 
     def clear(self) -> Removed:
         """Remove every entry, manifest and damaged file."""
-        for path, _ in self._tree.quarantined():
-            remove(path)
-        return sum_of(file for file in self._tree.walk(MANIFEST, ENTRY) if remove(file.path))
+        with suppress(OSError), self._tree.opened(QUARANTINE) as folder:
+            remove_named(folder, QUARANTINE)
+        return sum_of(file for file in self._tree.walk(MANIFEST, ENTRY) if remove(file))

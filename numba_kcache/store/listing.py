@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Literal
 
-from . import CLOEXEC, NOFOLLOW, NONBLOCK
 from . import entry as frame
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
 from .report import EntryInfo
-from .tree import Found, Tree
+from .tree import FOLDERS, READ, Found, Tree
 
 Order = Literal["age", "size", "cost", "hits"]
 
@@ -28,7 +27,6 @@ ORDERS: tuple[Order, ...] = ("age", "size", "cost", "hits")
 HITS_DIGITS = 16
 """Leading digits of a key under which its hits are counted."""
 
-_READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK
 _FIRST_BYTES = 8192
 
 
@@ -68,7 +66,7 @@ def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
     """Every file that is not what was stored, payloads that hits do not unpack included, with the reason."""
     for file in tree.walk(ENTRY, MANIFEST):
         try:
-            data = tree.read(file.path, None)
+            data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
                 frame.decode_manifest(data, file.key)
             else:
@@ -82,7 +80,7 @@ def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
 def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Mapping[str, int]) -> Iterator[EntryInfo]:
     for file in files:
         try:
-            data = _read_head(file.path) if file.path else get(file.key) or b""
+            data = get(file.key) or b"" if file.tree is None else _read_head(file.tree, file)
             header, records = frame.decode_head(data, file.key)
         except (DamagedEntry, OSError):
             continue
@@ -94,8 +92,9 @@ def _info(file: Found, header: Header, records: list[frame.PayloadRecord]) -> En
     return EntryInfo(file.key, header, file.size_bytes, file.used_ns / 1e9, sizes)
 
 
-def _read_head(path: str) -> bytes:
-    fd = os.open(path, _READ)
+def _read_head(tree: Tree, file: Found) -> bytes:
+    with tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
+        fd = os.open(file.key[2:], READ, dir_fd=folder)
     try:
         data = os.read(fd, _FIRST_BYTES)
         return data + os.pread(fd, max(0, frame.head_bytes(data) - len(data)), len(data))

@@ -19,15 +19,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from . import CLOEXEC, NOFOLLOW, renewed_in_children, try_flock
+from . import renewed_in_children, try_flock
+
+if TYPE_CHECKING:  # threads alone go without it
+    from .folders import Folder
 
 Result = TypeVar("Result")
 
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
-_OPEN = os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC
+_OPEN = os.O_RDWR | os.O_CREAT
 
 
 class Turn(NamedTuple, Generic[Result]):
@@ -58,13 +61,11 @@ class KeyLocks:
     """The turns of one store.
 
     Args:
-        directory: Where the lock files are: on this node, writable. None: threads alone take turns.
-        make: Makes `directory`; called when it is not there. May raise OSError.
-        mode: Permissions of the lock files.
+        folder: Where the lock files are: on this node, writable. None: threads alone take turns.
     """
 
-    def __init__(self, directory: str | None, make: Callable[[], object] = lambda: None, *, mode: int = 0o600) -> None:
-        self._directory, self._make, self._mode = directory, make, mode
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder = folder
         self._reset()
         renewed_in_children.add(self)
 
@@ -107,7 +108,7 @@ class KeyLocks:
             if found is None and seated:
                 seat.failed = False
                 fd, found = self._lock_file(name, look, deadline)
-            yield Turn(found, time.monotonic() - start, fd is not None or (seated and self._directory is None))
+            yield Turn(found, time.monotonic() - start, fd is not None or (seated and self._folder is None))
             failed = False
         finally:
             if fd is not None:
@@ -124,13 +125,13 @@ class KeyLocks:
         self, name: str, look: Callable[[], Result | None], deadline: float
     ) -> tuple[int | None, Result | None]:
         """The locked file or None, and what was found."""
-        if self._directory is None:
+        if self._folder is None:
             return None, look()
         pause, fd = _FIRST_PAUSE_S, -1
         try:
             while True:
                 if fd < 0:
-                    fd = self._open(f"{self._directory}/{name}")
+                    fd = self._folder.open(name, _OPEN, make=True)
                 try:
                     try_flock(fd)
                 except BlockingIOError:
@@ -143,7 +144,7 @@ class KeyLocks:
                 found, status = look(), os.fstat(fd)
                 if found is not None or (status.st_size and not status.st_nlink):
                     if status.st_nlink:
-                        os.unlink(f"{self._directory}/{name}")
+                        self._folder.unlink(name)
                     return None, found  # built; or whom we waited for has failed
                 if status.st_nlink:
                     os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
@@ -158,21 +159,15 @@ class KeyLocks:
             if fd >= 0:
                 os.close(fd)
 
-    def _open(self, path: str) -> int:
-        try:
-            return os.open(path, _OPEN, self._mode)
-        except FileNotFoundError:
-            self._make()
-            return os.open(path, _OPEN, self._mode)
-
     def _unlock_file(self, name: str, fd: int, failed: bool) -> None:
         if fd not in self._held:
             return  # forked meanwhile: the parent's
         self._held.discard(fd)
+        assert self._folder is not None
         try:
             if failed:
                 os.write(fd, b"!")
-            os.unlink(f"{self._directory}/{name}")
+            self._folder.unlink(name)
         except OSError:
             pass
         finally:

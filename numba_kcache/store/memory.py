@@ -34,7 +34,7 @@ class MemoryStore(Store):
         clock: Callable[[], float] = time.time,
         max_wait_s: float = 120.0,
     ) -> None:
-        self.directory, self.readonly = "", False
+        self.directory, self.place, self.readonly, self.tree = "", "", False, None
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self._clock, self._max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
@@ -65,7 +65,7 @@ class MemoryStore(Store):
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every entry or manifest, in order of use."""
         with self._mutex:
-            files = [Found(kind, key, "", len(data), used) for (kind, key), (data, used) in self._files.items()]
+            files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in self._files.items()]
         return (file for file in files if file.kind in kinds)
 
     def get_manifest(self, family: str) -> list[Variant]:
@@ -79,6 +79,14 @@ class MemoryStore(Store):
             return self._write(
                 MANIFEST, family, frame.encode_manifest(family, frame.merge(self.get_manifest(family), *variants))
             )
+
+    def obstacle(self) -> str:
+        """Nothing is in the way."""
+        return ""
+
+    def prepare(self) -> str:
+        """Nothing has to be made."""
+        return ""
 
     def damage(self, key: str) -> str:
         """Nothing can be damaged here."""

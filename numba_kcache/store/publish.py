@@ -1,10 +1,10 @@
 """Publish a file so that every reader finds all of it or none of it.
 
-Promise     When publish() returns, `target` holds `data`, also after a power cut if durability is "data" and
-            the directory's entry reached the disk ("full" makes sure of that). Before, `target` is as it was.
+Promise     When publish() returns, the name leads to `data`, also after a power cut if durability is "data" and
+            the directory's entry reached the disk ("full" makes sure of that). Before, it leads where it led.
             No reader ever sees a mixture. When it raises, no private file of this call is left.
-Method      Write a private file on the same filesystem, fdatasync it, rename it over `target`, fsync the
-            directory. The order is the proof: rename never names unsynced bytes.
+Method      Write a private file on the same filesystem, fdatasync it, rename it, fsync the folder; through the
+            descriptors of both folders. The order is the proof: rename never names unsynced bytes.
 Not here    No lock (two publishers may race; the later rename wins, both are whole) and no checksum
             (store.entry has it). Private files of the dead are store.eviction's to reap.
 Faults      publish.created, .half_written, .written, .synced, .renamed (tests/crash kills here).
@@ -19,7 +19,7 @@ import os
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from . import CLOEXEC, DIRECTORY, NOFOLLOW, sync_data
+from . import CLOEXEC, NOFOLLOW, sync_data
 from .faults import reached
 
 Durability: TypeAlias = Literal["none", "data", "full"]
@@ -27,31 +27,32 @@ Durability: TypeAlias = Literal["none", "data", "full"]
 
 FAULT_POINTS = ("publish.created", "publish.half_written", "publish.written", "publish.synced", "publish.renamed")
 
-_CACHEDIR_TAG = (
-    b"Signature: 8a477f597d28d172789f06886806bc55\n"
-    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
-)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
-def publish(data: bytes, target: str, *, private: str, durability: Durability, time_ns: int, mode: int = 0o600) -> None:
-    """Make `target` a file that holds `data`.
+def publish(
+    data: bytes, folder: int, name: str, *, private: int, durability: Durability, time_ns: int, mode: int = 0o600
+) -> None:
+    """Make `name` in a folder a file that holds `data`.
 
     Args:
         data: All the bytes.
-        target: Path of the file; its directory must exist.
-        private: Directory for the private file, on the filesystem of `target`.
+        folder: Descriptor of the folder.
+        name: Of the file.
+        private: Descriptor of the folder for the private file, on the same filesystem.
         durability: What to force to the disk.
         time_ns: Modification time that the file is given, in nanoseconds since the epoch.
-        mode: Permissions of the file, before umask.
+        mode: Permissions of the file; beyond those of its owner, whatever the umask is.
 
     Raises:
-        OSError: Something failed; `target` is as it was.
+        OSError: Something failed; what has the name is as it was.
     """
-    path = f"{private}/{os.getpid()}.{os.urandom(8).hex()}"
-    fd = os.open(path, _CREATE, mode)
+    own = private_name()
+    fd = os.open(own, _CREATE, mode, dir_fd=private)
     try:
         try:
+            if mode & 0o077:
+                os.chmod(fd, mode)
             reached("publish.created")
             view = memoryview(data)
             half = len(data) // 2
@@ -65,40 +66,19 @@ def publish(data: bytes, target: str, *, private: str, durability: Durability, t
             reached("publish.synced")
         finally:
             os.close(fd)
-        os.rename(path, target)
+        os.rename(own, name, src_dir_fd=private, dst_dir_fd=folder)
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
-            os.unlink(path)
+            os.unlink(own, dir_fd=private)
         raise
     reached("publish.renamed")
     if durability == "full":
-        sync_directory(os.path.dirname(target))
+        os.fsync(folder)
 
 
-def make_root(path: str, *, shared: bool) -> None:
-    """Make `path` with its parents, and tag it for backup programs as something that can be made again.
-
-    Raises:
-        OSError: It cannot be made.
-    """
-    mode = 0o777 if shared else 0o700
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    try:
-        os.mkdir(path, mode)
-    except FileExistsError:
-        if os.listdir(path):
-            return  # tagged already, or it holds other things as well, which backups must not pass over
-    with suppress(FileExistsError), open(f"{path}/CACHEDIR.TAG", "xb") as file:
-        file.write(_CACHEDIR_TAG)
-
-
-def sync_directory(path: str) -> None:
-    """Force the names in the directory `path` to the disk."""
-    fd = os.open(path, os.O_RDONLY | DIRECTORY | CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def private_name() -> str:
+    """A name that no other file has, for one that is written and gets its name later."""
+    return f"{os.getpid()}.{os.urandom(8).hex()}"
 
 
 def _write_all(fd: int, view: memoryview) -> None:

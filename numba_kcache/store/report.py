@@ -59,7 +59,7 @@ class EntryInfo(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A file that `verify` found damaged: the key it was under, and why."""
+    """A file that `verify` found damaged, by the key it was under, or that is not the cache's, by its name; and why."""
 
     key: str
     reason: str

@@ -5,22 +5,29 @@ Promise     No file outside the tree is touched, no link inside it is followed, 
             A root that another user owns or may write to is refused unless it was shared on purpose: what is in it
             becomes code on the GPU. Looking never writes.
 Method      <root>/v1/{entries,manifests}/<2 digits>/<62 digits>: 256 directories each, so that 100,000 files
-            are 390 to a directory and a miss is one failed open. Modification times are recency, written
-            explicitly and at most hourly: atime may be off or touched by others.
-            Whom to trust is known by one stat of the root; the tree is made 0700 by the first that stores something.
-Not here    Limits (store.eviction), locks (store.locks), events (store.disk), the default directory (settings).
+            are 390 to a directory and a miss is one failed open. The root is opened and checked once, and the
+            descriptor of <root>/v1 is kept: what was checked is what is used, whatever the path leads to later. Each
+            folder below it is opened by itself, without following links. Before a kept descriptor is used, it is held
+            against its device and inode, since programs close descriptors that they do not know; and where the
+            directory was removed, or its file server says ESTALE, the root is opened and checked again.
+            Modification times are recency, written explicitly and at most hourly: atime may be off or touched by
+            others. The tree is made 0700 by the first that stores something; in a shared one what is new gets the
+            rights of the root, whatever the umask.
+Not here    Roots behind links, or below parents that others may write to (store.descent); what is made and removed
+            (store.folders, store.names); limits (store.eviction), events (store.disk), the default directory
+            (settings).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from itertools import product
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import CLOEXEC, NOFOLLOW, NONBLOCK
+from . import CLOEXEC, DIRECTORY, NOCTTY, NOFOLLOW, NONBLOCK
 from .entry import ENTRY, FORMAT, MANIFEST, MAX_FILE_BYTES, DamagedEntry, require_key
 
 if TYPE_CHECKING:  # for writing: a hit goes without it
@@ -29,11 +36,9 @@ if TYPE_CHECKING:  # for writing: a hit goes without it
 RECENCY_NS = 3600 * 10**9
 """How old a file's recency must be before a hit renews it."""
 
-MAX_QUARANTINED = 20
-"""Damaged files that are kept to be looked at."""
-
-_READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK  # a FIFO must not hold the reader
-_FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
+READ = os.O_RDONLY | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY  # a FIFO must not hold the reader
+FOLDER = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
+FOLDERS = {ENTRY: "entries", MANIFEST: "manifests"}
 SHARDS = tuple(f"{number:02x}" for number in range(256))
 """Folders of each kind, named by the first digits of the keys in them."""
 
@@ -43,157 +48,321 @@ _NETWORK = (
 )
 
 
+class Refused(PermissionError):
+    """A directory that must not be used, or a file that must not be believed, for what others may do with it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EACCES, why)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+class Descriptor(int):
+    """An open directory; closed when nobody refers to it any more, unless its number is another file's by then."""
+
+    identity: tuple[int, int]
+
+    def __del__(self) -> None:
+        try:
+            if identity_of(os.fstat(self)) == self.identity:
+                os.close(self)
+        except Exception:  # the program has closed it, or the interpreter is half gone: there is nothing to close
+            pass
+
+
 class Found(NamedTuple):
-    """A file met on a walk."""
+    """A file met on a walk; in memory it has no tree."""
 
     kind: int
     key: str
-    path: str
+    tree: Tree | None
     size_bytes: int
     used_ns: int
 
 
 class Tree:
-    """The tree below one root."""
+    """The tree below one root.
 
-    def __init__(self, root: str, *, shared: bool = False) -> None:
+    Args:
+        root: Absolute path of the directory.
+        shared: Trust its owner, and the group that may write to it.
+        below: Folders between the root and the tree.
+        format: Number of the grammar of the files in it.
+        believes_root: A root that the superuser owns is as good as the user's own.
+
+    Attributes:
+        status: Of the root, when it was last opened; None before.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        *,
+        shared: bool = False,
+        below: tuple[str, ...] = (),
+        format: int = FORMAT,
+        believes_root: bool = False,
+    ) -> None:
         self.root, self.shared = root, shared
-        self.base = format_directory(root)
-        self.entries, self.manifests = f"{self.base}/entries", f"{self.base}/manifests"
-        self.private, self.locks = f"{self.base}/tmp", f"{self.base}/locks"
-        self.quarantine, self.statistics = f"{self.base}/quarantine", f"{self.base}/statistics"
+        self.names = (*below, f"v{format}")
+        self.status: os.stat_result | None = None
+        self._believes_root = believes_root
+        self._base: Descriptor | None = None
+        self._is_closed = False  # to all others: nobody can have touched what is in it
 
-    def path(self, kind: int, key: str) -> str:
-        """Where the file of `key` is.
+    # Opening
+
+    def base(self) -> int:
+        """The descriptor of the tree's own folder, which was checked; it is the tree's to close.
 
         Raises:
-            ValueError: `key` is not 64 lower-case hexadecimal digits.
+            Refused: It must not be used.
+            OSError: It is not there, or is no folder.
         """
-        if len(key) != 64 or key.strip("0123456789abcdef"):
-            require_key(key)  # raises
-        return f"{self.entries if kind == ENTRY else self.manifests}/{key[:2]}/{key[2:]}"
+        base = self._base
+        if base is not None:
+            try:
+                status = os.fstat(base)
+                if status.st_nlink and (status.st_dev, status.st_ino) == base.identity:
+                    return base
+            except OSError:
+                pass  # closed by the program, or gone from the file server
+        at = self.open_root()
+        try:
+            for name in self.names:
+                above, at = at, os.open(name, FOLDER, dir_fd=at)
+                os.close(above)
+            if at < 3:  # of a program without standard streams, to which C libraries write nevertheless
+                at = _above_streams(at)
+            status = os.fstat(at)
+            if not self._is_closed:
+                self.require_trusted(status, self.names[-1])
+        except BaseException:
+            os.close(at)
+            raise
+        base = Descriptor(at)
+        base.identity = status.st_dev, status.st_ino
+        self._base = base
+        return base
 
-    def read(self, path: str, now_ns: int | None, refresh_ns: int = RECENCY_NS) -> bytes:
+    def forget(self) -> None:
+        """Open and check the root anew when it is next needed."""
+        self._base = None
+
+    def open_root(self) -> int:
+        """A descriptor of the root, which was checked; the caller closes it.
+
+        Raises:
+            Refused: It must not be used.
+            OSError: It is not there.
+        """
+        path, me, exposed = self.root, os.geteuid(), ""
+        end = 0 if self.shared else path.find("/", 1)
+        try:
+            while end > 0:  # nearly always the parents are nobody else's: then one call opens the whole path
+                above = os.lstat(path[:end])
+                mode = above.st_mode
+                if not stat.S_ISDIR(mode) or above.st_uid not in (0, me) or (mode & 0o022 and not mode & stat.S_ISVTX):
+                    end = 0
+                else:
+                    end = path.find("/", end + 1)
+            if not end:
+                raise NotADirectoryError
+            fd = os.open(path, FOLDER)
+        except OSError as error:
+            if error.errno not in (None, errno.ENOTDIR, errno.ELOOP):
+                raise
+            from .descent import descend
+
+            fd, exposed = descend(path, shared=self.shared)
+        try:
+            status = os.fstat(fd)
+            is_closed = status.st_uid == me and not status.st_mode & 0o077
+            if not is_closed:  # else there is nothing to refuse
+                self._require_root(status, exposed)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.status, self._is_closed = status, is_closed and not self.shared
+        return fd
+
+    def _require_root(self, status: os.stat_result, exposed: str) -> None:
+        shared, believes_root = self.shared, self._believes_root
+        reason = refusal(self.root, status, shared=shared, believes_root=believes_root, exposed=exposed)
+        if reason is not None:
+            raise Refused(reason)
+
+    def require_trusted(self, status: os.stat_result, name: str) -> None:
+        """Raise Refused if somebody who is not trusted may have written to something in the tree."""
+        assert self.status is not None
+        mode, owners = self.status.st_mode, (0, os.geteuid(), self.status.st_uid)
+        if self._is_closed:
+            return
+        if not self.shared:
+            is_bad = status.st_uid not in owners or status.st_mode & 0o022
+        elif mode & 0o002:  # everybody may put files there: those of strangers are not believed
+            is_bad = not stat.S_ISDIR(status.st_mode) and (status.st_uid not in owners or status.st_mode & 0o002)
+        else:
+            is_bad = status.st_mode & 0o002
+        if is_bad:
+            who = f"belongs to user {status.st_uid}, or others can write to it (mode {status.st_mode & 0o777:o})"
+            raise Refused(f"{name} in {self.root} is not believed: it {who}")
+
+    def folder(self, *names: str) -> int:
+        """A descriptor of a folder in the tree, which was checked; the caller closes it.
+
+        Raises:
+            Refused: It must not be used.
+            OSError: It is not there, or is no folder.
+        """
+        base = self.base()
+        at: int = base if names else os.dup(base)
+        for name in names:
+            above = at
+            try:
+                at = os.open(name, FOLDER, dir_fd=above)
+            finally:
+                if above is not base:
+                    os.close(above)
+            if not self._is_closed:
+                try:
+                    self.require_trusted(os.fstat(at), name)
+                except BaseException:
+                    os.close(at)
+                    raise
+        return at
+
+    @contextmanager
+    def opened(self, *names: str, make: Durability | None = None) -> Iterator[int]:
+        """Open a folder for a context.
+
+        Args:
+            names: From the tree's own folder on.
+            make: Make what is not there, and have it last as this says.
+
+        Raises:
+            OSError: As `folder`.
+        """
+        if make is None:
+            fd = self.folder(*names)
+        else:
+            from .folders import make_folder
+
+            fd = make_folder(self, names, make)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    # Files
+
+    def read(self, kind: int, key: str, now_ns: int | None = None, refresh_ns: int = RECENCY_NS) -> bytes:
         """The bytes of a file, which is marked as used if the mark is older than `refresh_ns`.
 
         Raises:
-            OSError: It cannot be read.
-            DamagedEntry: It is not a regular file of a size that can be one of ours.
+            ValueError: `key` is not 64 lower-case hexadecimal digits.
+            Refused: It must not be believed.
+            OSError: It cannot be read, or is not a regular file (ELOOP, ENXIO).
+            DamagedEntry: It is larger than one of ours can be.
         """
-        fd = os.open(path, _READ)
+        if len(key) != 64 or key.strip("0123456789abcdef"):
+            require_key(key)  # raises
+        base = self.base()
+        if self._is_closed:  # as `folder` does, in fewer calls
+            above = os.open(FOLDERS[kind], FOLDER, dir_fd=base)
+            try:
+                folder = os.open(key[:2], FOLDER, dir_fd=above)
+            finally:
+                os.close(above)
+        else:
+            folder = self.folder(FOLDERS[kind], key[:2])
+        try:
+            fd = os.open(key[2:], READ, dir_fd=folder)
+        finally:
+            os.close(folder)
         try:
             status = os.fstat(fd)
             size = status.st_size
-            if not stat.S_ISREG(status.st_mode) or size > MAX_FILE_BYTES:
-                raise DamagedEntry(f"not a regular file, or too large: {size} bytes")
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.ENXIO, "not a regular file")
+            if size > MAX_FILE_BYTES:
+                raise DamagedEntry(f"too large: {size} bytes")
+            if not self._is_closed:
+                self.require_trusted(status, key)
             data = os.read(fd, size + 1)
             while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
                 data += more  # a network filesystem may hand it over in parts
-            if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns:
-                with suppress(OSError):  # not ours, or read-only: recency is a wish
-                    os.utime(fd, ns=(now_ns, now_ns))
+            if now_ns is not None and abs(now_ns - status.st_mtime_ns) > refresh_ns and status.st_nlink == 1:
+                touch(fd, now_ns)
             return data
         finally:
             os.close(fd)
 
     def write(self, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
-        """Publish a file, making the directories that it needs.
+        """Publish a file, making the folders that it needs. What is no file there is moved to the quarantine.
 
         Raises:
             OSError: It was not published.
         """
-        from .publish import publish
+        from .folders import publish_entry
 
-        target = self.path(kind, key)
-        folder = os.path.dirname(target)
-        mode = 0o666 if self.shared else 0o600
-        if not os.path.isdir(folder):  # the first file here: a publish would find that out after it has synced
-            self.make(folder, durability)
-        try:
-            publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
-        except FileNotFoundError:  # another process removed the directory
-            self.make(folder, durability)
-            publish(data, target, private=self.private, durability=durability, time_ns=time_ns, mode=mode)
-
-    def make(self, directory: str, durability: Durability = "none") -> None:
-        """Make the tree as far as `directory` needs it.
-
-        Raises:
-            OSError: It cannot be made.
-        """
-        from .publish import make_root, sync_directory
-
-        mode = 0o777 if self.shared else 0o700
-        make_root(self.root, shared=self.shared)
-        for path in (self.base, self.private, os.path.dirname(directory), directory):
-            try:
-                os.mkdir(path, mode)
-            except FileExistsError:
-                continue
-            if durability == "full":
-                sync_directory(os.path.dirname(path))
+        publish_entry(self, kind, require_key(key), data, durability=durability, time_ns=time_ns)
 
     def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
         """Every file of these kinds, or of these folders of them; those that vanish meanwhile are passed over."""
-        for kind, shard in product(kinds, shards):
-            try:
-                with os.scandir(f"{self.base}/{_FOLDERS[kind]}/{shard}") as names:
-                    for name in names:
-                        try:
-                            status = name.stat(follow_symlinks=False)
-                        except OSError:
-                            continue
-                        yield Found(kind, shard + name.name, name.path, status.st_size, status.st_mtime_ns)
-            except OSError:
-                continue
+        from .folders import walk
 
-    def set_aside(self, path: str) -> bool:
-        """Move a damaged file to the quarantine, of which the oldest are dropped; whether it was moved."""
-        aside = f"{self.quarantine}/{os.path.basename(path)}.{os.urandom(4).hex()}"
-        with suppress(OSError):
-            os.mkdir(self.quarantine, 0o700)
+        return walk(self, kinds, shards)
+
+
+def touch(fd: int, now_ns: int) -> None:
+    """Mark an open file as used; whose it is not, and who may write to it, can only say that it was now."""
+    with suppress(OSError):  # read-only: recency is a wish
         try:
-            os.rename(path, aside)
-        except OSError:
-            return False
-        kept = sorted(self.quarantined(), key=lambda each: each[1])
-        for name, _ in kept[: max(0, len(kept) - MAX_QUARANTINED)]:
-            remove(name)
-        return True
-
-    def quarantined(self) -> list[tuple[str, int]]:
-        """Path and time of each damaged file that was kept."""
-        try:
-            with os.scandir(self.quarantine) as names:
-                return [(name.path, name.stat(follow_symlinks=False).st_ctime_ns) for name in names]
-        except OSError:
-            return []
+            os.utime(fd, ns=(now_ns, now_ns))
+        except PermissionError:
+            os.utime(fd)
 
 
-def remove(path: str) -> bool:
-    """Remove a file, or a directory that was planted in its place; whether it is gone."""
-    try:
-        os.unlink(path)
-    except IsADirectoryError:
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
-    except OSError:
-        return False
-    return True
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Device and inode."""
+    return status.st_dev, status.st_ino
 
 
-def refusal(path: str, status: os.stat_result, *, shared: bool) -> str | None:
-    """Why what `status` describes must not be used as a store; None if it may be."""
+def _above_streams(fd: int) -> int:
+    """The same open file under a number that no standard stream has."""
+    import fcntl
+
+    higher = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return higher
+
+
+def refusal(
+    path: str, status: os.stat_result, *, shared: bool, believes_root: bool = False, exposed: str = ""
+) -> str | None:
+    """Why what `status` describes must not be used as a store; None if it may be.
+
+    Args:
+        path: Of the directory.
+        status: Its own, by its descriptor.
+        shared: Its owner and group are trusted.
+        believes_root: The superuser is as good as the user.
+        exposed: A folder above it in which others may swap names; "" where there is none.
+    """
+    mode = status.st_mode & 0o777
     if not stat.S_ISDIR(status.st_mode):
         return f"{path} is not a directory"
+    if exposed and (status.st_uid != os.geteuid() or mode & 0o077):
+        use = f"there only a directory of yours that is closed to others is used (mode 700; this has {mode:o})"
+        return f"{exposed} can be written by others, who may put another directory in place of {path}: {use}"
     if shared:
         return None
-    if status.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid() and not (believes_root and status.st_uid == 0):
         return f"{path} belongs to user {status.st_uid}; set shared=True to trust it"
-    if status.st_mode & 0o022:
-        mode = f"{status.st_mode & 0o777:o}"
-        return f"{path} can be written by others (mode {mode}); chmod 700 it or set shared=True"
+    if mode & 0o022:
+        return f"{path} can be written by others (mode {mode:o}); chmod 700 it or set shared=True"
     return None
 
 
@@ -222,8 +391,3 @@ def is_network_mount(mountinfo: str, path: str) -> bool:
         if path == point or path.startswith(point.rstrip("/") + "/"):
             found = kind in _NETWORK or kind.startswith("fuse.")  # the later mount lies over the earlier
     return found
-
-
-def format_directory(root: str) -> str:
-    """The directory below `root` that holds files of this format."""
-    return f"{root}/v{FORMAT}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..model import Event, EventKind
 from .entry import ENTRY, MANIFEST, Variant, encode_manifest, merge
+from .folders import LOCKS, PRIVATE, Folder
 from .limits import Limits
 from .locks import KeyLocks
 from .report import Removed
@@ -46,16 +47,15 @@ class Writer:
         """Turns of this node: in the tree or, where it is not local or not writable, in the private directory."""
         store, tree = self._store, self._tree
         if not store.readonly:
-            self._settle()
+            self.settle()
         with store.opening:
             if self._locks is None and store.private is not None:
                 self._locks = store.private.locks
             elif self._locks is None:
-                directory, mode = None if store.readonly else tree.locks, 0o666 if tree.shared else 0o600
-                self._locks = KeyLocks(directory, lambda: tree.make(tree.locks), mode=mode)
+                self._locks = KeyLocks(None if store.readonly else Folder(tree, LOCKS))
             return self._locks
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Before the first write: make the directory, or find that it cannot be written to."""
         store = self._store
         if self.is_settled:
@@ -64,8 +64,9 @@ class Writer:
             store.is_usable()
             if not (self.is_settled or store.is_replaced):
                 try:
-                    self._tree.make(self._tree.private)
-                    if not os.access(store.directory, os.W_OK | os.X_OK):
+                    with self._tree.opened(PRIVATE, make="none"):
+                        pass
+                    if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._tree.base()):
                         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
                 except OSError as error:
                     if error.errno in _PASSING:
@@ -80,7 +81,7 @@ class Writer:
         if len(data) > store.max_size_bytes:
             store.trouble("put", f"an entry of {len(data)} bytes is above the limit of {store.max_size_bytes}")
             return False
-        self._settle()
+        self.settle()
         is_stored = not store.is_replaced and self._write(ENTRY, key, data)
         if store.private is not None:  # since just now, maybe
             is_stored = store.private.put_encoded(key, data) or is_stored
@@ -91,7 +92,7 @@ class Writer:
         from .batch import publish_all
 
         store = self._store
-        self._settle()
+        self.settle()
         if store.is_replaced and store.private is not None:
             store.private.put_all(files, size_bytes)
             return
@@ -106,7 +107,7 @@ class Writer:
     def add_variant(self, family: str, *variants: Variant) -> bool:
         """Put `variants` before those of `family`, the last foremost; whether they are there."""
         store = self._store
-        self._settle()
+        self.settle()
         if store.is_replaced and store.private is not None:
             return store.private.add_variant(family, *variants)
         with self.locks.turn(f"{family}.manifest", lambda: None, _MANIFEST_WAIT_S):
@@ -125,12 +126,9 @@ class Writer:
         if shortage:
             store.trouble("put", shortage)
             return self._pause()
-        path = self._tree.path(kind, key)
         try:
             self._tree.write(kind, key, data, durability=store.durability, time_ns=int(now_s * 1e9))
         except OSError as error:
-            if error.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST) and self._tree.set_aside(path):
-                return self._write(kind, key, data)  # something that is no file was in its place
             if error.errno in _NOT_WRITABLE:
                 store.replace(error)
             else:

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
-from ..store import CLOEXEC, NOFOLLOW
+from ..store.folders import Folder
 from ..store.locks import KeyLocks, Turn
+from ..store.tree import touch
 
 PERIOD_S = 30.0
 FRESH_S = 5.0
@@ -37,17 +38,24 @@ class Breaker:
     """The breaker of one tier.
 
     Args:
-        path: Of the file of the last failure, `.down`; None for this process alone.
+        folder: Where the two files are; None for this process alone.
+        label: Their name, without an ending.
         period_s: How long a server is left alone.
         clock: Seconds since the epoch, as the file's times are.
     """
 
-    def __init__(self, path: str | None, *, period_s: float = PERIOD_S, clock: Callable[[], float] = time.time) -> None:
-        self._down, self._period_s, self._clock = path or "", period_s, clock
-        self._up = f"{self._down.removesuffix('.down')}.up"
+    def __init__(
+        self,
+        folder: Folder | None,
+        label: str = "",
+        *,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._period_s, self._clock = folder, period_s, clock
+        self._down, self._up = f"{label}.down", f"{label}.up"
         self._until_s = self._fresh_until_s = 0.0
-        folder = os.path.dirname(self._down)
-        self._locks = KeyLocks(folder, lambda: os.makedirs(folder, exist_ok=True))
+        self._locks = KeyLocks(folder)
 
     @contextmanager
     def asking(self, *, is_awaited: bool = True) -> Iterator[None]:
@@ -61,14 +69,14 @@ class Breaker:
         """
         known = self._is_there()
         turn: AbstractContextManager[Turn[bool]] = nullcontext(Turn(known, 0.0, False))
-        if known is None and (is_awaited or os.path.exists(self._down)):
-            turn = self._locks.turn(f"{os.path.basename(self._down)}.lock", self._is_there, _GATE_S)
+        if known is None and (is_awaited or self._marked_s(self._down) is not None):
+            turn = self._locks.turn(f"{self._down}.lock", self._is_there, _GATE_S)
         with turn as taken:
             if taken.found is False:
                 raise Away
-            is_probe = taken.found is None and os.path.exists(self._down)
+            is_probe = taken.found is None and self._marked_s(self._down) is not None
             if is_probe:
-                _mark(self._down, self._clock())
+                self._mark(self._down, self._clock())
             try:
                 yield
             except OSError:
@@ -81,9 +89,9 @@ class Breaker:
         now_s = self._clock()
         if now_s < self._until_s:
             return False
-        if not self._down:
+        if self._folder is None:
             return True
-        failed_s, answered_s = _marked_s(self._down), _marked_s(self._up)
+        failed_s, answered_s = self._marked_s(self._down), self._marked_s(self._up)
         if failed_s is not None:
             if not 0 <= now_s - failed_s < self._period_s:
                 return None
@@ -93,33 +101,33 @@ class Breaker:
 
     def _answered(self, is_probe: bool) -> None:
         now_s = self._clock()
-        if self._down and (is_probe or now_s >= self._fresh_until_s):
+        if self._folder is not None and (is_probe or now_s >= self._fresh_until_s):
             self._fresh_until_s = now_s + FRESH_S / 2
-            _mark(self._up, now_s)
+            self._mark(self._up, now_s)
             if is_probe:
                 with suppress(OSError):
-                    os.unlink(self._down)
+                    self._folder.unlink(self._down)
 
     def _failed(self) -> None:
         now_s = self._clock()
         self._until_s, self._fresh_until_s = now_s + self._period_s, 0.0
-        if self._down:
-            _mark(self._down, now_s)
+        self._mark(self._down, now_s)
 
-
-def _marked_s(path: str) -> float | None:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return None
-
-
-def _mark(path: str, now_s: float) -> None:
-    """Give a file this time; where it cannot be made, what it says is this process's alone."""
-    with suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | NOFOLLOW | CLOEXEC, 0o600)
+    def _marked_s(self, name: str) -> float | None:
+        if self._folder is None:
+            return None
         try:
-            os.utime(fd, (now_s, now_s))
-        finally:
-            os.close(fd)
+            return self._folder.status(name).st_mtime
+        except OSError:
+            return None
+
+    def _mark(self, name: str, now_s: float) -> None:
+        """Give a file this time; where it cannot be made, what it says is this process's alone."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            fd = self._folder.open(name, os.O_RDWR | os.O_CREAT, make=True)
+            try:
+                touch(fd, int(now_s * 1e9))
+            finally:
+                os.close(fd)

@@ -20,7 +20,7 @@ from ..keys import sha256
 from ..model import Emit, trouble
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
-from ..store.tree import format_directory
+from ..store.folders import TIERS, Folder
 from .breaker import Away, Breaker
 from .signing import Unsigned
 from .trust import SIGNATURE, Trust
@@ -73,9 +73,7 @@ class CheckedTier:
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         self._label = sha256(tier.name.encode()).hexdigest()[:16]  # where its name may not stand
-        is_kept = bool(local.directory) and not local.readonly
-        down = f"{format_directory(local.directory)}/tiers/{self._label}.down" if is_kept else None
-        self._breaker = Breaker(down) if tier.is_remote else None
+        self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
         self._counting = threading.Lock()
         self._counts, self._unsaved = Counter[str](), Counter[str]()
         self._operations, self._seconds = 0, 0.0
@@ -277,3 +275,8 @@ class CheckedTier:
     def _trouble(self, error: str) -> None:
         self._count("errors")
         self._emit(trouble(f"tier {self.tier.name}", error))
+
+
+def _marks(local: DiskStore | MemoryStore) -> Folder | None:
+    """The folder in which the processes of this node tell each other what servers answer."""
+    return None if local.readonly or local.tree is None else Folder(local.tree, TIERS)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from ..store.entry import MANIFEST, require_key
 from ..store.publish import Durability
-from ..store.tree import Tree, refusal
+from ..store.tree import Tree
 from .trust import SIGNATURE
 
 
@@ -42,22 +42,20 @@ class DirectoryTier:
     ) -> None:
         self.name, self.readonly, self.is_vouched = path, readonly, is_vouched
         self._durability = durability
-        self._tree, self._signatures = Tree(path, shared=shared), Tree(f"{path}/signatures", shared=shared)
-        self._is_checked = False
+        self._tree = Tree(path, shared=shared, believes_root=True)
+        self._signatures = Tree(path, shared=shared, believes_root=True, below=("signatures",))
 
     def get(self, kind: int, key: str) -> bytes | None:
         """Read a file as it is."""
         self._check()
         tree, kind = self._place(kind)
         try:
-            return tree.read(tree.path(kind, key), None)
+            return tree.read(kind, key)
         except FileNotFoundError:
             return None
 
     def put(self, kind: int, key: str, data: bytes) -> None:
         """Publish a file; the first makes the directory."""
-        if os.path.lexists(self.name):
-            self._check()
         tree, kind = self._place(kind)
         tree.write(kind, require_key(key), data, durability=self._durability, time_ns=time.time_ns())
 
@@ -83,13 +81,8 @@ class DirectoryTier:
         return (self._signatures, kind - SIGNATURE) if kind > SIGNATURE else (self._tree, kind)
 
     def _check(self) -> None:
-        """Look at the directory once; PermissionError if it must not be used, OSError if it is not there."""
-        if self._is_checked:
-            return
-        status = os.stat(self.name)
-        if status.st_uid == 0:  # an image layer; root could write anywhere anyhow
-            status = os.stat_result((*status[:4], os.geteuid(), *status[5:10]))
-        reason = refusal(self.name, status, shared=self._tree.shared)
-        if reason is not None:
-            raise PermissionError(reason)
-        self._is_checked = True
+        """Raise OSError if the directory is not there, Refused if it must not be used."""
+        try:
+            self._tree.base()
+        except FileNotFoundError:
+            os.close(self._tree.open_root())  # there is a directory, in which nothing was stored yet

@@ -34,4 +34,4 @@ def test_hit_imports_three_modules_of_the_store(tmp_path: Path) -> None:
     hit, end = in_python(HIT, str(tmp_path), key_of(1)).splitlines()
 
     assert hit.split() == ["disk", "entry", "tree"]
-    assert set(end.split()) - set(hit.split()) == {"counters", "faults"}
+    assert set(end.split()) - set(hit.split()) == {"counters", "faults", "folders"}

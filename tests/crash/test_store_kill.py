@@ -10,15 +10,16 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numba_kcache.store import counters, eviction, faults, publish
-from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.entry import StoredEntry
 from tests.support.stores import (
     Clock,
     children,
+    counters_of,
     entry_of,
     file_of,
     files_below,
@@ -121,12 +122,12 @@ def test_killed_eviction_leaves_whole_entries_and_no_lock(tmp_path: Path, point:
 @pytest.mark.parametrize("occurrence", [1, 2])
 def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurrence: int) -> None:
     """A process killed while it adds or folds: each record that was written is in the sum exactly once."""
-    directory = str(tmp_path / "statistics")
+    directory = tmp_path / "cache"
     for _ in range(3):
-        CounterFile(directory).add({"hits": 1, "compile_time_s": 0.5})
+        counters_of(directory).add({"hits": 1, "compile_time_s": 0.5})
 
     def work() -> None:
-        mine = CounterFile(directory)
+        mine = counters_of(directory)
         mine.add({"hits": 10})
         mine.add({"hits": 10})
         mine.fold(stale_s=-10)
@@ -135,19 +136,19 @@ def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurren
 
     assert killed or occurrence == 2, f"no process ever reached {point}"
     expected = 13 if (point, occurrence) == ("counters.appended", 1) else 23
-    assert CounterFile(directory).read() == {"hits": expected, "compile_time_s": 1.5}
-    CounterFile(directory).fold(stale_s=-10)
-    assert CounterFile(directory).read() == {"hits": expected, "compile_time_s": 1.5}
+    assert counters_of(directory).read() == {"hits": expected, "compile_time_s": 1.5}
+    counters_of(directory).fold(stale_s=-10)
+    assert counters_of(directory).read() == {"hits": expected, "compile_time_s": 1.5}
     assert not [path for path in files_below(tmp_path) if path.name.endswith(".jsonl")]
 
 
 def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
     """What the first had summed but not removed is remembered by the second, killed there too."""
-    directory = str(tmp_path / "statistics")
+    directory = tmp_path / "cache"
     for sum_s in (1, 2):
-        CounterFile(directory).add({"hits": 1})
-        assert killed_at("counters.folded", lambda: CounterFile(directory).fold(stale_s=-10))
-        assert CounterFile(directory).read() == {"hits": sum_s}
+        counters_of(directory).add({"hits": 1})
+        assert killed_at("counters.folded", lambda: counters_of(directory).fold(stale_s=-10))
+        assert counters_of(directory).read() == {"hits": sum_s}
 
 
 def test_lock_dies_with_its_owner(tmp_path: Path) -> None:
@@ -255,14 +256,14 @@ def test_rename_is_fenced_by_sync(
     for name in ("write", "fdatasync", "rename", "fsync"):
         real = getattr(os, name)
 
-        def recorded(*args: object, name: str = name, real: object = real) -> object:
+        def recorded(*args: object, name: str = name, real: object = real, **kwargs: object) -> object:
             calls.append(name)
-            return real(*args)  # type: ignore[operator]
+            return real(*args, **kwargs)  # type: ignore[operator]
 
         monkeypatch.setattr(publish.os, name, recorded)
-    data, target = b"x" * 100, str(file_of(store, OLD.key))
-
-    publish.publish(data, target, private=str(tmp_path), durability=durability, time_ns=0)  # type: ignore[arg-type]
+    how: dict[str, Any] = {"durability": durability, "time_ns": 0}
+    with store.tree.opened("tmp") as private, store.tree.opened("entries", OLD.key[:2]) as folder:
+        publish.publish(b"x" * 100, folder, OLD.key[2:], private=private, **how)
 
     assert calls == expected
 

@@ -13,18 +13,22 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY, StoredEntry, encode_entry
+from numba_kcache.store.folders import TIERS, Folder
 from numba_kcache.tiers import breaker
 from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
 from tests.support.redis_server import FaultProxy, RedisServer, fault_proxy, free_port, needs_redis, redis_server
-from tests.support.stores import Clock, Events, children, entry_of, file_of, key_of, open_store
+from tests.support.stores import Clock, Events, children, entry_of, file_of, folder_of, key_of, open_store
 
 pytestmark = needs_redis
 
 TIMEOUT_S = 0.25
 WAIT_S = 30.0
 LARGE = StoredEntry(key_of(1), {}, {"cubin": random.Random(1).randbytes(300_000)})
+
+LABEL = "a" * 16
+"""Of a tier, where its name may not stand."""
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +173,13 @@ def is_asked(breaker: Breaker, outcome: OSError | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def another_asks(path: str, **how: bool) -> Iterator[None]:
+def another_asks(path: Folder, **how: bool) -> Iterator[None]:
     """Another process has asked the server and has no answer while the context lasts."""
     asked, end = os.pipe(), os.pipe()
 
     def rank(_: int) -> None:
         os.close(end[1])
-        with Breaker(path).asking(**how):
+        with Breaker(path, LABEL).asking(**how):
             os.write(asked[1], b"1")
             os.read(end[0], 1)
             os._exit(0)  # without an answer
@@ -195,37 +199,37 @@ def test_rank_that_is_stopped_while_it_asks_holds_nobody_up(tmp_path: Path, monk
     waited: list[float] = []
     monkeypatch.setattr(breaker, "_GATE_S", 0.05)
     monkeypatch.setattr(breaker.time, "sleep", waited.append)
-    path = str(tmp_path / "a.down")
+    path = folder_of(tmp_path, TIERS)
     with another_asks(path):
-        with Breaker(path).asking():
+        with Breaker(path, LABEL).asking():
             assert waited
         waited.clear()
-        assert is_asked(Breaker(path))
+        assert is_asked(Breaker(path, LABEL))
     assert waited == []
 
 
 def test_rank_that_dies_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lock goes with it."""
-    path = str(tmp_path / "a.down")
+    path = folder_of(tmp_path, TIERS)
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
     with another_asks(path):
         pass
 
-    assert is_asked(Breaker(path))
+    assert is_asked(Breaker(path, LABEL))
 
 
 def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is handed on behind a launch is no question for whose answer the other ranks wait."""
-    path = str(tmp_path / "a.down")
+    path = folder_of(tmp_path, TIERS)
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
     with another_asks(path, is_awaited=False):
-        assert is_asked(Breaker(path))
+        assert is_asked(Breaker(path, LABEL))
 
 
 def test_answer_of_one_lets_the_others_ask(tmp_path: Path) -> None:
     """Not one after the other; and a failure keeps them away, though there was an answer before."""
-    path = str(tmp_path / "a.down")
-    first, second, third = Breaker(path), Breaker(path), Breaker(path)
+    path = folder_of(tmp_path, TIERS)
+    first, second, third = Breaker(path, LABEL), Breaker(path, LABEL), Breaker(path, LABEL)
     assert is_asked(first)
 
     with second.asking(), third.asking():
@@ -255,8 +259,8 @@ def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None
 
 def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None:
     """One process of the node asks; the others when it had an answer."""
-    clock, path = Clock(), str(tmp_path / "tiers" / "a.down")
-    first, second = Breaker(path, clock=clock), Breaker(path, clock=clock)
+    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    first, second = Breaker(path, LABEL, clock=clock), Breaker(path, LABEL, clock=clock)
     assert is_asked(first)
     assert is_asked(second)
     assert is_asked(first, OSError("away"))
@@ -266,16 +270,16 @@ def test_server_that_came_back_is_asked_after_the_period(tmp_path: Path) -> None
 
     with second.asking():
         assert not is_asked(first)
-    assert not os.path.exists(path)
-    assert is_asked(Breaker(path, clock=clock))
+    assert list(tmp_path.rglob("*.down")) == []
+    assert is_asked(Breaker(path, LABEL, clock=clock))
     clock.now_s += PERIOD_S + 1
     assert is_asked(first)
 
 
 def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
     """Of eight processes one asks in each period."""
-    clock, path = Clock(), str(tmp_path / "a.down")
-    node = [Breaker(path, clock=clock) for _ in range(8)]
+    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    node = [Breaker(path, LABEL, clock=clock) for _ in range(8)]
     assert is_asked(node[0], OSError("away"))
     asked = []
     for _ in range(4):
@@ -287,11 +291,11 @@ def test_probe_that_fails_costs_one_timeout_per_period(tmp_path: Path) -> None:
 
 def test_clock_that_was_set_back_does_not_keep_the_server_away(tmp_path: Path) -> None:
     """A failure of the future is none."""
-    clock, path = Clock(), str(tmp_path / "a.down")
-    assert is_asked(Breaker(path, clock=clock), OSError("away"))
+    clock, path = Clock(), folder_of(tmp_path, TIERS)
+    assert is_asked(Breaker(path, LABEL, clock=clock), OSError("away"))
     clock.now_s -= 10 * PERIOD_S
 
-    assert is_asked(Breaker(path, clock=clock))
+    assert is_asked(Breaker(path, LABEL, clock=clock))
 
 
 def test_without_a_directory_each_process_has_its_own(tmp_path: Path) -> None:

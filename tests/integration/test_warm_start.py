@@ -17,8 +17,8 @@ import json, os, sys, warnings
 warnings.simplefilter("ignore")
 import numpy as np
 {first}
-opened, folder = [], os.environ["NUMBA_KCACHE_DIR"]
-sys.addaudithook(lambda name, args: name == "open" and str(args[0]).startswith(folder) and opened.append(args[0]))
+opened = []
+sys.addaudithook(lambda name, args: name == "open" and opened.append(str(args[0])))
 import numba_kcache
 from numba_kcache import cached_kernel
 
@@ -30,7 +30,8 @@ x, y = cuda.to_device(np.ones(64, np.float32)), cuda.to_device(np.ones(64, np.fl
 cuda.synchronize()
 kernel[2, 32](2.0, x, y)
 cuda.synchronize()
-counted, mapped = [each[len(folder) :].split("/")[2:3] for each in opened], open("/proc/self/maps").read()
+files = [(number, each) for number, each in enumerate(opened) if len(each) == 62 and not each.strip("0123456789abcdef")]
+counted, mapped = [opened[number - 2] for number, _ in files], open("/proc/self/maps").read()
 info = numba_kcache.info("process")
 print(json.dumps(dict(
     opened=counted, compiles=info.compiles, hits=info.hits, misses=info.misses,
@@ -79,8 +80,8 @@ def kernel(a, x, y):
 """,
 )
 
-TWO_FILES = [["manifests"], ["entries"]]
-"""The kinds of the files of the cache that are opened, in their order."""
+TWO_FILES = ["manifests", "entries"]
+"""The kinds of the files of the cache that are opened, in their order: each name in the folder opened before it."""
 
 
 def start(folder: Path, kind: str, **settings: str) -> dict[str, Any]:

@@ -17,10 +17,9 @@ import pytest
 
 from numba_kcache.model import EventKind
 from numba_kcache.store import faults
-from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.locks import KeyLocks
-from tests.support.stores import Events, children, entry_of, files_below, key_of, open_store, small_entry
+from tests.support.stores import Events, children, counters_of, entry_of, files_below, key_of, open_store, small_entry
 
 KEYS = 50
 PROCESSES = 16
@@ -374,23 +373,24 @@ def test_fork_while_another_thread_opens(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
     """Eight add, one folds all the time, one reads: sums never fall, and none is lost at the end."""
-    directory = str(tmp_path / "statistics")
+    directory = tmp_path / "cache"
+    folder = directory / "v1" / "statistics"
     stop = multiprocessing.get_context("fork").Event()
 
     def add(number: int) -> None:
         for _ in range(40):
-            each = CounterFile(directory)
+            each = counters_of(directory)
             assert each.add({"hits": 1, "misses": 2})
-            os.utime(each._own_shard()[1], (0, 0))  # nobody adds to it any more
+            os.utime(folder / each._own_shard()[1], (0, 0))  # nobody adds to it any more
 
     def fold(_: int) -> None:
         while not stop.is_set():
-            CounterFile(directory).fold()
+            counters_of(directory).fold()
 
     def read(_: int) -> None:
         last = 0.0
         while not stop.is_set():
-            now = CounterFile(directory).read().get("hits", 0)
+            now = counters_of(directory).read().get("hits", 0)
             assert now >= last
             last = now
 
@@ -399,8 +399,8 @@ def test_numbers_of_many_processes_are_summed_once(tmp_path: Path) -> None:
             pass
         stop.set()
 
-    assert CounterFile(directory).read() == {"hits": 320, "misses": 640}
-    assert len(os.listdir(directory)) < 320, "nothing was folded"
+    assert counters_of(directory).read() == {"hits": 320, "misses": 640}
+    assert len(os.listdir(folder)) < 320, "nothing was folded"
 
 
 @pytest.mark.slow

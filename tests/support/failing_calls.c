@@ -51,6 +51,17 @@ static int fails_at(int call, int fd) {
     return fails(call, path);
 }
 
+/* The path of a name in an open directory, into `path`. */
+static const char *below(int directory, const char *name, char *path, size_t size) {
+    char link[64];
+    if (name[0] == '/' || directory == AT_FDCWD) return name;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
+    ssize_t length = readlink(link, path, size - 1);
+    if (length < 0) return name;
+    snprintf(path + length, size - (size_t)length, "/%s", name);
+    return path;
+}
+
 #define NEXT(type, name, ...)                                            \
     static type (*next)(__VA_ARGS__);                                    \
     if (next == NULL) next = (type (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
@@ -66,6 +77,20 @@ static int fails_at(int call, int fd) {
     }
 OPENS(open)
 OPENS(open64)
+
+#define OPENS_AT(name)                                                   \
+    int name(int directory, const char *path, int flags, ...) {          \
+        NEXT(int, #name, int, const char *, int, ...);                   \
+        char whole[8192];                                                \
+        va_list rest;                                                    \
+        va_start(rest, flags);                                           \
+        mode_t mode = va_arg(rest, mode_t);                              \
+        va_end(rest);                                                    \
+        if (fails(OPEN, below(directory, path, whole, sizeof whole))) return -1; \
+        return next(directory, path, flags, mode);                       \
+    }
+OPENS_AT(openat)
+OPENS_AT(openat64)
 
 ssize_t read(int fd, void *data, size_t size) {
     NEXT(ssize_t, "read", int, void *, size_t);
@@ -90,6 +115,30 @@ int fdatasync(int fd) {
 int rename(const char *from, const char *to) {
     NEXT(int, "rename", const char *, const char *);
     return fails(RENAME, from) ? -1 : next(from, to);
+}
+
+int renameat(int first, const char *from, int second, const char *to) {
+    NEXT(int, "renameat", int, const char *, int, const char *);
+    char whole[8192];
+    return fails(RENAME, below(first, from, whole, sizeof whole)) ? -1 : next(first, from, second, to);
+}
+
+int unlinkat(int directory, const char *path, int flags) {
+    NEXT(int, "unlinkat", int, const char *, int);
+    char whole[8192];
+    return fails(UNLINK, below(directory, path, whole, sizeof whole)) ? -1 : next(directory, path, flags);
+}
+
+int mkdirat(int directory, const char *path, mode_t mode) {
+    NEXT(int, "mkdirat", int, const char *, mode_t);
+    char whole[8192];
+    return fails(MKDIR, below(directory, path, whole, sizeof whole)) ? -1 : next(directory, path, mode);
+}
+
+int fstatat64(int directory, const char *path, struct stat64 *status, int flags) {
+    NEXT(int, "fstatat64", int, const char *, struct stat64 *, int);
+    char whole[8192];
+    return fails(STAT, below(directory, path, whole, sizeof whole)) ? -1 : next(directory, path, status, flags);
 }
 
 int unlink(const char *path) {

@@ -16,8 +16,11 @@ from xxhash import xxh3_128_digest
 
 from numba_kcache.model import Event, EventKind
 from numba_kcache.store import faults
+from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.disk import DiskStore
 from numba_kcache.store.entry import StoredEntry
+from numba_kcache.store.folders import STATISTICS, Folder
+from numba_kcache.store.tree import Tree
 
 DIGEST_BYTES = 16
 HOUR_S = 3600.0
@@ -67,6 +70,16 @@ def open_store(directory: Path, **options: Any) -> DiskStore:
     """A store below `directory` that does not wait for the disk."""
     options.setdefault("durability", "none")
     return DiskStore(str(directory), **options)
+
+
+def folder_of(directory: Path, name: str) -> Folder:
+    """A folder of the tree below `directory`."""
+    return Folder(Tree(str(directory)), name)
+
+
+def counters_of(directory: Path, **options: Any) -> CounterFile:
+    """The numbers kept in the tree below `directory`."""
+    return CounterFile(folder_of(directory, STATISTICS), **options)
 
 
 def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:

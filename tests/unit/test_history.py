@@ -13,8 +13,7 @@ from numba_kcache.model.reason import Reason, ReasonKind
 from numba_kcache.observe import Statistics
 from numba_kcache.observe.history import history_of
 from numba_kcache.store import counters
-from numba_kcache.store.counters import CounterFile
-from tests.support.stores import Clock, key_of
+from tests.support.stores import Clock, counters_of, key_of
 
 DAY_S = 86400.0
 NOON = 1_795_262_400.0  # 2026-11-21 12:00 UTC
@@ -86,10 +85,10 @@ def test_fold_keeps_the_labels_that_count_most_and_the_latest_days(
 ) -> None:
     """Counters do not grow without bound; names without a label are never dropped."""
     monkeypatch.setattr(counters, "_MOST_LABELS", 2)
-    kept = CounterFile(str(tmp_path))
+    kept = counters_of(tmp_path)
     kept.add({"hits": 9, "misses": 1, "compiles": 1, "hits/a": 1, "hits/b": 5, "hits/c": 3})
     kept.add({"day/2026-01-01/hits": 100, "day/2026-01-02/hits": 1, "day/2026-01-03/hits": 1})
-    for shard in tmp_path.glob("*.jsonl"):
+    for shard in tmp_path.rglob("*.jsonl"):
         os.utime(shard, (0, 0))
     kept.fold()
 

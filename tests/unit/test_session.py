@@ -17,7 +17,7 @@ from numba_kcache import Event, EventKind, KCacheWarning, KernelCache, cached_ke
 from numba_kcache.engine import compile as compiling
 from numba_kcache.engine import lookup, session
 from numba_kcache.engine.lookup import Lookup
-from numba_kcache.errors import FrozenCacheError, SettingsError, UncacheableError
+from numba_kcache.errors import FrozenCacheError, KCacheError, SettingsError, UncacheableError
 from numba_kcache.model import parse_target
 from numba_kcache.model.artifact import artifact_header
 from numba_kcache.observe.text import bytes_text, seconds_text
@@ -371,7 +371,7 @@ def test_home_of_the_password_file_is_used_without_home(tmp_path: Path, monkeypa
 def test_directory_that_cannot_be_used_costs_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Three kernels compile and work; one warning, a count in errors, and nothing else."""
+    """Three kernels work; one warning, a count in errors, and nothing else. To compile ahead is an error each time."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path / "no such folder"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no such folder either"))
     (tmp_path / "file").write_text("")
@@ -388,11 +388,15 @@ def test_directory_that_cannot_be_used_costs_one_warning(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for source in (SAXPY, OTHER, EMPTY, SAXPY):
-            assert compiled(cache, source).params is not None
+            assert cached_kernel(source, arch="sm_90", cache=cache).cubin()
+        with pytest.raises(KCacheError, match=r"cannot be used: .*what is new is kept in memory only"):
+            compiled(cache)
 
     assert [each.category for each in caught] == [KCacheWarning], [str(each.message) for each in caught]
     assert cache.info("process").errors >= 1
-    assert counts(cache) == (3, 1, 3)
+    assert counts(cache)[:1] == (3,)
+    assert str(where) in str(cache.info())
+    assert "cannot be used" in str(cache.info())
 
 
 def damage_flip(data: bytes) -> bytes:

@@ -8,30 +8,29 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store.counters import CounterFile
-from tests.support.stores import Clock, Events
+from tests.support.stores import Clock, Events, counters_of
 
 
 def shards(directory: Path) -> list[Path]:
     """The files that processes append to."""
-    return sorted(directory.glob("*.jsonl"))
+    return sorted((directory / "v1" / "statistics").glob("*.jsonl"))
 
 
 def test_numbers_are_summed_by_name(tmp_path: Path) -> None:
     """Over stores, whatever the names; nothing is there before the first addition."""
-    directory = str(tmp_path / "statistics")
-    assert CounterFile(directory).read() == {}
-    assert not (tmp_path / "statistics").exists()
+    directory = tmp_path / "cache"
+    assert counters_of(directory).read() == {}
+    assert not directory.exists()
 
     for counts in ({"hits": 1}, {"hits": 2, "compile_time_s": 0.25}, {"from_a_later_version": 7}):
-        assert CounterFile(directory).add(counts)
+        assert counters_of(directory).add(counts)
 
-    assert CounterFile(directory).read() == {"hits": 3, "compile_time_s": 0.25, "from_a_later_version": 7}
+    assert counters_of(directory).read() == {"hits": 3, "compile_time_s": 0.25, "from_a_later_version": 7}
 
 
 def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
     """A crash or a full disk in the middle of an addition."""
-    counters = CounterFile(str(tmp_path))
+    counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     (shard,) = shards(tmp_path)
     with shard.open("ab") as file:
@@ -47,7 +46,7 @@ def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
 )
 def test_line_that_is_no_count_is_passed_over(tmp_path: Path, line: bytes) -> None:
     """What is read is held against what can have been written."""
-    counters = CounterFile(str(tmp_path))
+    counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     (shard,) = shards(tmp_path)
     with shard.open("ab") as file:
@@ -58,7 +57,7 @@ def test_line_that_is_no_count_is_passed_over(tmp_path: Path, line: bytes) -> No
 
 def test_forked_child_has_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes never append to one file, on whatever filesystem."""
-    counters = CounterFile(str(tmp_path))
+    counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     monkeypatch.setattr(os, "getpid", lambda: 12345)
     counters.add({"hits": 1})
@@ -70,7 +69,7 @@ def test_forked_child_has_its_own_file(tmp_path: Path, monkeypatch: pytest.Monke
 def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
     """So that a file which nobody touched for an hour is one that nobody will touch."""
     clock = Clock()
-    counters = CounterFile(str(tmp_path), monotonic=clock)
+    counters = counters_of(tmp_path, monotonic=clock)
     counters.add({"hits": 1})
     clock.now_s += 599
     counters.add({"hits": 1})
@@ -84,28 +83,28 @@ def test_file_is_left_after_ten_minutes(tmp_path: Path) -> None:
 def test_fold_leaves_files_in_use(tmp_path: Path) -> None:
     """Only those an hour old are folded; the sum stays."""
     for _ in range(3):
-        CounterFile(str(tmp_path)).add({"hits": 1})
+        counters_of(tmp_path).add({"hits": 1})
     os.utime(shards(tmp_path)[0], (0, 0))
 
-    CounterFile(str(tmp_path)).fold()
+    counters_of(tmp_path).fold()
 
     assert len(shards(tmp_path)) == 2
-    assert CounterFile(str(tmp_path)).read() == {"hits": 3}
+    assert counters_of(tmp_path).read() == {"hits": 3}
 
 
 def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has seen the old total and then misses the folded files looks again."""
     for _ in range(3):
-        CounterFile(str(tmp_path)).add({"hits": 1})
+        counters_of(tmp_path).add({"hits": 1})
         os.utime(shards(tmp_path)[-1], (0, 0))
     for shard in shards(tmp_path):
         os.utime(shard, (0, 0))
-    reader = CounterFile(str(tmp_path))
+    reader = counters_of(tmp_path)
     read_total = reader._read_total
 
     def interrupted() -> object:
         seen = read_total()
-        CounterFile(str(tmp_path)).fold()
+        counters_of(tmp_path).fold()
         return seen
 
     monkeypatch.setattr(reader, "_read_total", interrupted)
@@ -117,20 +116,20 @@ def test_fold_in_the_middle_of_a_read_hides_nothing(tmp_path: Path, monkeypatch:
 def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
     """Inodes are bounded without anybody asking for statistics."""
     for _ in range(140):
-        CounterFile(str(tmp_path)).add({"hits": 1})
+        counters_of(tmp_path).add({"hits": 1})
         os.utime(max(shards(tmp_path), key=lambda path: path.stat().st_mtime_ns), (0, 0))
 
     assert len(shards(tmp_path)) < 20
-    assert CounterFile(str(tmp_path)).read() == {"hits": 140}
+    assert counters_of(tmp_path).read() == {"hits": 140}
 
 
 def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
     """What was folded is lost, what was not is still counted."""
     events = Events()
-    CounterFile(str(tmp_path)).add({"hits": 1})
-    (tmp_path / "total").write_bytes(b'{"counts":{"hits":"many"},"folded":[]}')
+    counters_of(tmp_path).add({"hits": 1})
+    (tmp_path / "v1" / "statistics" / "total").write_bytes(b'{"counts":{"hits":"many"},"folded":[]}')
 
-    assert CounterFile(str(tmp_path), emit=events).read() == {"hits": 1}
+    assert counters_of(tmp_path, emit=events).read() == {"hits": 1}
     assert {event.kind for event in events} == {EventKind.TROUBLE}
 
 
@@ -139,5 +138,5 @@ def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
     events = Events()
     (tmp_path / "file").write_bytes(b"")
 
-    assert not CounterFile(str(tmp_path / "file" / "statistics"), emit=events).add({"hits": 1})
+    assert not counters_of(tmp_path / "file" / "below", emit=events).add({"hits": 1})
     assert [event.kind for event in events] == [EventKind.TROUBLE]

@@ -9,11 +9,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from numba_kcache.model import EventKind
-from numba_kcache.store import eviction, fallback, tree
+from numba_kcache.store import eviction, fallback, names, tree
 from numba_kcache.store.entry import MANIFEST, MAX_VARIANTS, StoredEntry, encode_entry
 from numba_kcache.store.memory import MemoryStore
 from numba_kcache.store.tree import Tree
@@ -31,6 +32,9 @@ from tests.support.stores import (
     small_entry,
 )
 
+DEAD = f"12345.{'0a' * 8}"
+"""The name of a private file, as its writer made it."""
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -43,9 +47,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The private directory that a store falls back to, kept inside the test's own."""
     path = tmp_path / "elsewhere"
 
-    def private_directory() -> str:
+    def private_directory(directory: str) -> tuple[str, str]:
         path.mkdir(0o700, exist_ok=True)
-        return str(path)
+        return str(path), ""
 
     monkeypatch.setattr(fallback, "private_directory", private_directory)
     return path
@@ -336,7 +340,7 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
     store.wait_for_eviction()
-    dead = root / "v1" / "tmp" / "dead"
+    dead = root / "v1" / "tmp" / DEAD
     dead.write_bytes(b"x")
     clock.now_s += 23 * HOUR_S
     with pytest.MonkeyPatch.context() as patch:
@@ -354,32 +358,31 @@ def test_a_pass_runs_once_a_day(root: Path) -> None:
 
 def test_eviction_passes_over_what_changed_since_the_walk(root: Path) -> None:
     """A file that was used or replaced after it was looked at stays."""
-    from numba_kcache.store.eviction import remove_unchanged
-
     store = open_store(root, clock=Clock())
     store.put(small_entry(1))
     (found,) = Tree(str(root)).walk(1)
-    os.utime(found.path, ns=(1, 1))
+    os.utime(file_of(store, key_of(1)), ns=(1, 1))
 
-    assert not remove_unchanged(found)
+    assert not names.remove_unchanged(found)
     assert store.get(key_of(1)) is not None
 
 
 def test_leftovers_of_the_dead_are_reaped_by_age(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A private file or a lock file that nobody holds goes once it is an hour old; a held lock stays."""
+    """A private file or a lock file that nobody holds goes once it is an hour old; held locks and other files stay."""
     store = open_store(root)
     store.put(small_entry(1))
     store.wait_for_eviction()
-    (root / "v1" / "tmp" / "dead").write_bytes(b"x")
+    (root / "v1" / "tmp" / DEAD).write_bytes(b"x")
+    (root / "v1" / "tmp" / "notes").write_bytes(b"x")
     with store.building(key_of(2)):
-        (root / "v1" / "locks" / "dead").write_bytes(b"")
+        (root / "v1" / "locks" / key_of(3)).write_bytes(b"")
         store.prune()
         young = {path.name for path in files_below(root / "v1")}
         monkeypatch.setattr(eviction, "STALE_S", -10)
         store.prune()
         old = {path.name for path in files_below(root / "v1")}
 
-    assert young - old == {"dead"}
+    assert young - old == {DEAD, key_of(3)}
     assert key_of(2) in old
 
 
@@ -392,11 +395,13 @@ def test_tree_of_an_older_format_is_reaped_when_nobody_uses_it(root: Path) -> No
     (root / "target" / "kept").write_bytes(b"x")
     for name in ("v0", "v2", "v00x", "notes"):
         (root / name / "entries" / "00").mkdir(parents=True)
-        (root / name / "entries" / "00" / "used").write_bytes(b"x")
-    (root / "v0" / "link").symlink_to(root / "target")
+        (root / name / "entries" / "00" / ("a" * 62)).write_bytes(b"x")
+        (root / name / "tmp").mkdir()
+        (root / name / "tmp" / DEAD).write_bytes(b"x")
+    (root / "v00x" / "entries" / "00" / "notes").symlink_to(root / "target")
     for path in (*root.rglob("*"),):
         os.utime(path, (0, 0), follow_symlinks=False)
-    used = root / "v0" / "entries" / "00" / "used"
+    used = root / "v0" / "entries" / "00" / ("a" * 62)
     os.utime(used)
 
     store.prune(max_size_bytes=1 << 30)
@@ -481,12 +486,12 @@ def test_damaged_entry_is_moved_aside_and_healed(root: Path) -> None:
 def test_quarantine_is_bounded(root: Path) -> None:
     """Twenty damaged files tell as much as a thousand."""
     store = open_store(root)
-    for number in range(tree.MAX_QUARANTINED + 5):
+    for number in range(names.MAX_QUARANTINED + 5):
         store.put(entry_of(number))
         file_of(store, key_of(number)).write_bytes(b"")
         assert store.get(key_of(number)) is None
 
-    assert len(list((root / "v1" / "quarantine").iterdir())) == tree.MAX_QUARANTINED
+    assert len(list((root / "v1" / "quarantine").iterdir())) == names.MAX_QUARANTINED
 
 
 def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
@@ -604,15 +609,15 @@ def test_directory_that_cannot_be_looked_at_is_refused(
 ) -> None:
     """What cannot be checked is not trusted: one event, and a private directory."""
     open_store(root).put(entry_of(1))
-    events, stat = Events(), os.stat
+    events, real = Events(), os.open
     store = open_store(root, emit=events)
 
-    def denied(path: object, **options: object) -> os.stat_result:
+    def denied(path: object, *arguments: Any, **options: Any) -> int:
         if path == str(root):
             raise PermissionError(errno.EACCES, "permission denied")
-        return stat(path, **options)  # type: ignore[arg-type]
+        return real(path, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(os, "stat", denied)
+    monkeypatch.setattr(os, "open", denied)
 
     assert store.get(key_of(1)) is None
     assert store.put(entry_of(2))
@@ -654,7 +659,7 @@ def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.Monk
         Path(name).chmod(0o755)
         elsewhere.mkdir(0o700)
         os.chown(elsewhere, other, other)
-        monkeypatch.setattr(fallback, "private_directory", lambda: str(elsewhere))
+        monkeypatch.setattr(fallback, "private_directory", lambda directory: (str(elsewhere), ""))
         open_store(root).put(entry_of(1))
         for path in (root, *root.rglob("*")):
             os.chown(path, other, other)
@@ -691,7 +696,7 @@ def test_manifest_that_cannot_be_written_hides_no_variant(root: Path, elsewhere:
 
 def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No directory at all: the process keeps what it has built."""
-    monkeypatch.setattr(fallback, "private_directory", lambda: None)
+    monkeypatch.setattr(fallback, "private_directory", lambda directory: (None, "no place is left"))
     root.write_bytes(b"")
     store = open_store(root)
 
@@ -705,33 +710,38 @@ def test_memory_is_the_last_resort(root: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("planted", ["symlink", "file", "open", "foreign"])
 def test_planted_private_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
     """Its name can be guessed, so it is looked at without following links before it is trusted."""
-    path = tmp_path / f"numba_kcache-{os.geteuid()}"
+    place = tmp_path / f"numba_kcache-{os.geteuid()}"
     if planted == "symlink":
         (tmp_path / "real").mkdir(0o700)
-        path.symlink_to(tmp_path / "real")
+        place.symlink_to(tmp_path / "real")
     elif planted == "file":
-        path.write_bytes(b"")
+        place.write_bytes(b"")
     else:
-        path.mkdir(0o777)
-        path.chmod(0o777 if planted == "open" else 0o700)
+        place.mkdir(0o777)
+        place.chmod(0o777 if planted == "open" else 0o700)
         if planted == "foreign":
             if os.geteuid() != 0:
                 pytest.skip("only root can give a directory away")
-            os.chown(path, 12345, -1)
+            os.chown(place, 12345, -1)
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
 
-    assert fallback.private_directory() is None
+    path, tried = fallback.private_directory("")
+
+    assert path is None
+    assert str(tmp_path) in tried
 
 
 def test_private_directory_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """0700, and the same one next time."""
+    """0700, and the same one next time; another one for another directory."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
 
-    path = fallback.private_directory()
+    path, _ = fallback.private_directory("/a")
 
-    assert path == f"{tmp_path}/numba_kcache-{os.geteuid()}" == fallback.private_directory()
-    assert os.stat(path).st_mode & 0o777 == 0o700
+    assert path is not None
+    assert path.startswith(f"{tmp_path}/numba_kcache-{os.geteuid()}/")
+    assert fallback.private_directory("/a") == (path, "") != fallback.private_directory("/b")
+    assert {os.stat(each).st_mode & 0o777 for each in (path, os.path.dirname(path))} == {0o700}
 
 
 MOUNTS = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
@@ -858,3 +868,50 @@ def test_importing_the_room_brings_in_no_heavy_module() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert out.split() == []
+
+
+def test_obstacle_is_found_without_a_trace(root: Path) -> None:
+    """What `info` and `doctor` say of a directory that is not there yet, or cannot be: nothing is left behind."""
+    store = open_store(root)
+    nowhere = open_store(Path("/proc/no/such/place"))
+
+    assert store.obstacle() == ""
+    assert "/proc cannot be written to" in nowhere.obstacle()
+    assert list(root.parent.iterdir()) == []
+    store.put(small_entry(1))
+    assert store.obstacle() == ""
+    assert store.prepare() == ""
+
+
+def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept for one that cannot be used is not that of another, and the warning names it."""
+    monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
+    events = Events()
+    first, second = (open_store(Path("/proc/no") / name, emit=events) for name in "ab")
+    first.put(small_entry(1))
+    second.put(small_entry(2))
+
+    assert first.get(key_of(2)) is None
+    assert second.get(key_of(1)) is None
+    said = [each.fields["error"] for each in events.of(EventKind.TROUBLE)]
+    for store, text in zip((first, second), said, strict=True):
+        assert store.place.startswith(str(tmp_path))
+        assert f"cannot use {store.directory}" in text
+        assert f"kept in {store.place}" in text
+
+
+def test_folder_that_another_process_makes_first_is_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each folder on the way, parents included, appears between the look and the making: none goes elsewhere."""
+    events, real = Events(), os.mkdir
+
+    def raced(path: str, mode: int = 0o777, **options: Any) -> None:
+        real(path, mode, **options)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", raced)
+        store = open_store(root / "a" / "b" / "cache", emit=events)
+        assert store.put(small_entry(1))
+
+    assert events.of(EventKind.TROUBLE) == []
+    assert open_store(root / "a" / "b" / "cache").get(key_of(1)) == small_entry(1)

@@ -67,7 +67,7 @@ def test_listing_reads_no_further_than_the_header(tmp_path: Path, monkeypatch: p
         path.write_bytes(path.read_bytes()[:-DIGEST_BYTES])
     opened: list[str] = []
     real = listing._read_head
-    monkeypatch.setattr(listing, "_read_head", lambda path: (opened.append(path), real(path))[1])
+    monkeypatch.setattr(listing, "_read_head", lambda tree, file: (opened.append(file.key), real(tree, file))[1])
 
     assert numbers(store, "size", 1) == [0]
     assert len(opened) == 1

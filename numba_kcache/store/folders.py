@@ -1,0 +1,275 @@
+"""The folders of a tree: made, walked, and worked in through their descriptors.
+
+Promise     Every name is looked up in a folder that was opened without following links, and held against whom the tree
+            trusts, for this very call. Nothing is opened but regular files, and none that has a second name elsewhere.
+Method      What is new in a shared tree gets the rights of its root: read and write for the group where the root has
+            them, never for everybody.
+Not here    Which names are ours, and what is removed (store.names).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from . import CLOEXEC, NOCTTY, NOFOLLOW, NONBLOCK
+from .entry import is_key
+from .tree import FOLDER, FOLDERS, Found, Tree
+
+if TYPE_CHECKING:  # what only counts goes without it
+    from .publish import Durability
+
+PRIVATE, LOCKS, QUARANTINE, STATISTICS, TIERS = "tmp", "locks", "quarantine", "statistics", "tiers"
+
+_CACHEDIR_TAG = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This file marks a directory that numba_kcache can make again (https://bford.info/cachedir/).\n"
+)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
+
+
+class Folder:
+    """One folder of a tree, opened anew for each call.
+
+    Args:
+        tree: Whose.
+        names: From the tree's own folder on; none for that one.
+    """
+
+    def __init__(self, tree: Tree, *names: str) -> None:
+        self.tree, self._names = tree, names
+
+    def open(self, name: str, flags: int, *, make: bool = False) -> int:
+        """A descriptor of a regular file.
+
+        Args:
+            name: Of the file.
+            flags: As those of os.open; with O_CREAT it is made.
+            make: Make the folder where it is not there.
+
+        Raises:
+            OSError: It cannot be opened, is no regular file, or has another name as well.
+        """
+        with self.tree.opened(*self._names, make="none" if make else None) as folder:
+            fd = os.open(name, flags | NOFOLLOW | CLOEXEC | NONBLOCK | NOCTTY, file_mode(self.tree), dir_fd=folder)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise OSError(errno.ENXIO, "not a file of this cache", name)
+            if flags & os.O_CREAT:
+                give_rights(self.tree, fd, status)
+            else:
+                self.tree.require_trusted(status, name)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def names(self) -> list[str]:
+        """The names in it; none where it is not there."""
+        try:
+            with self.tree.opened(*self._names) as folder:
+                return os.listdir(folder)
+        except FileNotFoundError:
+            return []
+
+    def status(self, name: str) -> os.stat_result:
+        """The status of what has this name.
+
+        Raises:
+            OSError: Nothing has.
+        """
+        with self.tree.opened(*self._names) as folder:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def unlink(self, name: str) -> None:
+        """Remove a regular file.
+
+        Raises:
+            OSError: There is none.
+        """
+        with self.tree.opened(*self._names) as folder:
+            if not unlink(folder, name):
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+    def publish(self, name: str, data: bytes, *, durability: Durability, time_ns: int) -> None:
+        """Give this name to a file that holds `data`, by way of a private file beside it.
+
+        Raises:
+            OSError: It was not published.
+        """
+        from .publish import publish
+
+        with self.tree.opened(*self._names, make="none") as folder:
+            mode = file_mode(self.tree)
+            publish(data, folder, name, private=folder, durability=durability, time_ns=time_ns, mode=mode)
+
+
+def file_mode(tree: Tree) -> int:
+    """The permissions of a new file."""
+    rights = tree.status.st_mode if tree.shared and tree.status is not None else 0
+    return rights & 0o664 | 0o600
+
+
+def give_rights(tree: Tree, fd: int, status: os.stat_result) -> None:
+    """Give what this user has made in a shared tree the rights of its root, whatever the umask took."""
+    if not tree.shared or tree.status is None or status.st_uid != os.geteuid():
+        return
+    rights = tree.status.st_mode & 0o2775 | 0o700 if stat.S_ISDIR(status.st_mode) else file_mode(tree)
+    if status.st_mode & 0o7777 != rights:
+        with suppress(OSError):  # of a filesystem without rights
+            os.chmod(fd, rights)
+
+
+def unlink(folder: int, name: str) -> bool:
+    """Remove a regular file from an open folder; whether it is gone."""
+    try:
+        if stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=folder)
+            return True
+    except OSError:
+        pass
+    return False
+
+
+def make_folder(tree: Tree, names: Sequence[str], durability: Durability) -> int:
+    """A descriptor of a folder, which is made with all that it needs; the caller closes it.
+
+    Raises:
+        OSError: It cannot be made, or must not be used.
+    """
+    try:
+        return tree.folder(*names)
+    except FileNotFoundError:
+        pass
+    tree.forget()  # of a directory that was removed, not every filesystem says so
+    at = make_root(tree)
+    for name in (*tree.names, *names):
+        try:
+            try:
+                os.mkdir(name, 0o700 if not tree.shared else 0o770, dir_fd=at)
+            except FileExistsError:
+                pass
+            else:
+                if durability == "full":
+                    os.fsync(at)
+            below = os.open(name, FOLDER, dir_fd=at)
+        finally:
+            os.close(at)
+        at = below
+        try:
+            status = os.fstat(at)
+            give_rights(tree, at, status)
+            tree.require_trusted(os.fstat(at), name)
+        except BaseException:
+            os.close(at)
+            raise
+    return at
+
+
+def make_root(tree: Tree) -> int:
+    """A descriptor of the root, made if need be, and tagged for backup programs as something that can be made again.
+
+    Raises:
+        OSError: It cannot be made, or must not be used.
+    """
+    try:
+        root = tree.open_root()
+    except FileNotFoundError:
+        from .descent import descend
+
+        os.close(descend(tree.root, shared=tree.shared, make=True)[0])
+        root = tree.open_root()
+    try:
+        if not os.listdir(root):  # else it is tagged, or holds other things as well, which backups must not pass over
+            with suppress(FileExistsError):
+                tag = os.open("CACHEDIR.TAG", _CREATE, file_mode(tree), dir_fd=root)
+                try:
+                    os.write(tag, _CACHEDIR_TAG)
+                finally:
+                    os.close(tag)
+    except BaseException:
+        os.close(root)
+        raise
+    return root
+
+
+def publish_entry(
+    tree: Tree, kind: int, key: str, data: bytes, *, durability: Durability, time_ns: int, again: bool = True
+) -> None:
+    """Publish an entry or manifest. What stands in its place and is no file is moved to the quarantine.
+
+    Raises:
+        OSError: It was not published.
+    """
+    from .publish import publish
+
+    try:
+        with (
+            tree.opened(PRIVATE, make=durability) as private,
+            tree.opened(FOLDERS[kind], key[:2], make=durability) as folder,
+        ):
+            mode = file_mode(tree)
+            if is_irregular(folder, key[2:]):
+                set_aside(tree, kind, key)
+            publish(data, folder, key[2:], private=private, durability=durability, time_ns=time_ns, mode=mode)
+    except FileNotFoundError:  # another process removed the folder
+        if not again:
+            raise
+        publish_entry(tree, kind, key, data, durability=durability, time_ns=time_ns, again=False)
+
+
+def is_irregular(folder: int, name: str) -> bool:
+    """Tell if something has this name in an open folder that is no regular file."""
+    try:
+        return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def set_aside(tree: Tree, kind: int, key: str) -> bool:
+    """Move what has the name of an entry or manifest to the quarantine, of which the oldest files are dropped.
+
+    Returns:
+        Whether it was moved.
+    """
+    from .names import trim_quarantine
+
+    name = key[2:]
+    try:
+        with tree.opened(QUARANTINE, make="none") as quarantine, tree.opened(FOLDERS[kind], key[:2]) as folder:
+            os.rename(name, f"{name}.{os.urandom(4).hex()}", src_dir_fd=folder, dst_dir_fd=quarantine)
+            trim_quarantine(quarantine)
+    except OSError:
+        return False
+    return True
+
+
+def walk(tree: Tree, kinds: Sequence[int], shards: Sequence[str]) -> Iterator[Found]:
+    """Every file of these kinds, or of these folders of them; those that vanish meanwhile are passed over."""
+    for kind in kinds:
+        try:
+            tree.base()
+        except OSError:
+            return
+        for shard in shards:
+            try:
+                with tree.opened(FOLDERS[kind], shard) as folder, os.scandir(folder) as names:
+                    found = [_found(tree, kind, shard, name) for name in names]
+            except OSError:
+                continue
+            yield from (each for each in found if each is not None)
+
+
+def _found(tree: Tree, kind: int, shard: str, name: os.DirEntry[str]) -> Found | None:
+    try:
+        if not is_key(shard + name.name) or not name.is_file(follow_symlinks=False):
+            return None
+        status = name.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return Found(kind, shard + name.name, tree, status.st_size, status.st_mtime_ns)

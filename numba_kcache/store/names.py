@@ -1,0 +1,208 @@
+"""Names in a tree: which are ours, what is removed by them, and what else lies there.
+
+Promise     What is removed is a regular file whose name has the form of ours, in the folder where such files are, or an
+            empty folder of ours. Never a tree. Links, devices, pipes and strangers' files are left where they are, and
+            `strangers` lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+
+from .entry import FORMAT
+from .folders import LOCKS, PRIVATE, QUARANTINE, STATISTICS, TIERS, unlink
+from .tree import FOLDERS, SHARDS, Found, Refused, Tree
+
+MAX_QUARANTINED = 20
+"""Damaged files that are kept to be looked at."""
+
+_PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}(\.batch)?"
+FORMS = {
+    PRIVATE: re.compile(_PRIVATE),
+    LOCKS: re.compile(r"[0-9a-f]{64}(\.manifest)?"),
+    QUARANTINE: re.compile(r"[0-9a-f]{62}\.[0-9a-f]{8}"),
+    STATISTICS: re.compile(rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}"),
+    TIERS: re.compile(r"[0-9a-f]{16}\.(down|up|down\.lock)"),
+}
+"""The names of files in each folder but those of entries and manifests."""
+
+_SHARD_FORM = re.compile(r"[0-9a-f]{62}")
+_KINDS = (
+    (stat.S_ISREG, "a file"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def remove(file: Found) -> bool:
+    """Remove an entry or manifest; whether it is gone."""
+    try:
+        assert file.tree is not None
+        with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
+            return unlink(folder, file.key[2:])
+    except OSError:
+        return False
+
+
+def remove_unchanged(file: Found) -> bool:
+    """Remove an entry or manifest unless it was used or replaced since it was looked at; whether it was removed."""
+    try:
+        assert file.tree is not None
+        with file.tree.opened(FOLDERS[file.kind], file.key[:2]) as folder:
+            status = os.stat(file.key[2:], dir_fd=folder, follow_symlinks=False)
+            is_same = (status.st_mtime_ns, status.st_size) == (file.used_ns, file.size_bytes)
+            return is_same and unlink(folder, file.key[2:])
+    except OSError:
+        return False
+
+
+def remove_named(folder: int, name: str, *, before_s: float | None = None) -> list[str]:
+    """Remove the files of an open folder whose names have the form of ours there.
+
+    Args:
+        folder: Its descriptor.
+        name: Its name.
+        before_s: Those alone that have not changed since then; None for all.
+
+    Returns:
+        Their names.
+    """
+    removed = []
+    for each in os.listdir(folder):
+        if not FORMS[name].fullmatch(each):
+            continue
+        try:
+            status = os.stat(each, dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            continue
+        if (before_s is None or status.st_ctime < before_s) and unlink(folder, each):
+            removed.append(each)
+    return removed
+
+
+def trim_quarantine(folder: int) -> None:
+    """Drop the oldest damaged files where there are too many."""
+    kept = []
+    for name in os.listdir(folder):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if FORMS[QUARANTINE].fullmatch(name) and stat.S_ISREG(status.st_mode):
+            kept.append((status.st_ctime_ns, name))
+    for _, name in sorted(kept)[: max(0, len(kept) - MAX_QUARANTINED)]:
+        unlink(folder, name)
+
+
+def remove_all(tree: Tree) -> None:
+    """Remove all files of ours in a tree that nobody uses any more, and the folders that are empty then."""
+    for file in list(tree.walk(*FOLDERS)):
+        remove(file)
+    for name in FORMS:
+        try:
+            with tree.opened(name) as folder:
+                remove_named(folder, name)
+        except OSError:
+            continue
+    folders = [(parent, shard) for parent in FOLDERS.values() for shard in SHARDS]
+    for names in (*folders, *((name,) for name in (*FOLDERS.values(), *FORMS))):
+        try:
+            with tree.opened(*names[:-1]) as folder:
+                os.rmdir(names[-1], dir_fd=folder)  # fails where it is not empty
+        except OSError:
+            continue
+    try:
+        with tree.opened() as folder:
+            unlink(folder, "evict.lock")
+        root = tree.open_root()
+        try:
+            os.rmdir(tree.names[-1], dir_fd=root)
+        finally:
+            os.close(root)
+    except OSError:
+        pass
+
+
+def strangers(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Name from the root on, and kind, of everything in a tree that is not of the cache's making.
+
+    What has the form of ours and is no file or folder is among them; what was moved to the quarantine is not.
+    """
+    try:
+        root = tree.open_root()
+    except OSError:
+        return
+    try:
+        status = os.stat(tree.names[0], dir_fd=root, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            yield tree.names[0], _kind(status)
+    except OSError:
+        return
+    finally:
+        os.close(root)
+    shards = {(folder, shard) for folder in FOLDERS.values() for shard in _folders_in(tree, folder)}
+    for names in ((), *((name,) for name in (*FOLDERS.values(), *FORMS)), *sorted(shards)):
+        try:
+            with tree.opened(*names) as folder:
+                found = [(each, os.stat(each, dir_fd=folder, follow_symlinks=False)) for each in os.listdir(folder)]
+        except FileNotFoundError:
+            continue
+        except Refused as error:
+            yield "/".join((*tree.names, *names)), str(error)
+            continue
+        except OSError:
+            continue  # it is no folder, and was listed as what it is
+        for each, status in found:
+            if not _is_ours(names, each, status):
+                yield "/".join((*tree.names, *names, each)), _kind(status)
+
+
+def _folders_in(tree: Tree, folder: str) -> list[str]:
+    try:
+        with tree.opened(folder) as fd:
+            return [name for name in os.listdir(fd) if name in SHARDS]
+    except OSError:
+        return []
+
+
+def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
+    is_folder, is_file = stat.S_ISDIR(status.st_mode), stat.S_ISREG(status.st_mode)
+    if not names:
+        return (is_folder and name in (*FOLDERS.values(), *FORMS)) or (is_file and name == "evict.lock")
+    if names[0] in FORMS:
+        return bool(FORMS[names[0]].fullmatch(name)) and (is_file or names[0] == QUARANTINE)
+    if len(names) == 1:
+        return is_folder and name in SHARDS
+    return is_file and bool(_SHARD_FORM.fullmatch(name))
+
+
+def _kind(status: os.stat_result) -> str:
+    return next((text for is_kind, text in _KINDS if is_kind(status.st_mode)), "a device")
+
+
+def old_formats(root: Tree) -> list[Tree]:
+    """The trees beside one of formats older than this one; newer ones are not ours to judge."""
+    try:
+        fd = root.open_root()
+        try:
+            names = os.listdir(fd)
+        finally:
+            os.close(fd)
+    except OSError:
+        return []
+    numbers = [int(name[1:]) for name in names if re.fullmatch(r"v[0-9]{1,6}", name)]
+    return [Tree(root.root, shared=root.shared, format=number) for number in numbers if number < FORMAT]
+
+
+def last_change_s(tree: Tree) -> float:
+    """The time of the newest entry, manifest or folder of a tree; of an entry that is when it was last used."""
+    newest = max((file.used_ns / 1e9 for file in tree.walk(*FOLDERS)), default=0.0)
+    for names in ((), *((name,) for name in (*FOLDERS.values(), *FORMS))):
+        try:
+            with tree.opened(*names) as folder:
+                newest = max(newest, os.fstat(folder).st_mtime)
+        except OSError:
+            continue
+    return newest
