@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,6 +56,7 @@ class Toy:
     """A dialect of twenty lines."""
 
     packages = frozenset({"toolkit"})
+    stateful = frozenset({"toolkit.clock"})
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
         by_id = {id(value): functions for value, functions in of_value}
@@ -161,18 +162,25 @@ def test_types_and_external_functions_count_by_their_declarations(tmp_path: Path
     assert [each.data for each in taken(function(CALL, g=declared)).links] == [b"// two"]
 
 
-def test_packages_of_the_dialect_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function of theirs counts by its name, the same function of anybody else by its code."""
+def test_packages_of_the_dialect_are_pinned_from_their_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of theirs counts by its name; the same function of anybody else, and what others add, by its code."""
+    monkeypatch.syspath_prepend(str(tmp_path))
     digests = {}
     for package in ("toolkit", "stranger"):
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        (tmp_path / package).mkdir()
         for body in (1, 2):
-            made = function(f"def f(x):\n    return {body}", __name__=package)
-            sys.modules[package].f = made  # type: ignore[attr-defined]
-            digests[package, body] = calling(made)
+            (tmp_path / package / "__init__.py").write_text(f"def f(x):\n    return {body}\n" + "#" * body)
+            monkeypatch.delitem(sys.modules, package, raising=False)
+            module = importlib.import_module(package)
+            digests[package, body] = calling(module.f)
+            module.f = added = function(f"def f(x):\n    return {body}", __name__=package)
+            digests[package, body, "added"] = calling(added)
 
     assert digests["toolkit", 1] == digests["toolkit", 2]
     assert digests["stranger", 1] != digests["stranger", 2]
+    assert digests["toolkit", 1, "added"] != digests["toolkit", 2, "added"]
 
 
 def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:

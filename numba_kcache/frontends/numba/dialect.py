@@ -20,7 +20,14 @@ from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registrations
 from ..python.value import Unvouchable
 
-packages = frozenset({"numba", "numba_cuda", "numpy", "llvmlite"})
+packages = frozenset({"numba", "numba.cuda", "numba_cuda", "numpy", "llvmlite"})
+
+stateful = frozenset(
+    ("numba.cuda.api", "numba.cuda.cudadrv.devices", "numba.cuda.cudadrv.driver", "numba.cuda.cudadrv.runtime",
+     "numba.cuda.device_init", "numpy.random", "numpy.fromfile", "numpy.genfromtxt", "numpy.load", "numpy.loadtxt",
+     "numpy.memmap")
+)  # fmt: skip
+"""The current device, chance, and files."""
 
 _NRT = "numba.cuda.memory_management.nrt"
 

@@ -22,7 +22,7 @@ from ...model import Target
 from ...model.request import LinkInput
 from ...settings import NVRTC_VARIABLES, variables
 from ..python.function import Fingerprint, Uncapturable, fingerprint
-from ..python.value import Refused, value_form
+from ..python.value import Refused, Trust, value_form
 from . import dialect
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _type_form(kind: Any, is_vouched: bool) -> Plain:
 
 
 def _class_form(kind: type) -> Plain:
-    return value_form(kind, dialect.packages, dialect.type_form)
+    return value_form(kind, Trust(dialect.packages), dialect.type_form)
 
 
 def code_environment() -> tuple[Component, ...]:

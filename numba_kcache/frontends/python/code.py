@@ -124,6 +124,17 @@ def all_names(code: CodeType) -> Iterator[str]:
             yield from all_names(constant)
 
 
+def all_words(code: CodeType) -> set[str]:
+    """Every name of `all_names`, and every text among the constants: what `getattr` may be called with."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            found |= all_words(constant)
+        elif type(constant) is str:
+            found.update(constant.split("."))
+    return found
+
+
 def outer_reads(code: CodeType) -> tuple[Read, ...]:
     """Every outer name that `code` and the code nested in it read, each once, in order."""
     return tuple(dict.fromkeys(_reads(code, frozenset(code.co_freevars))))

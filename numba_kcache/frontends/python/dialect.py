@@ -57,7 +57,11 @@ class Dialect(Protocol):
 
     @property
     def packages(self) -> frozenset[str]:
-        """Top-level packages whose versions are in the key: what they define counts by its name alone."""
+        """Dotted names of packages whose versions are in the key: what they define counts by its name alone."""
+
+    @property
+    def stateful(self) -> frozenset[str]:
+        """Modules of these packages, and objects in them, whose answers depend on more than their arguments."""
 
     def python_function(self, value: Any) -> Any:
         """The function under the front end's decorator; None for what is no dispatcher."""

@@ -13,6 +13,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "function ": ReasonKind.SOURCE_CHANGED,
     "declaration of ": ReasonKind.SOURCE_CHANGED,
     "overload of ": ReasonKind.SOURCE_CHANGED,
+    "module ": ReasonKind.VALUE_CHANGED,
     "global ": ReasonKind.VALUE_CHANGED,
     "closure ": ReasonKind.VALUE_CHANGED,
     "defaults of ": ReasonKind.VALUE_CHANGED,
