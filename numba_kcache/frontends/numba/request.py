@@ -122,7 +122,21 @@ def numba_request(
         *([] if definition.keep_ptx else [component("options", {"keep_ptx": False})]),
         *found.components,
     )
-    return request._replace(components=components, headers=headers)
+    changed = functools.partial(_changed, definition, components, types, target, ptx_target)
+    return request._replace(components=components, headers=headers, changed=changed)
+
+
+def _changed(definition: NumbaDefinition, before: Sequence[Component], types: tuple[Any, ...], *targets: Any) -> str:
+    """Read all again, and name what is not as it was before the compile; "" for nothing.
+
+    Another thread, or typing code itself, may have set a global or registered something meanwhile.
+    """
+    now = numba_request(definition, read_function(definition), types, *targets)
+    if now.uncacheable:
+        return now.uncacheable
+    old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most special
 
 
 def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]:
