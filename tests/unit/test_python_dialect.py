@@ -18,7 +18,7 @@ from numba_kcache.frontends.python import dialect as python_dialect
 from numba_kcache.frontends.python import files as python_files
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.python import value as python_value
-from numba_kcache.frontends.python.dialect import External, Jitted, Registrations
+from numba_kcache.frontends.python.dialect import External, Jitted, Registration, Registrations
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.frontends.python.value import Unvouchable
 
@@ -59,8 +59,12 @@ class Toy:
     stateful = frozenset({"toolkit.clock"})
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
-        by_id = {id(value): functions for value, functions in of_value}
-        self._registered = Registrations(by_id, dict(of_attribute), list(of_operators))
+        def made(functions: Any) -> list[Registration]:
+            return [Registration("hook", None, {}, (each,)) for each in functions]
+
+        by_id = {id(value): made(functions) for value, functions in of_value}
+        by_name = {name: made(functions) for name, functions in of_attribute}
+        self._registered = Registrations(lambda value: by_id.get(id(value), ()), by_name, made(of_operators))
 
     def python_function(self, value: Any) -> Any:
         return value.body if type(value) is Decorated else None
@@ -71,8 +75,8 @@ class Toy:
         options["casts"] = None if is_kernel else dispatcher.options.get("casts")
         return Jitted(options, {"hooks": hooks} if hooks else {}, dispatcher.options.get("links", ()), "map" in options)
 
-    def intrinsic(self, value: Any) -> Any:
-        return value.defined_by if type(value) is Writer else None
+    def intrinsic(self, value: Any) -> Registration | None:
+        return Registration("writer", None, {}, (value.defined_by,)) if type(value) is Writer else None
 
     def external(self, value: Any) -> External | None:
         return value.declaration if type(value) is Declared else None

@@ -395,7 +395,7 @@ REFUSED = {
     "bound method": "".join,
     "ctypes pointer": ctypes.pointer(ctypes.c_int(1)),
     "ctypes function": ctypes.CFUNCTYPE(None)(lambda: None),
-    "class": _Device,
+    "class with a metaclass": type("Meta", (type,), {})("Odd", (), {}),
     "module as a value": pytest,
     "array of objects": np.array([object()]),
     "subclass of an array": np.ma.array([1]),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model.request import LinkInput, Origin
-from .code import Read, all_names, read_code
+from .code import Read, read_code
 from .value import VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def fingerprint(
     except _Cannot as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
-        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(plain))
+        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
     graph = reader.graph
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
@@ -154,38 +154,41 @@ class Reader:
         self.graph, self.links = Graph(), list[LinkInput]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
         self._with_lines, self._is_vouched = with_lines, is_vouched
-        self._functions: dict[int, int] = {}
+        self.functions: dict[int, int] = {}
         self.values: dict[tuple[int, str], int | str] = {}
-        self._registrations = dialect.registrations()
-        self._alive: list[Any] = []  # ids stay unique while these live
+        self.registrations = dialect.registrations()
+        self.alive: list[Any] = []  # ids stay unique while these live
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; made, with all it reaches, at the first meeting."""
-        if id(value) in self._functions:
-            return self._functions[id(value)]
+        if id(value) in self.functions:
+            return self.functions[id(value)]
         function = _undecorated(value, self.dialect)
-        name = _name_of(function)
+        name = name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        word = "kernel" if not self._functions else "function" if function is value else "device function"
+        word = "kernel" if not self.functions else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self._functions)
+            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.functions)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
             raise _Cannot(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
-        self._functions[id(value)] = index
-        self._alive.append(value)
+        self.functions[id(value)] = index
+        self.alive.append(value)
         if jitted is not None:
             self.graph.kept[index] = value, code
             self._add_options(index, jitted, name)
             self._add_links(index, jitted.links, name)
         self._add_defaults(index, function, name)
         self._add_reads(index, function, reading.reads, name)
-        self._add_implied(index, code)
+        if self.registrations.of_attribute or self.registrations.of_all:
+            from .objects import add_implied
+
+            add_implied(self, index, code)
         return index
 
     def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
@@ -298,30 +301,14 @@ class Reader:
             raise _Cannot(f"{refusal}{_REMEDY}", label)
         return self.add(label, form, VOUCHED)
 
-    def _add_registered(self, function: FunctionType) -> int:
-        """The node of a registered implementation or of an intrinsic, which the compiler calls itself."""
-        index = self.add_function(function)
-        self.graph.kept[index] = function, function.__code__
-        return index
-
-    def _add_implied(self, index: int, code: CodeType) -> None:
-        """Implementations that the program registered for attributes and operators that this code may use."""
-        if index == 0:
-            for each in self._registrations.of_operators:
-                self.edge(index, "operator", self._add_registered(each))
-        if self._registrations.of_attribute:
-            for attribute in sorted(self._registrations.of_attribute.keys() & set(all_names(code))):
-                for each in self._registrations.of_attribute[attribute]:
-                    self.edge(index, f".{attribute}", self._add_registered(each))
-
     def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
         pinned = self.trust.name_of(value)
-        if id(value) in self._registrations.of_value:
-            registered = self._registrations.of_value[id(value)]
-            return self.add(
-                f"overload of {label}", pinned, None, [("overload", self._add_registered(each)) for each in registered]
-            )
+        registered = self.registrations.of_value(value)
+        if registered:
+            from .objects import add_overloads
+
+            return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
             state = state_of(pinned, self.dialect.stateful)
             return self.refused(Refused(f"{state} asks for more than its arguments"), label) if state else pinned
@@ -336,7 +323,7 @@ class Reader:
             form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
             return self.refused(refusal, label, vouched_form(value))
-        self._alive.append(value)
+        self.alive.append(value)
         return self.add(label, form, clear, edges)
 
     def _is_function(self, value: Any) -> bool:
@@ -351,9 +338,14 @@ class Reader:
                 raise Refused(f"{state} asks for more than its arguments")
             return "pinned", pinned
         definition = self.dialect.intrinsic(value)
-        if definition is not None or self._is_function(value):
-            node = self.add_function(value) if definition is None else self._add_registered(definition)
+        if definition is not None or isinstance(value, type):
+            from .objects import add_class, add_registration
+
+            node = add_class(self, value) if definition is None else add_registration(self, definition, name_of(value))
             edges.append((str(len(edges)), node))
+            return type(value).__qualname__, len(edges) - 1
+        if self._is_function(value):
+            edges.append((str(len(edges)), self.add_function(value)))
             return "function", type(value).__qualname__, len(edges) - 1
         external = self.dialect.external(value)
         if external is None:
@@ -370,7 +362,7 @@ def _undecorated(value: Any, dialect: Dialect) -> Any:
     return value if function is None else function
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 

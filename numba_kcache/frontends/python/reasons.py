@@ -11,6 +11,7 @@ KINDS: Mapping[str, ReasonKind] = {
     "kernel ": ReasonKind.SOURCE_CHANGED,
     "device function ": ReasonKind.SOURCE_CHANGED,
     "function ": ReasonKind.SOURCE_CHANGED,
+    "class ": ReasonKind.SOURCE_CHANGED,
     "declaration of ": ReasonKind.SOURCE_CHANGED,
     "overload of ": ReasonKind.SOURCE_CHANGED,
     "module ": ReasonKind.VALUE_CHANGED,

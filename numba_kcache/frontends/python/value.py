@@ -24,8 +24,8 @@ from .code import scalar_form
 OtherForm = Callable[[Any], "Plain | None"]
 """Gives the form of what has code of its own or is the compiler's; None for anything else."""
 
-_STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
-_INSTALLED = tuple(each + folder + os.sep for each in _STANDARD for folder in ("site-packages", "dist-packages"))
+STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("site-packages", "dist-packages"))
 
 _WITHOUT_STATE = frozenset(
     ("__future__", "_collections_abc", "_functools", "_operator", "_struct", "abc", "builtins", "cmath", "collections",
@@ -116,7 +116,7 @@ class Trust(dict[str, bool]):
 
 def is_standard(path: str) -> bool:
     """Tell if a file is of the standard library."""
-    return path.startswith(_STANDARD) and not path.startswith(_INSTALLED)
+    return path.startswith(STANDARD) and not path.startswith(_INSTALLED)
 
 
 def _find_spec(top: str) -> Any:
