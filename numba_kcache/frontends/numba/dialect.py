@@ -80,7 +80,8 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
         options.pop("lto", None)
     links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
     options["signatures"] = None if is_kernel else _fixed_signatures(dispatcher)
-    options["locals"] = getattr(dispatcher, "locals", None) or None
+    given = getattr(dispatcher, "locals", None)  # by names, which count for nothing else
+    options["locals"] = [given, dispatcher.py_func.__code__.co_varnames] if given else None
     links = (links,) if isinstance(links, (str, os.PathLike)) else links
     opaque = {"extensions": extensions} if extensions else {}
     has_lines = bool(options.get("debug") or options.get("lineinfo"))
