@@ -739,6 +739,35 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     assert len(digests) == 2
 
 
+def test_names_that_the_body_of_an_inner_class_reads_count() -> None:
+    """Typing code may define classes; their bodies read names by other instructions."""
+    digests = set()
+    for value in (1, 2):
+        space: dict[str, Any] = {"K": value}
+        exec("def f(x):\n    class Inner:\n        k = K\n    return Inner.k", space)
+        digests.add(digest_of(space["f"]))
+    for value in (1, 2):
+        space = {}
+        inner = "  def f(x):\n    class Inner:\n        j = k\n    return Inner.j\n  return f\n"
+        exec(f"def outer(k):\n{inner}f = outer({value})", space)
+        digests.add(digest_of(space["f"]))
+
+    assert len(digests) == 4
+
+
+def test_attributes_of_functions_count_where_they_are_read() -> None:
+    """Typing code may ask another function for them."""
+    digests = set()
+    for value in (1, 2):
+        space: dict[str, Any] = {}
+        exec(f"def helper(): pass\nhelper.k = {value}\nhelper.unread = {value}\ndef f(x): return helper.k", space)
+        digests.add(digest_of(space["f"]))
+        space["helper"].unread = 7
+        digests.add(digest_of(space["f"]))
+
+    assert len(digests) == 2
+
+
 SAME = {
     "docstring": ("Documentation.", "Another one, longer."),
     "no docstring": ("        '''Documentation.'''\n", ""),

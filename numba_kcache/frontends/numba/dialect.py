@@ -172,13 +172,13 @@ def type_form(value: Any) -> Plain | None:
     return "numba type", f"{type(value).__module__}.{type(value).__qualname__}", text, str(value)
 
 
-_TYPING = ("functions", "attributes", "globals")
-_LOWERING = ("functions", "getattrs", "setattrs", "casts", "constants")
+_TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
+_LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
 
 _HOLDERS = (
-    ("core.typing.templates", "builtin_registry"), ("core.imputils", "builtin_registry"),
-    ("cuda.typing.templates", "builtin_registry"), ("cuda.core.imputils", "builtin_registry"),
-    *((f"cuda.{name}", "registry") for name in (
+    ("numba.core.typing.templates", "builtin_registry"), ("numba.core.imputils", "builtin_registry"),
+    ("numba.cuda.typing.templates", "builtin_registry"), ("numba.cuda.core.imputils", "builtin_registry"),
+    *((f"numba.cuda.{name}", "registry") for name in (
         "cudadecl", "cudaimpl", "cudamath", "libdevicedecl", "libdeviceimpl", "mathimpl", "printimpl",
         "core.optional", "misc.cffiimpl", "typing.arraydecl", "typing.builtins", "typing.cffi_utils",
         "typing.cmathdecl", "typing.collections", "typing.enumdecl", "typing.npdatetime", "typing.npydecl",
@@ -186,12 +186,12 @@ _HOLDERS = (
         "cpython.builtins", "cpython.charseq", "cpython.cmathimpl", "cpython.enumimpl", "cpython.iterators",
         "cpython.listobj", "cpython.mathimpl", "cpython.numbers", "cpython.rangeobj", "cpython.slicing",
         "cpython.tupleobj", "cpython.unicode")),
-    *((f"cuda.{name}", f"{kind}_registry") for name in ("fp16", "bf16", "fp8") for kind in ("typing", "target")),
-    ("cuda.vector_types", "typing_registry"), ("cuda.vector_types", "impl_registry"),
+    *((f"numba.cuda.{name}", f"{kind}_registry") for name in ("fp16", "bf16", "fp8") for kind in ("typing", "target")),
+    ("numba.cuda.vector_types", "typing_registry"), ("numba.cuda.vector_types", "impl_registry"),
 )  # fmt: skip
 """Where Numba has its registries; those that a program installs are in the contexts."""
 
-_MODELS = ("cuda.datamodel", "default_manager"), ("cuda.models", "cuda_data_manager")
+_MODELS = ("numba.cuda.datamodel", "default_manager"), ("numba.cuda.models", "cuda_data_manager")
 
 _MAKING = "numba.", "numpy", "abc", "builtins", "numbers", "enum"
 """How the modules that classes of Numba's own registrations say they are of start."""
@@ -223,16 +223,16 @@ def registrations() -> Registrations:
 
 def _lists() -> list[_List]:
     modules = sys.modules
-    registries = [getattr(modules.get(f"numba.{module}"), name, None) for module, name in _HOLDERS]
+    registries = [getattr(modules[module], name, None) for module, name in _HOLDERS if module in modules]
     target = getattr(modules.get("numba.cuda.descriptor"), "cuda_target", None)
     for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
         registries += getattr(context, "_registries", ())
     found: list[_List] = []
     for registry in {id(each): each for each in registries if each is not None}.values():
-        word, names = ("typing", _TYPING) if hasattr(registry, "globals") else ("lowering", _LOWERING)
-        found += [(f"{word} {name}", getattr(registry, name)) for name in names]
+        names = _TYPING if hasattr(registry, "globals") else _LOWERING
+        found += [(kind, getattr(registry, name)) for kind, name in names]
     for module, name in _MODELS:
-        models = getattr(getattr(modules.get(f"numba.{module}"), name, None), "_handlers", None) or {}
+        models = getattr(getattr(modules.get(module), name, None), "_handlers", None) or {}
         found.append(("model", [*models.items()]))
     return found
 
@@ -259,18 +259,22 @@ def _gathered(lists: Iterable[_List]) -> Registrations:
 
         found = describe(users)
     by_value: dict[int, list[_Item]] = {}
+    users_of: dict[int, list[_Item]] = {}
 
     def of_value(value: Any) -> Sequence[Registration]:
         for kind, items in lists if not by_value else ():
             for item in items if kind in _PLACE_OF_VALUE else ():
                 subject = item.key if kind == "typing functions" else item[_PLACE_OF_VALUE[kind]]
                 by_value.setdefault(id(subject), []).append((kind, item))
-        users = _of_users(by_value.get(id(value), ()))
-        if not users:
+        if id(value) not in by_value:
+            return ()
+        if id(value) not in users_of:
+            users_of[id(value)] = _of_users(by_value[id(value)])
+        if not users_of[id(value)]:
             return ()
         from .registrations import describe_for
 
-        return describe_for(users)
+        return describe_for(users_of[id(value)])
 
     return found._replace(of_value=of_value)
 

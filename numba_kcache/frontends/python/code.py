@@ -31,7 +31,12 @@ _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
 _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", -1)
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-_READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _LOAD_DEREF, _IMPORT_NAME))) + b"]", re.DOTALL)
+_OF_CLASS = tuple(
+    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
+)  # what the body of a class may read of the surroundings
+_OF_CLASS_CELLS = tuple(dis.opmap[name] for name in ("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if name in dis.opmap)
+_CELLS = (_LOAD_DEREF, *_OF_CLASS_CELLS)
+_READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _IMPORT_NAME, *_OF_CLASS, *_CELLS))) + b"]", re.DOTALL)
 _USING = re.compile(b"[" + re.escape(bytes(each for each in dis.hasconst if each < 256)) + b"]", re.DOTALL)
 _VARIADIC, _VARIADIC_KEYWORDS, _HAS_DOCSTRING = 0x04, 0x08, 0x4000000  # flags as of inspect; the last of 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
@@ -177,6 +182,9 @@ def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
             found.append(Read("import", names[argument]))
         elif word == _LOAD_GLOBAL:
             found.append(Read("global", names[argument >> 1], _attributes(names, words, operations, at + 1)))
+        elif word in _OF_CLASS:
+            if names[argument] != "__name__":  # of which a class only makes its __module__
+                found.append(Read("global", names[argument], _attributes(names, words, operations, at + 1)))
         elif (name := _local_name(code, argument)) in free:
             found.append(Read("closure", name, _attributes(names, words, operations, at + 1)))
     for constant in code.co_consts:

@@ -287,7 +287,9 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
-        """Tell if it is a trusted class, and its attribute data or a function that a program may have put there."""
+        """Tell if a program put an attribute there: on a function, or data or a function on a trusted class."""
+        if type(value) is FunctionType:
+            return attribute in vars(value)
         if not isinstance(value, type) or self.trust.name_of(value) is None:
             return False
         found = getattr(value, attribute, None)
