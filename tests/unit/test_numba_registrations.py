@@ -112,6 +112,24 @@ class Model(models.models.PrimitiveModel):
         from llvmlite import ir
         super().__init__(dmm, fe_type, ir.DoubleType())
 """
+REWRITE = """from numba.cuda.core import ir
+from numba.cuda.core.rewrites import Rewrite, register_rewrite
+@register_rewrite("before-inference")
+class Eleven(Rewrite):
+    def match(self, func_ir, block, typemap, calltypes):
+        self.block = block
+        self.found = [each for each in block.find_insts(ir.Assign) if isinstance(each.value, ir.Const)]
+        self.found = [each for each in self.found if each.value.value == 2.0]
+        return bool(self.found)
+    def apply(self):
+        for each in self.found:
+            each.value = ir.Const(11.0, each.value.loc)
+        return self.block
+"""
+TYPEOF = """from numba.cuda.typing.typeof import typeof_impl
+@typeof_impl.register(str)
+def typeof_text(value, context): return types.float64
+"""
 
 
 def swapped(one: str, other: str) -> str:
@@ -145,11 +163,13 @@ EDITS = {
     "cases of a template": edited("(types.float64, types.float64)]", "(types.float64, types.float32)]"),
     "an operator more": edited(MORE, MUL + MORE),
     "a model of a type of Numba": edited(MORE, MODEL + MORE),
+    "a rewrite": edited(MORE, REWRITE + MORE),
+    "a type of values": edited(MORE, TYPEOF + MORE),
 }  # fmt: skip
 
 UNSEEN = {
     "jit options of an overload", "the type of an attribute", "the type that a function has", "an operator more",
-    "a model of a type of Numba",
+    "a model of a type of Numba", "a type of values",
 }  # fmt: skip
 """Edits that leave this kernel's code as it is, or that cannot be compiled."""
 

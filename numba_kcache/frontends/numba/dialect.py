@@ -234,6 +234,10 @@ def _lists() -> list[_List]:
     for module, name in _MODELS:
         models = getattr(getattr(modules.get(module), name, None), "_handlers", None) or {}
         found.append(("model", [*models.items()]))
+    typeof = getattr(modules.get("numba.cuda.typing.typeof"), "typeof_impl", None)
+    found.append(("typeof", [*getattr(typeof, "registry", {}).items()]))
+    rewrites = getattr(modules.get("numba.cuda.core.rewrites.registry"), "rewrite_registry", None)
+    found += [(f"rewrite {when}", items) for when, items in sorted(getattr(rewrites, "rewrites", {}).items())]
     return found
 
 
@@ -245,6 +249,8 @@ def _gathered(lists: Iterable[_List]) -> Registrations:
             chosen = ()
         elif kind == "model":
             chosen = [each for each in items if each[0].__module__[:6] == "numba." != each[1].__module__[:6]]
+        elif kind == "typeof":  # those for a user's classes lead to types that are refused anyway
+            chosen = [each for each in items if each[0].__module__.startswith(_MAKING)]
         elif kind in _PLACE_OF_VALUE:
             keys = [each.key if kind == "typing functions" else each[1] for each in items]
             chosen = [

@@ -109,6 +109,14 @@ def _model(item: Any) -> _Described:
     yield None, Registration("model", item[0], {}, (item[1],))
 
 
+def _typeof(item: Any) -> _Described:
+    yield None, Registration("typeof", item[0], {}, (item[1],))
+
+
+def _rewrite(rewrite: Any) -> _Described:
+    yield None, Registration("rewrite", None, {}, (rewrite,))
+
+
 _DESCRIBED = {
     "typing functions": _typing_template,
     "typing attributes": _typing_template,
@@ -119,4 +127,7 @@ _DESCRIBED = {
     "lowering casts": _lowered_types("cast"),
     "lowering constants": _lowered_types("constant"),
     "model": _model,
+    "typeof": _typeof,
+    "rewrite before-inference": _rewrite,
+    "rewrite after-inference": _rewrite,
 }
