@@ -8,13 +8,14 @@ import gc
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, types
 
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
@@ -52,7 +53,7 @@ def halved(x):
     return x / 2
 """
 KERNELS = """
-from numba import cuda, float32
+from numba import cuda, float32, types
 from deeper import halved
 import helpers, math
 N = 3
@@ -553,6 +554,19 @@ def test_numba_types_count_by_what_they_are() -> None:
         digests.add(found.digest)
 
     assert len(digests) == 3
+
+
+def test_numba_types_count_with_the_names_of_their_fields() -> None:
+    """Numba's own text of a named tuple leaves them out, alone and inside another type."""
+    digests = set()
+    for fields in ("x y", "y x"):
+        kind = types.NamedUniTuple(float32, 2, namedtuple("Point", fields))
+        for value in (kind, types.Tuple([kind, float32]), float32(kind)):
+            space = {"cuda": cuda, "KIND": value}
+            exec("@cuda.jit\ndef kernel(x):\n    x[0] = KIND\n", space)
+            digests.add(digest_of(space["kernel"]))
+
+    assert len(digests) == 6
 
 
 REGISTERED = """

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...keys import Plain
 from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registration, Registrations
-from ..python.value import STANDARD, Refused, Unvouchable
+from ..python.value import STANDARD, Refused, Trust, Unvouchable, value_form
 
 packages = frozenset({"numba", "numba.cuda", "numba_cuda", "numpy", "llvmlite"})
 
@@ -164,12 +164,44 @@ def type_form(value: Any) -> Plain | None:
         if None in forms:
             raise Refused(f"the signature {value} has a type that is not Numba's")
         return "signature", forms, str(value.pysig)
-    if not is_numba_type(value):
-        return None
-    text = repr(value)
-    if " at 0x" in text or "<" in text:
-        raise Unvouchable(f"the Numba type {text} stands for an object of this process")
-    return "numba type", f"{type(value).__module__}.{type(value).__qualname__}", text, str(value)
+    return form_of_type(value) if is_numba_type(value) else None
+
+
+def form_of_type(kind: Any, is_vouched: bool = False) -> Plain:
+    """A type with all that its own text leaves out: names of fields, members of an enum.
+
+    Args:
+        kind: Of Numba, or of an extension of it.
+        is_vouched: Whether the user says what the code of an extension's types depends on.
+
+    Raises:
+        Refused: It is an extension's.
+        Unvouchable: It stands for an object of this process.
+    """
+    types = sys.modules["numba.cuda.types"]
+    if not is_vouched and not is_numba_type(kind):
+        where = type(kind).__module__
+        raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
+    bases = type(kind).__mro__  # not isinstance: see is_a
+    if types.BaseTuple in bases:
+        members = [form_of_type(each, is_vouched) for each in kind]
+        if types.BaseNamedTuple in bases:
+            return "named tuple", _class_form(kind.instance_class), members
+        return "tuple", members
+    if types.EnumMember in bases:
+        enumeration = _class_form(kind.instance_class)
+        return "enum member", type(kind).__name__, enumeration, form_of_type(kind.dtype, is_vouched)
+    if types.Array in bases:
+        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+        return "array", type(kind).__qualname__, form_of_type(kind.dtype, is_vouched), flags
+    text = repr(kind)
+    if "<" in text or " at 0x" in text:
+        raise Unvouchable(f"the type {text} stands for an object of this process")
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+
+
+def _class_form(kind: type) -> Plain:
+    return value_form(kind, Trust(packages), type_form)
 
 
 _TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))

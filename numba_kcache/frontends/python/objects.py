@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .function import Reader
 
 _OF_PYTHON = frozenset(
-    ("__abstractmethods__", "__annotations__", "__dict__", "__doc__", "__firstlineno__", "__module__", "__orig_bases__",
-     "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
+    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+     "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
 )  # fmt: skip
 """Attributes of a class that no code of it reads, or that other ones say."""
 
