@@ -121,6 +121,18 @@ def test_attribute_added_to_a_trusted_class_counts(monkeypatch: pytest.MonkeyPat
     assert len(digests) == 4
 
 
+def test_enum_that_a_program_runs_into_a_trusted_module_counts_by_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it is of that module, and so it is, but no version pins it."""
+    digests = set()
+    for number in (1, 2):
+        space = {"__name__": "math"}
+        exec(f"import enum\nclass Mode(enum.IntEnum):\n    FAST = {number}", space)
+        monkeypatch.setattr(math, "Mode", space["Mode"], raising=False)
+        digests.add(digest(read("x[0] = math.Mode.FAST")))
+
+    assert len(digests) == 2
+
+
 def _loaded(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -182,7 +194,7 @@ def test_modules_of_interpreter_numba_and_numpy_are_trusted() -> None:
 def test_names_of_numba_keep_key() -> None:
     """What programs use has the same digest however it is imported into them."""
     by_module = "x[0] = {}".format
-    for name in ("grid", "popc", "syncthreads", "threadIdx", "atomic", "float32"):
+    for name in ("grid", "popc", "syncthreads", "threadIdx", "atomic", "float32", "float32x4"):
         assert digest(read(by_module(f"cuda.{name}"))) == digest(read(by_module(f"cuda.{name}"), unread=1))
         assert digest(read(by_module("thing"), thing=getattr(cuda, name)))
 

@@ -142,8 +142,8 @@ def scalar_form(value: Any) -> Plain:
         return "float", struct.pack("<d", value)
     if kind is complex:
         return "complex", struct.pack("<dd", value.real, value.imag)
-    if value is Ellipsis:
-        return ("ellipsis",)
+    if value is Ellipsis or value is NotImplemented:
+        return (str(value),)
     raise TypeError(f"{kind.__name__} is no constant")
 
 

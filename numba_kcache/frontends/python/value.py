@@ -108,10 +108,16 @@ class Trust(dict[str, bool]):
             return None
         if type(value) is FunctionType and not self.has_file(value.__code__.co_filename):
             return None  # the name of its module is only what it says itself
-        found: Any = sys.modules.get(module)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return f"{module}.{name}" if found is value else None
+        if isinstance(value, type) and getattr(value, "__members__", None):
+            return None  # an enum counts by its members
+        while module:  # a stub that a function made may stand in the package alone
+            found: Any = sys.modules.get(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is value:
+                return f"{module}.{name}"
+            module = module.rpartition(".")[0]
+        return None
 
 
 def is_standard(path: str) -> bool:
