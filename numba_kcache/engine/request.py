@@ -33,6 +33,8 @@ class Request(NamedTuple):
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
+        changed: Reads again what was read for the components, when it is compiled: reason for which the code is not of
+            what they say; "" where it is.
         kinds: Gives what components of this kind of kernel are about, by name or by the start of it (`"global "`).
     """
 
@@ -48,6 +50,7 @@ class Request(NamedTuple):
     texts: Callable[[], Mapping[str, tuple[str, Origin]]] = dict
     file: str = ""
     name: str = ""
+    changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
 
 

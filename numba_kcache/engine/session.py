@@ -116,11 +116,12 @@ class Session(Lookup):
         reasons = self._missed(request, components).reasons
         self.emit(EventKind.MISS, request, key, **_explained(reasons))
         artifact, headers = build(self, request, key)
-        if headers.untracked:
+        untracked = headers.untracked or request.changed()
+        if untracked:
             if request.strict:
-                raise uncacheable(request, headers.untracked)
-            self.emit(EventKind.UNCACHEABLE, request, "", reason=headers.untracked)
-            return _without_key(artifact, headers.untracked)
+                raise uncacheable(request, untracked)
+            self.emit(EventKind.UNCACHEABLE, request, "", reason=untracked)
+            return _without_key(artifact, untracked)
         self.forget_compilers()
         actual = self.components(request)  # of what is mapped and imported now: these made the code
         key = derive((*actual, *headers.components))

@@ -89,7 +89,7 @@ def starts_of_labels() -> Iterator[str]:
     labels: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            place = {"add": 0, "_add": 0, "_add_value": 1}.get(node.func.attr)
+            place = {"add": 0, "add_value": 1}.get(node.func.attr)
             labels += node.args[place : place + 1] if place is not None else []
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

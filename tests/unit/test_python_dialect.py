@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from numba_kcache.frontends.python import dialect as python_dialect
 from numba_kcache.frontends.python import files as python_files
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.python import value as python_value
-from numba_kcache.frontends.python.dialect import External, Jitted, Registrations
+from numba_kcache.frontends.python.dialect import External, Jitted, Registration, Registrations
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.frontends.python.value import Unvouchable
 
@@ -56,10 +56,15 @@ class Toy:
     """A dialect of twenty lines."""
 
     packages = frozenset({"toolkit"})
+    stateful = frozenset({"toolkit.clock"})
 
     def __init__(self, *, of_value: Any = (), of_attribute: Any = (), of_operators: Any = ()) -> None:
-        by_id = {id(value): functions for value, functions in of_value}
-        self._registered = Registrations(by_id, dict(of_attribute), list(of_operators))
+        def made(functions: Any) -> list[Registration]:
+            return [Registration("hook", None, {}, (each,)) for each in functions]
+
+        by_id = {id(value): made(functions) for value, functions in of_value}
+        by_name = {name: made(functions) for name, functions in of_attribute}
+        self._registered = Registrations(lambda value: by_id.get(id(value), ()), by_name, made(of_operators))
 
     def python_function(self, value: Any) -> Any:
         return value.body if type(value) is Decorated else None
@@ -70,8 +75,8 @@ class Toy:
         options["casts"] = None if is_kernel else dispatcher.options.get("casts")
         return Jitted(options, {"hooks": hooks} if hooks else {}, dispatcher.options.get("links", ()), "map" in options)
 
-    def intrinsic(self, value: Any) -> Any:
-        return value.defined_by if type(value) is Writer else None
+    def intrinsic(self, value: Any) -> Registration | None:
+        return Registration("writer", None, {}, (value.defined_by,)) if type(value) is Writer else None
 
     def external(self, value: Any) -> External | None:
         return value.declaration if type(value) is Declared else None
@@ -161,18 +166,25 @@ def test_types_and_external_functions_count_by_their_declarations(tmp_path: Path
     assert [each.data for each in taken(function(CALL, g=declared)).links] == [b"// two"]
 
 
-def test_packages_of_the_dialect_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function of theirs counts by its name, the same function of anybody else by its code."""
+def test_packages_of_the_dialect_are_pinned_from_their_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function of theirs counts by its name; the same function of anybody else, and what others add, by its code."""
+    monkeypatch.syspath_prepend(str(tmp_path))
     digests = {}
     for package in ("toolkit", "stranger"):
-        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        (tmp_path / package).mkdir()
         for body in (1, 2):
-            made = function(f"def f(x):\n    return {body}", __name__=package)
-            sys.modules[package].f = made  # type: ignore[attr-defined]
-            digests[package, body] = calling(made)
+            (tmp_path / package / "__init__.py").write_text(f"def f(x):\n    return {body}\n" + "#" * body)
+            monkeypatch.delitem(sys.modules, package, raising=False)
+            module = importlib.import_module(package)
+            digests[package, body] = calling(module.f)
+            module.f = added = function(f"def f(x):\n    return {body}", __name__=package)
+            digests[package, body, "added"] = calling(added)
 
     assert digests["toolkit", 1] == digests["toolkit", 2]
     assert digests["stranger", 1] != digests["stranger", 2]
+    assert digests["toolkit", 1, "added"] != digests["toolkit", 2, "added"]
 
 
 def test_objects_that_the_dialect_cannot_read_need_a_user_who_vouches() -> None:

@@ -8,13 +8,14 @@ import gc
 import os
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import CodeType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda, float32
+from numba import cuda, float32, types
 
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
@@ -52,7 +53,7 @@ def halved(x):
     return x / 2
 """
 KERNELS = """
-from numba import cuda, float32
+from numba import cuda, float32, types
 from deeper import halved
 import helpers, math
 N = 3
@@ -395,7 +396,7 @@ REFUSED = {
     "bound method": "".join,
     "ctypes pointer": ctypes.pointer(ctypes.c_int(1)),
     "ctypes function": ctypes.CFUNCTYPE(None)(lambda: None),
-    "class": _Device,
+    "class with a metaclass": type("Meta", (type,), {})("Odd", (), {}),
     "module as a value": pytest,
     "array of objects": np.array([object()]),
     "subclass of an array": np.ma.array([1]),
@@ -553,6 +554,19 @@ def test_numba_types_count_by_what_they_are() -> None:
         digests.add(found.digest)
 
     assert len(digests) == 3
+
+
+def test_numba_types_count_with_the_names_of_their_fields() -> None:
+    """Numba's own text of a named tuple leaves them out, alone and inside another type."""
+    digests = set()
+    for fields in ("x y", "y x"):
+        kind = types.NamedUniTuple(float32, 2, namedtuple("Point", fields))
+        for value in (kind, types.Tuple([kind, float32]), float32(kind)):
+            space = {"cuda": cuda, "KIND": value}
+            exec("@cuda.jit\ndef kernel(x):\n    x[0] = KIND\n", space)
+            digests.add(digest_of(space["kernel"]))
+
+    assert len(digests) == 6
 
 
 REGISTERED = """
@@ -737,6 +751,118 @@ def test_user_source_named_like_numbas_own_counts() -> None:
     digests = {digest_of(cuda.jit(body, link=[cuda.CUSource(text, name="nrt.cu")])) for text in ("// a", "// b")}
 
     assert len(digests) == 2
+
+
+def test_names_that_the_body_of_an_inner_class_reads_count() -> None:
+    """Typing code may define classes; their bodies read names by other instructions."""
+    digests = set()
+    for value in (1, 2):
+        space: dict[str, Any] = {"K": value}
+        exec("def f(x):\n    class Inner:\n        k = K\n    return Inner.k", space)
+        digests.add(digest_of(space["f"]))
+    for value in (1, 2):
+        space = {}
+        inner = "  def f(x):\n    class Inner:\n        j = k\n    return Inner.j\n  return f\n"
+        exec(f"def outer(k):\n{inner}f = outer({value})", space)
+        digests.add(digest_of(space["f"]))
+
+    assert len(digests) == 4
+
+
+def test_attributes_of_functions_count_where_they_are_read() -> None:
+    """Typing code may ask another function for them."""
+    digests = set()
+    for value in (1, 2):
+        space: dict[str, Any] = {}
+        exec(f"def helper(): pass\nhelper.k = {value}\nhelper.unread = {value}\ndef f(x): return helper.k", space)
+        digests.add(digest_of(space["f"]))
+        space["helper"].unread = 7
+        digests.add(digest_of(space["f"]))
+
+    assert len(digests) == 2
+
+
+SAME = {
+    "docstring": ("Documentation.", "Another one, longer."),
+    "no docstring": ("        '''Documentation.'''\n", ""),
+    "names of local variables": ("square", "renamed"),
+}
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_docstrings_and_names_of_locals_keep_digest(tmp_path: Path, what: str) -> None:
+    """They are in no code; with debug information they are."""
+    old, new = SAME[what]
+    assert old in KERNELS
+    before = taken(tmp_path, PROGRAM)
+
+    assert taken(tmp_path, {**PROGRAM, "kernels": KERNELS.replace(old, new)}).digest == before.digest
+
+
+def test_names_of_parameters_count_and_names_of_locals_with_lines() -> None:
+    """A call may use the former; debug information has the latter."""
+
+    def digests(*bodies: str, with_lines: bool) -> int:
+        found = set()
+        for body in bodies:
+            space: dict[str, Any] = {}
+            exec(body, space)
+            read = fingerprint(space["f"], numba_dialect, with_lines=with_lines)
+            assert isinstance(read, Fingerprint)
+            found.add(read.digest)
+        return len(found)
+
+    renamed = [f"def f(x):\n    {name} = x[0]\n    x[1] = {name}" for name in ("a", "b")]
+    assert digests(*renamed, with_lines=False) == 1
+    assert digests(*renamed, with_lines=True) == 2
+    assert digests("def f(x): return x", "def f(y): return y", with_lines=False) == 2
+    assert digests("def f(*, x): return x", "def f(*, y): return y", with_lines=False) == 2
+    assert digests("def f(*x): return x", "def f(*y): return y", with_lines=False) == 2
+
+
+def test_constants_count_by_their_use() -> None:
+    """Two that change places are another program; one beyond the 256th is read whole."""
+
+    def body(*values: object) -> Any:
+        space: dict[str, Any] = {}
+        exec("def f(x):\n    'text'\n" + "".join(f"    x[0] = {value!r}\n" for value in values), space)
+        return space["f"]
+
+    many = [number + 0.5 for number in range(300)]
+    assert digest_of(body(1, 2)) != digest_of(body(2, 1))
+    assert digest_of(body("text", 2)) != digest_of(body(2, "text"))
+    assert digest_of(body(*many)) != digest_of(body(*many[:-1], 7.25))
+    assert digest_of(body(*many, 3.5)) != digest_of(body(*many, 4.5))
+
+
+def digests_in_two_folders(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What one function of a file is, with lines, seen from two working directories."""
+    space: dict[str, Any] = {}
+    exec(compile("def f(x): x[0] = 1", file, "exec"), space)
+    digests = set()
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        found = fingerprint(space["f"], numba_dialect, with_lines=True)
+        assert isinstance(found, Fingerprint)
+        digests.add(found.digest)
+    return digests
+
+
+def test_working_directory_keeps_digest_with_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compilers write down the file's own place, however the program was started."""
+    one = digests_in_two_folders(f"{tmp_path}/kernels.py", tmp_path, monkeypatch)
+    other = digests_in_two_folders(f"{tmp_path}/a/../kernels.py", tmp_path, monkeypatch)
+
+    assert len(one | other) == 1
+
+
+@pytest.mark.parametrize("file", ["kernels.py", "<string>"])
+def test_working_directory_counts_with_lines_where_the_file_is_relative(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compilers complete such a name by it."""
+    assert len(digests_in_two_folders(file, tmp_path, monkeypatch)) == 2
 
 
 def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

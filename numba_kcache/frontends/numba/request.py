@@ -22,7 +22,7 @@ from ...model import Target
 from ...model.request import LinkInput
 from ...settings import NVRTC_VARIABLES, variables
 from ..python.function import Fingerprint, Uncapturable, fingerprint
-from ..python.value import Refused, value_form
+from ..python.value import Refused
 from . import dialect
 
 if TYPE_CHECKING:
@@ -122,7 +122,21 @@ def numba_request(
         *([] if definition.keep_ptx else [component("options", {"keep_ptx": False})]),
         *found.components,
     )
-    return request._replace(components=components, headers=headers)
+    changed = functools.partial(_changed, definition, components, types, target, ptx_target)
+    return request._replace(components=components, headers=headers, changed=changed)
+
+
+def _changed(definition: NumbaDefinition, before: Sequence[Component], types: tuple[Any, ...], *targets: Any) -> str:
+    """Read all again, and name what is not as it was before the compile; "" for nothing.
+
+    Another thread, or typing code itself, may have set a global or registered something meanwhile.
+    """
+    now = numba_request(definition, read_function(definition), types, *targets)
+    if now.uncacheable:
+        return now.uncacheable
+    old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most special
 
 
 def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]:
@@ -181,37 +195,10 @@ def signature_component(types: Sequence[Any], *, is_vouched: bool = False) -> Co
         is_vouched: Whether the user says what the code of an extension's types depends on.
     """
     try:
-        form = [_type_form(each, is_vouched) for each in types]
+        form = [dialect.form_of_type(each, is_vouched) for each in types]
     except Refused as refusal:
         return Uncapturable(str(refusal), "argument types")
     return component("argument types", form)._replace(value=[str(each) for each in types])
-
-
-def _type_form(kind: Any, is_vouched: bool) -> Plain:
-    from numba.cuda import types
-
-    if not is_vouched and not dialect.is_numba_type(kind):
-        where = type(kind).__module__
-        raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
-    bases = type(kind).__mro__  # not isinstance: see dialect.is_a
-    if types.BaseTuple in bases:
-        members = [_type_form(each, is_vouched) for each in kind]
-        if types.BaseNamedTuple in bases:
-            return "named tuple", _class_form(kind.instance_class), members
-        return "tuple", members
-    if types.EnumMember in bases:
-        return "enum member", type(kind).__name__, _class_form(kind.instance_class), _type_form(kind.dtype, is_vouched)
-    if types.Array in bases:
-        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
-        return "array", type(kind).__qualname__, _type_form(kind.dtype, is_vouched), flags
-    text = repr(kind)
-    if "<" in text or " at 0x" in text:
-        raise Refused(f"the type {text} stands for an object of this process")
-    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
-
-
-def _class_form(kind: type) -> Plain:
-    return value_form(kind, dialect.packages, dialect.type_form)
 
 
 def code_environment() -> tuple[Component, ...]:

@@ -1,12 +1,13 @@
 """What a code object does, and which outer names it reads.
 
 Promise     `code_form` is equal for two code objects only if they compute the same from the same outer names.
-            It does not depend on process, hash seed, checkout path, comments or lines; with `with_lines` it
-            also holds file and lines. `outer_reads` names every global and closure variable that is read,
-            nested code included, with the attributes that are taken from it straight away.
-Method      Bytecode with its exception table, names and typed constants; not marshal (its bytes depend on
-            reference counts) and not repr (addresses). The scan walks the two-byte words of `co_code`
-            itself: `dis` takes 4 us an instruction.
+            It does not depend on process, hash seed, checkout path, comments, docstrings, lines or names of local
+            variables; with `with_lines` it also holds file, lines and those names, as debug information does.
+            `outer_reads` names every global and closure variable that is read, nested code included, with the
+            attributes that are taken from it straight away.
+Method      Bytecode with its exception table, names and typed constants, those in the order of their use; not marshal
+            (its bytes depend on reference counts) and not repr (addresses). The scan walks the two-byte words of
+            `co_code` itself: `dis` takes 4 us an instruction.
 Ground      Python documentation, "dis": LOAD_GLOBAL holds its name's index shifted by one, LOAD_ATTR too
             from 3.12 on; inline caches are CACHE words in between.
 """
@@ -14,6 +15,7 @@ Ground      Python documentation, "dis": LOAD_GLOBAL holds its name's index shif
 from __future__ import annotations
 
 import dis
+import os
 import re
 import struct
 import sys
@@ -23,12 +25,20 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ...keys import Plain, encode, sha256
+from ...settings import variables
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL, _LOAD_DEREF = dis.opmap["LOAD_GLOBAL"], dis.opmap["LOAD_DEREF"]
 _LOAD_ATTR, _LOAD_METHOD = dis.opmap["LOAD_ATTR"], dis.opmap.get("LOAD_METHOD", -1)
 _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-_READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _LOAD_DEREF, _IMPORT_NAME))) + b"]", re.DOTALL)
+_OF_CLASS = tuple(
+    dis.opmap[name] for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
+)  # what the body of a class may read of the surroundings
+_OF_CLASS_CELLS = tuple(dis.opmap[name] for name in ("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF") if name in dis.opmap)
+_CELLS = (_LOAD_DEREF, *_OF_CLASS_CELLS)
+_READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _IMPORT_NAME, *_OF_CLASS, *_CELLS))) + b"]", re.DOTALL)
+_USING = re.compile(b"[" + re.escape(bytes(each for each in dis.hasconst if each < 256)) + b"]", re.DOTALL)
+_VARIADIC, _VARIADIC_KEYWORDS, _HAS_DOCSTRING = 0x04, 0x08, 0x4000000  # flags as of inspect; the last of 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
 
@@ -48,7 +58,7 @@ class Reading(NamedTuple):
     reads: tuple[Read, ...]
 
 
-_readings: dict[tuple[int, bool], tuple[weakref.ref[CodeType], Reading]] = {}
+_readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
 
 
 def read_code(code: CodeType, *, with_lines: bool) -> Reading:
@@ -57,7 +67,7 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     Raises:
         TypeError: It holds a constant that no compiler makes.
     """
-    key = id(code), with_lines
+    key = id(code), with_lines, os.getcwd() if with_lines else ""
     known = _readings.get(key)
     if known is not None and known[0]() is code:
         return known[1]
@@ -73,16 +83,37 @@ def code_form(code: CodeType, *, with_lines: bool) -> Plain:
     Raises:
         TypeError: It holds a constant that no compiler makes.
     """
-    lines: Plain = (code.co_filename, code.co_firstlineno, code.co_linetable) if with_lines else None
+    lines: Plain = None
+    named = code.co_argcount + code.co_kwonlyargcount
+    named += bool(code.co_flags & _VARIADIC) + bool(code.co_flags & _VARIADIC_KEYWORDS)
+    if with_lines:
+        where: Plain = os.path.normpath(code.co_filename)
+        if not os.path.isabs(code.co_filename):  # the compilers complete it, by either
+            where = code.co_filename, os.getcwd(), list(variables(("PWD",)).values())
+        lines, named = (where, code.co_firstlineno, code.co_linetable), len(code.co_varnames)
+    words, constants = _by_use(code)
     return (
         code.co_qualname,
-        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
-        code.co_code,
+        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~_HAS_DOCSTRING),
+        words,
         code.co_exceptiontable,
-        *map("\0".join, (code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars)),
-        [_constant_form(each, with_lines) for each in code.co_consts],
+        *map("\0".join, (code.co_names, code.co_varnames[:named], code.co_cellvars, code.co_freevars)),
+        [_constant_form(each, with_lines) for each in constants],
         lines,
     )
+
+
+def _by_use(code: CodeType) -> tuple[bytes, list[Any]]:
+    """The instructions with constants numbered by their first use, and these constants: a docstring has none."""
+    words, numbers, uses = bytearray(code.co_code), dict[int, int](), list[int]()
+    for match in _USING.finditer(bytes(words[::2])):
+        at = match.start()
+        uses.append(numbers.setdefault(_argument(words, at), len(numbers)))
+        words[2 * at + 1] = 0
+        while at and words[2 * at - 2] == _EXTENDED_ARG:
+            at -= 1
+            words[2 * at + 1] = 0
+    return bytes(words) + repr(uses).encode(), [code.co_consts[each] for each in numbers]
 
 
 def _constant_form(value: Any, with_lines: bool) -> Plain:
@@ -111,8 +142,8 @@ def scalar_form(value: Any) -> Plain:
         return "float", struct.pack("<d", value)
     if kind is complex:
         return "complex", struct.pack("<dd", value.real, value.imag)
-    if value is Ellipsis:
-        return ("ellipsis",)
+    if value is Ellipsis or value is NotImplemented:
+        return (str(value),)
     raise TypeError(f"{kind.__name__} is no constant")
 
 
@@ -122,6 +153,17 @@ def all_names(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if type(constant) is CodeType:
             yield from all_names(constant)
+
+
+def all_words(code: CodeType) -> set[str]:
+    """Every name of `all_names`, and every text among the constants: what `getattr` may be called with."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            found |= all_words(constant)
+        elif type(constant) is str:
+            found.update(constant.split("."))
+    return found
 
 
 def outer_reads(code: CodeType) -> tuple[Read, ...]:
@@ -140,6 +182,9 @@ def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
             found.append(Read("import", names[argument]))
         elif word == _LOAD_GLOBAL:
             found.append(Read("global", names[argument >> 1], _attributes(names, words, operations, at + 1)))
+        elif word in _OF_CLASS:
+            if names[argument] != "__name__":  # of which a class only makes its __module__
+                found.append(Read("global", names[argument], _attributes(names, words, operations, at + 1)))
         elif (name := _local_name(code, argument)) in free:
             found.append(Read("closure", name, _attributes(names, words, operations, at + 1)))
     for constant in code.co_consts:
@@ -148,7 +193,7 @@ def _reads(code: CodeType, free: frozenset[str]) -> list[Read]:
     return found
 
 
-def _argument(words: bytes, at: int) -> int:
+def _argument(words: bytes | bytearray, at: int) -> int:
     """The argument of instruction `at`, with the higher bytes that stand before it."""
     argument, shift = words[2 * at + 1], 8
     while at and words[2 * at - 2] == _EXTENDED_ARG:

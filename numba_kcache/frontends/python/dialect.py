@@ -7,7 +7,7 @@ Not here    Which values can be captured, and how they are followed and written 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ...keys import Plain
@@ -40,12 +40,31 @@ class External(NamedTuple):
     links: Iterable[Any]
 
 
-class Registrations(NamedTuple):
-    """Registered Python functions: by id of the value they implement, by attribute name, and for operators."""
+class Registration(NamedTuple):
+    """Code that a program gave to the compiler for a value, a type, an attribute or an operation.
 
-    of_value: dict[int, list[Any]]
-    of_attribute: dict[str, list[Any]]
-    of_operators: list[Any]
+    Args:
+        what: The kind of registration, `"overload"`.
+        subject: What it is for: a value, a type, a text; None where it stands under that value anyway.
+        options: All else that decides what the compiler makes of it: types, options of the decorator.
+        code: The functions and classes that implement it.
+    """
+
+    what: str
+    subject: Any
+    options: dict[str, Any]
+    code: tuple[Any, ...]
+
+
+class Registrations(NamedTuple):
+    """All of a program: for a value, by attribute name, and those that any code may use unnamed.
+
+    Those of one value, or of one subject, are in the order of registration, which decides between them.
+    """
+
+    of_value: Callable[[Any], Sequence[Registration]]
+    of_attribute: dict[str, list[Registration]]
+    of_all: list[Registration]
 
 
 class Dialect(Protocol):
@@ -57,7 +76,11 @@ class Dialect(Protocol):
 
     @property
     def packages(self) -> frozenset[str]:
-        """Top-level packages whose versions are in the key: what they define counts by its name alone."""
+        """Dotted names of packages whose versions are in the key: what they define counts by its name alone."""
+
+    @property
+    def stateful(self) -> frozenset[str]:
+        """Modules of these packages, and objects in them, whose answers depend on more than their arguments."""
 
     def python_function(self, value: Any) -> Any:
         """The function under the front end's decorator; None for what is no dispatcher."""
@@ -65,8 +88,8 @@ class Dialect(Protocol):
     def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
         """Read a dispatcher; a kernel's signatures are in the key anyway, a device function's belong to it."""
 
-    def intrinsic(self, value: Any) -> Any:
-        """The function that defines an intrinsic, which writes code when it is called; None for anything else."""
+    def intrinsic(self, value: Any) -> Registration | None:
+        """The definition of an intrinsic, which writes code when it is called; None for anything else."""
 
     def external(self, value: Any) -> External | None:
         """The declaration of an external function; None for anything else."""

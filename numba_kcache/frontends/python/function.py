@@ -15,6 +15,7 @@ Not here    Packages that are pinned by version (the compiler, NumPy, the standa
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from collections.abc import Iterable
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model.request import LinkInput, Origin
-from .code import Read, all_names, read_code
-from .value import VOUCHED, Refused, Unvouchable, is_trusted, shown, trusted_name, value_form, vouched_form
+from .code import Read, read_code
+from .value import VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
     from .dialect import Dialect, Jitted
@@ -35,6 +36,8 @@ Edge = tuple[str, "int | str"]
 _REMEDY = " (depends= takes values and files that stand for it)"
 
 _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
+
+_PLAIN = _DATA | {type(None), type(sys.version_info)}
 
 _ABSENT = object()
 """Instead of the value of a name that has none."""
@@ -133,63 +136,66 @@ def fingerprint(
     """
     depends, plain = tuple(depends), _undecorated(function, dialect)
     try:
-        reader = _Reader(dialect, with_lines, is_vouched=bool(depends))
+        reader = Reader(dialect, with_lines, is_vouched=bool(depends))
         reader.add_function(function)
         reader.add_depends(plain, depends)
     except _Cannot as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
-        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", _name_of(plain))
+        return Uncapturable(f"reading it raised {type(error).__name__}: {error}", name_of(plain))
     graph = reader.graph
     return Fingerprint(graph.digest(0), tuple(graph.components), tuple(reader.links), graph)
 
 
-class _Reader:
+class Reader:
     """Follows the names that functions read, and makes a graph of what is found."""
 
     def __init__(self, dialect: Dialect, with_lines: bool, *, is_vouched: bool) -> None:
         self.graph, self.links = Graph(), list[LinkInput]()
-        self._dialect, self._packages = dialect, dialect.packages
+        self.dialect, self.trust = dialect, Trust(dialect.packages)
         self._with_lines, self._is_vouched = with_lines, is_vouched
-        self._functions: dict[int, int] = {}
-        self._values: dict[tuple[int, str], int | str] = {}
-        self._registrations = dialect.registrations()
-        self._alive: list[Any] = []  # ids stay unique while these live
+        self.functions: dict[int, int] = {}
+        self.values: dict[tuple[int, str], int | str] = {}
+        self.registrations = dialect.registrations()
+        self.alive: list[Any] = []  # ids stay unique while these live
 
     def add_function(self, value: Any) -> int:
         """The node of a function or dispatcher; made, with all it reaches, at the first meeting."""
-        if id(value) in self._functions:
-            return self._functions[id(value)]
-        function = _undecorated(value, self._dialect)
-        name = _name_of(function)
+        if id(value) in self.functions:
+            return self.functions[id(value)]
+        function = _undecorated(value, self.dialect)
+        name = name_of(function)
         if type(function) is not FunctionType:
             raise _Cannot(f"it is a {type(function).__qualname__}, not a Python function", name)
-        word = "kernel" if not self._functions else "function" if function is value else "device function"
+        word = "kernel" if not self.functions else "function" if function is value else "device function"
         code = function.__code__
         try:
-            jitted = None if function is value else self._dialect.jitted(value, is_kernel=not self._functions)
+            jitted = None if function is value else self.dialect.jitted(value, is_kernel=not self.functions)
             lines = self._with_lines or (jitted is not None and jitted.has_lines)
             reading = read_code(code, with_lines=lines)
         except (Refused, TypeError) as error:
             raise _Cannot(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
-        self._functions[id(value)] = index
-        self._alive.append(value)
+        self.functions[id(value)] = index
+        self.alive.append(value)
         if jitted is not None:
             self.graph.kept[index] = value, code
             self._add_options(index, jitted, name)
             self._add_links(index, jitted.links, name)
         self._add_defaults(index, function, name)
         self._add_reads(index, function, reading.reads, name)
-        self._add_implied(index, code)
+        if self.registrations.of_attribute or self.registrations.of_all:
+            from .objects import add_implied
+
+            add_implied(self, index, code)
         return index
 
     def add_depends(self, function: Any, depends: Iterable[Any]) -> None:
         for position, each in enumerate(depends):
             label = f"depends[{position}]"
             if not isinstance(each, (str, os.PathLike)):
-                self._edge(0, label, self._add_value(each, label))
+                self.edge(0, label, self.add_value(each, label))
                 continue
             from .files import dependency_form
 
@@ -198,12 +204,12 @@ class _Reader:
             except Refused as refusal:
                 raise _Cannot(str(refusal), label) from None
             named = f"{label} {os.fspath(each)}" if form[0] == "file" else label  # another text may be a secret
-            self._edge(0, label, self._add(named, form, None))
+            self.edge(0, label, self.add(named, form, None))
 
-    def _add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
+    def add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
         return self.graph.add(label, sha256(encode(form)).digest(), clear, edges)
 
-    def _edge(self, start: int, name: str, goal: int | str) -> None:
+    def edge(self, start: int, name: str, goal: int | str) -> None:
         self.graph.edges[start].append((name, goal))
 
     def _add_options(self, index: int, jitted: Jitted, name: str) -> None:
@@ -211,7 +217,7 @@ class _Reader:
             if not self._is_vouched:
                 raise _Cannot(f"its {option} are objects of this process{_REMEDY}", f"option {option} of {name}")
             jitted.options[option] = [vouched_form(each) for each in objects]
-        self._edge(index, "options", self._add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
+        self.edge(index, "options", self.add_value(dict(sorted(jitted.options.items())), f"options of {name}"))
 
     def _add_links(self, index: int, links: Iterable[Any], name: str) -> None:
         for item in links:
@@ -226,86 +232,88 @@ class _Reader:
                 raise _Cannot(str(refusal), f"link of {name}") from None
             digest = sha256(each.data).hexdigest()
             spelled = each.name if each.kind == "cu" else ""  # __FILE__ and assert put it into the code
-            node = self._add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
-            self._edge(index, "link", node)
+            node = self.add(f"link {each.name} of {name}", (each.kind, spelled, digest), digest)
+            self.edge(index, "link", node)
             self.links.append(each)
 
     def _add_defaults(self, index: int, function: FunctionType, name: str) -> None:
         defaults = (function.__defaults__, function.__kwdefaults__)
         if any(defaults):
-            self._edge(index, "defaults", self._add_value(defaults, f"defaults of {name}"))
+            self.edge(index, "defaults", self.add_value(defaults, f"defaults of {name}"))
 
     def _add_reads(self, index: int, function: FunctionType, reads: Iterable[Read], name: str) -> None:
         """Follow the names that a function reads to the values they have now."""
         for read in reads:
             if read.scope == "import":
-                self._add_import(index, read, name)
-            else:
-                self._edge(index, ".".join((read.name, *read.attributes)), self._follow(function, read, name))
+                from .objects import add_import
 
-    def _add_import(self, index: int, read: Read, name: str) -> None:
-        if not is_trusted(read.name, self._packages):
-            if not self._is_vouched:
-                raise _Cannot(f"it is imported inside the function{_REMEDY}", f"module {read.name} in {name}")
-            self._edge(index, read.name, VOUCHED)
+                goal: int | str = add_import(self, function.__code__, read.name, f"module {read.name} in {name}")
+            else:
+                goal = self._follow(function, read, name)
+            self.edge(index, ".".join((read.name, *read.attributes)), goal)
 
     def _follow(self, function: FunctionType, read: Read, name: str) -> int | str:
         """Where one name of a function leads."""
-        scope, where = read.scope, read.name
+        scope, where, home = read.scope, read.name, ""
         if scope == "closure":
             at, owner, value = id(function.__closure__), name, _content(function, where)
         else:
             namespace = function.__globals__
             at, owner, value = id(namespace), namespace.get("__name__", "?"), namespace.get(where, _ABSENT)
             if value is _ABSENT:
-                value = getattr(function, "__builtins__", {}).get(where, _ABSENT)
+                value = vars(builtins).get(where, _ABSENT)
+                if getattr(function, "__builtins__", None) is not vars(builtins):
+                    raise _Cannot("its __builtins__ are not those of Python", name)
         for attribute in read.attributes:
-            if not isinstance(value, ModuleType):
+            if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
                 break
-            at, scope, where, owner = id(value.__dict__), "global", attribute, value.__name__
-            value = getattr(value, attribute, _ABSENT)
-            if is_trusted(owner, self._packages) and not self._is_users(value):
-                return f"{owner}.{attribute}"
+            at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes its __dict__ anew
+            scope, where, owner = "global", attribute, value.__name__
+            home, value = owner, getattr(value, attribute, _ABSENT)
         if value is _ABSENT:
             return "undefined"
-        goal = self._values.get((at, where))
+        goal = self.values.get((at, where))
         if goal is None:
             label = f"global {where} of {owner}" if scope == "global" else f"closure {where} of {owner}"
-            goal = self._values[at, where] = self._add_value(value, label)
-        return goal
+            if isinstance(value, ModuleType):
+                from .objects import add_module
 
-    def _is_users(self, value: Any) -> bool:
-        """Whether an attribute of a trusted package is still to be looked at: data, or what a program put there."""
-        if isinstance(value, ModuleType) or type(value) in _DATA or id(value) in self._registrations.of_value:
-            return True
-        return not is_trusted(getattr(value, "__module__", "builtins") or "builtins", self._packages)
+                return add_module(self, function.__code__, value, label)
+            if home and type(value) not in _PLAIN and self.trust[home] and not self.trust.name_of(value):
+                state = state_of(home, self.dialect.stateful)
+                if state:
+                    return self.refused(Refused(f"it belongs to {state}, whose state no key can hold"), label)
+            goal = self.values[at, where] = self.add_value(value, label)
+        return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
-    def _add_registered(self, function: FunctionType) -> int:
-        """The node of a registered implementation or of an intrinsic, which the compiler calls itself."""
-        index = self.add_function(function)
-        self.graph.kept[index] = function, function.__code__
-        return index
+    def _is_added(self, value: Any, attribute: str) -> bool:
+        """Tell if a program put an attribute there: on a function, or data or a function on a trusted class."""
+        if type(value) is FunctionType:
+            return attribute in vars(value)
+        if not isinstance(value, type) or self.trust.name_of(value) is None:
+            return False
+        found = getattr(value, attribute, None)
+        return type(found) in _DATA or (type(found) is FunctionType and self.trust.name_of(found) is None)
 
-    def _add_implied(self, index: int, code: CodeType) -> None:
-        """Implementations that the program registered for attributes and operators that this code may use."""
-        if index == 0:
-            for each in self._registrations.of_operators:
-                self._edge(index, "operator", self._add_registered(each))
-        if self._registrations.of_attribute:
-            for attribute in sorted(self._registrations.of_attribute.keys() & set(all_names(code))):
-                for each in self._registrations.of_attribute[attribute]:
-                    self._edge(index, f".{attribute}", self._add_registered(each))
+    def refused(self, refusal: Refused, label: str, form: Plain = VOUCHED) -> int:
+        """A node for what cannot be read, where `depends=` stands for it."""
+        if isinstance(refusal, Unvouchable):
+            raise _Cannot(str(refusal), label)
+        if not self._is_vouched:
+            raise _Cannot(f"{refusal}{_REMEDY}", label)
+        return self.add(label, form, VOUCHED)
 
-    def _add_value(self, value: Any, label: str) -> int | str:
+    def add_value(self, value: Any, label: str) -> int | str:
         """The node of a value; for a function its own node, for what a version pins its name."""
-        pinned = trusted_name(value, self._packages)
-        if id(value) in self._registrations.of_value:
-            registered = self._registrations.of_value[id(value)]
-            return self._add(
-                f"overload of {label}", pinned, None, [("overload", self._add_registered(each)) for each in registered]
-            )
+        pinned = self.trust.name_of(value)
+        registered = self.registrations.of_value(value)
+        if registered:
+            from .objects import add_overloads
+
+            return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
-            return pinned
+            state = state_of(pinned, self.dialect.stateful)
+            return self.refused(Refused(f"{state} asks for more than its arguments"), label) if state else pinned
         if self._is_function(value):
             return self.add_function(value)
         edges: list[Edge] = []
@@ -314,34 +322,37 @@ class _Reader:
             return self._other_form(inner, edges)
 
         try:
-            form, clear = value_form(value, self._packages, other_form), shown(value)
+            form, clear = value_form(value, self.trust, other_form), shown(value)
         except Refused as refusal:
-            if isinstance(refusal, Unvouchable):
-                raise _Cannot(str(refusal), label) from None
-            if not self._is_vouched:
-                raise _Cannot(f"{refusal}{_REMEDY}", label) from None
-            form, clear = vouched_form(value), VOUCHED
-        self._alive.append(value)
-        return self._add(label, form, clear, edges)
+            return self.refused(refusal, label, vouched_form(value))
+        self.alive.append(value)
+        return self.add(label, form, clear, edges)
 
     def _is_function(self, value: Any) -> bool:
         kind = type(value)
-        return kind is FunctionType or (kind not in _DATA and self._dialect.python_function(value) is not None)
+        return kind is FunctionType or (kind not in _DATA and self.dialect.python_function(value) is not None)
 
     def _other_form(self, value: Any, edges: list[Edge]) -> Plain | None:
         """The form of what has code of its own or is the compiler's, inside a value; the code is among its edges."""
-        pinned = trusted_name(value, self._packages)
+        pinned = None if isinstance(value, ModuleType) else self.trust.name_of(value)
         if pinned is not None:
+            if state := state_of(pinned, self.dialect.stateful):
+                raise Refused(f"{state} asks for more than its arguments")
             return "pinned", pinned
-        definition = self._dialect.intrinsic(value)
-        if definition is not None or self._is_function(value):
-            node = self.add_function(value) if definition is None else self._add_registered(definition)
+        definition = self.dialect.intrinsic(value)
+        if definition is not None or isinstance(value, type):
+            from .objects import add_class, add_registration
+
+            node = add_class(self, value) if definition is None else add_registration(self, definition, name_of(value))
             edges.append((str(len(edges)), node))
+            return type(value).__qualname__, len(edges) - 1
+        if self._is_function(value):
+            edges.append((str(len(edges)), self.add_function(value)))
             return "function", type(value).__qualname__, len(edges) - 1
-        external = self._dialect.external(value)
+        external = self.dialect.external(value)
         if external is None:
-            return self._dialect.type_form(value)
-        node = self._add(f"declaration of {external.name}", list(external[:4]), external.signature)
+            return self.dialect.type_form(value)
+        node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
         return "declared", len(edges) - 1
@@ -353,7 +364,7 @@ def _undecorated(value: Any, dialect: Dialect) -> Any:
     return value if function is None else function
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 

@@ -12,8 +12,10 @@ import enum
 import os
 import sys
 import sysconfig
+from _frozen_importlib import BuiltinImporter, FrozenImporter
 from collections.abc import Callable
-from types import BuiltinFunctionType, ModuleType
+from functools import cached_property
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from ...keys import Plain, sha256
@@ -22,7 +24,20 @@ from .code import scalar_form
 OtherForm = Callable[[Any], "Plain | None"]
 """Gives the form of what has code of its own or is the compiler's; None for anything else."""
 
-_STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
+STANDARD = tuple(sysconfig.get_path(each) + os.sep for each in ("stdlib", "platstdlib"))
+_INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("site-packages", "dist-packages"))
+
+_WITHOUT_STATE = frozenset(
+    ("__future__", "_collections_abc", "_functools", "_operator", "_struct", "abc", "builtins", "cmath", "collections",
+     "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "inspect", "itertools", "keyword", "math",
+     "numbers", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings")
+)  # fmt: skip
+"""Modules of the standard library whose functions answer by their arguments alone, but for `_ASKING`."""
+
+_ASKING = frozenset(
+    f"builtins.{name}" for name in
+    ("__import__", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars")
+)  # fmt: skip
 
 VOUCHED = "vouched for by depends="
 
@@ -38,42 +53,110 @@ class Unvouchable(Refused):
     """Nor can `depends=` stand for it: the code would hold an address of this process, or it is known by one alone."""
 
 
-def is_trusted(module: object, packages: frozenset[str]) -> bool:
-    """Whether a module is of a package that is pinned by its version: the standard library, and `packages`.
+class Trust(dict[str, bool]):
+    """Modules by name, as they are loaded now: are they the interpreter's, or of packages that versions pin?
 
-    A user's own `random.py` or `types.py` that hides the standard library's is not.
+    The origin of a module's spec decides, not its name: a user's `random.py`, a namespace package, a module without a
+    spec and a file that was loaded under another name are not trusted. One is made for each reading.
+
+    Args:
+        packages: Dotted names of the packages; each is trusted from the folder of its own `__init__.py` down.
     """
-    top = module.partition(".")[0] if isinstance(module, str) else ""
-    if top in packages:
-        return True
-    if top not in sys.stdlib_module_names or top not in sys.modules:
-        return False
-    path = getattr(sys.modules[top], "__file__", None)
-    if path is None:
-        return True  # built in or frozen
-    return path.startswith(_STANDARD) and not path.startswith(tuple(each + "site-packages" for each in _STANDARD))
 
+    def __init__(self, packages: frozenset[str] = frozenset()) -> None:
+        self._packages = packages
 
-def trusted_name(value: Any, packages: frozenset[str]) -> str | None:
-    """`module.qualname` where that names this very object in a trusted package; None otherwise."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if isinstance(value, ModuleType):
-        return value.__name__ if is_trusted(value.__name__, packages) else None
-    name = name if isinstance(name, str) else getattr(value, "__name__", None)
-    if not (is_trusted(module, packages) and isinstance(name, str)):
+    @cached_property
+    def _folders(self) -> tuple[str, ...]:
+        found = []
+        for package in self._packages:
+            origin = getattr(getattr(sys.modules.get(package), "__spec__", None), "origin", None)
+            if isinstance(origin, str) and origin.endswith(os.path.join("", *package.split("."), "__init__.py")):
+                found.append(origin.removesuffix("__init__.py"))
+        return tuple(found)
+
+    def __missing__(self, name: str) -> bool:
+        top = name.partition(".")[0]
+        module = sys.modules.get(name) or sys.modules.get(top)  # to find a submodule would import its package
+        spec = getattr(module, "__spec__", None) if module is not None else _find_spec(top)
+        origin, loader = getattr(spec, "origin", None), getattr(spec, "loader", None)
+        if type(origin) is not str:
+            found = False
+        elif top in sys.stdlib_module_names:
+            found = is_standard(origin) or (loader is FrozenImporter and origin == "frozen")
+            found = found or (loader is BuiltinImporter and name in sys.builtin_module_names)
+        else:
+            found = origin.startswith(self._folders)
+        self[name] = found
+        return found
+
+    def has_file(self, path: str) -> bool:
+        """Tell if code of this file is the interpreter's or the packages'."""
+        return path.startswith(("<frozen ", *self._folders)) or is_standard(path)
+
+    def name_of(self, value: Any) -> str | None:
+        """`module.qualname` where that names this very object in a trusted module now; None otherwise."""
+        if isinstance(value, ModuleType):
+            own = value.__name__
+            return own if sys.modules.get(own) is value and self[own] else None
+        module = getattr(value, "__module__", None)
+        if type(module) is not str or not self[module]:
+            return None
+        name = getattr(value, "__qualname__", None)
+        name = name if isinstance(name, str) else getattr(value, "__name__", None)
+        if not isinstance(name, str):
+            return None
+        if type(value) is FunctionType and not self.has_file(value.__code__.co_filename):
+            return None  # the name of its module is only what it says itself
+        if isinstance(value, type) and getattr(value, "__members__", None):
+            return None  # an enum counts by its members
+        while module:  # a stub that a function made may stand in the package alone
+            found: Any = sys.modules.get(module)
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is value:
+                return f"{module}.{name}"
+            module = module.rpartition(".")[0]
         return None
-    found: Any = sys.modules.get(str(module))
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}.{name}" if found is value else None
 
 
-def value_form(value: Any, packages: frozenset[str], other_form: OtherForm, inside: tuple[int, ...] = ()) -> Plain:
+def is_standard(path: str) -> bool:
+    """Tell if a file is of the standard library."""
+    return path.startswith(STANDARD) and not path.startswith(_INSTALLED)
+
+
+def _find_spec(top: str) -> Any:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(top)
+    except (ImportError, ValueError):
+        return None
+
+
+def state_of(name: str, asking: frozenset[str]) -> str:
+    """The part of a trusted module or object's dotted name whose answers depend on more than arguments; "" for none.
+
+    Args:
+        name: Of a trusted module or object.
+        asking: Names of the dialect whose answers do, with all that is in them.
+    """
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return name if top not in _WITHOUT_STATE or name in _ASKING else ""
+    while name:
+        if name in asking:
+            return name
+        name = name.rpartition(".")[0]
+    return ""
+
+
+def value_form(value: Any, trust: Trust, other_form: OtherForm, inside: tuple[int, ...] = ()) -> Plain:
     """The value as plain values.
 
     Args:
         value: Of a program.
-        packages: Pinned by their versions, like the standard library: what they define counts by its name.
+        trust: Says what is pinned by a version, and so counts by its name.
         other_form: For what only the caller knows.
         inside: Ids of the containers around the value.
 
@@ -89,7 +172,7 @@ def value_form(value: Any, packages: frozenset[str], other_form: OtherForm, insi
     within = (*inside, id(value))
 
     def forms(values: Any) -> list[Plain]:
-        return [value_form(each, packages, other_form, within) for each in values]
+        return [value_form(each, trust, other_form, within) for each in values]
 
     kind = type(value)
     if kind is dict and REPR_SAYS_ALL.issuperset(map(type, (*value, *value.values()))):
@@ -102,12 +185,14 @@ def value_form(value: Any, packages: frozenset[str], other_form: OtherForm, insi
         return kind.__name__, tuple(sorted(repr(each) for each in forms(value)))
     if kind in (range, slice):
         return kind.__name__, forms((value.start, value.stop, value.step))
+    if value is sys.version_info:
+        return "version", forms(tuple(value))
     if isinstance(value, enum.Enum):
         enumeration, content = forms((kind, value.value))
         return "enum member", enumeration, value.name, content
     if isinstance(value, tuple) and isinstance(getattr(value, "_fields", None), tuple):
         return "namedtuple", *forms((kind,)), forms(value)
-    known = _numpy_form(value) or _class_form(value, packages, forms) or other_form(value)
+    known = _numpy_form(value) or _class_form(value, trust, forms) or other_form(value)
     if known is None:
         raise _refusal(value)
     return known
@@ -132,21 +217,21 @@ def _numpy_form(value: Any) -> Plain | None:
     return "numpy array", form, value.shape, value.strides, flags, content
 
 
-def _class_form(value: Any, packages: frozenset[str], forms: Callable[[Any], list[Plain]]) -> Plain | None:
+def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -> Plain | None:
     if not isinstance(value, type):
         return None
-    name = trusted_name(value, packages)
-    if name:
-        return "class", name
     if issubclass(value, enum.Enum):
-        pinned = [base for base in value.__mro__ if is_trusted(base.__module__, packages)]
-        bases = tuple(f"{base.__module__}.{base.__qualname__}" for base in pinned)
+        bases = tuple(filter(None, map(trust.name_of, value.__mro__)))
         members = value.__members__
         return "enum", value.__name__, bases, tuple(members), forms(each.value for each in members.values())
-    fields = getattr(value, "_fields", None)
-    if issubclass(value, tuple) and isinstance(fields, tuple):
-        return "namedtuple class", value.__name__, fields
-    raise Refused("it is a class")
+    name = trust.name_of(value)
+    if name:
+        return "class", name
+    fields, constructor = getattr(value, "_fields", None), value.__new__
+    if issubclass(value, tuple) and isinstance(fields, tuple) and type(constructor) is FunctionType:
+        parameters = constructor.__code__.co_varnames, constructor.__defaults__  # how a call is read
+        return "namedtuple class", value.__name__, fields, forms(parameters)
+    return None
 
 
 def vouched_form(value: Any) -> Plain:
@@ -156,6 +241,8 @@ def vouched_form(value: Any) -> Plain:
 
 def _refusal(value: Any) -> Refused:
     kind = type(value)
+    if isinstance(value, type):
+        return Refused("it is a class")
     if getattr(value, "__cuda_array_interface__", None) is not None:
         why = "whose address would be in the code: pass it as an argument (depends= cannot stand for it)"
         return Unvouchable(f"it is a device array, {why}")

@@ -1,0 +1,149 @@
+"""Read the objects that few kernels name: modules as values, imports inside functions, classes, and registrations.
+
+Promise     A registration is in a key whole: what it is for, its options, its types and the code that implements it.
+            Those of different subjects are ordered by what they are for, not by when they were registered.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from importlib import import_module
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .code import all_names, all_words
+from .value import Refused, state_of
+
+if TYPE_CHECKING:
+    from .dialect import Registration
+    from .function import Reader
+
+_OF_PYTHON = frozenset(
+    ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+     "__orig_bases__", "__parameters__", "__qualname__", "__static_attributes__", "__weakref__", "_abc_impl")
+)  # fmt: skip
+"""Attributes of a class that no code of it reads, or that other ones say."""
+
+
+def add_import(reader: Reader, code: CodeType, name: str, label: str) -> int | str:
+    """The node of an import inside a function: of what its code may take from that module."""
+    if not reader.trust[name]:
+        return reader.refused(Refused("it is imported inside the function"), label)
+    try:
+        modules = [import_module(each) for each in dict.fromkeys((name.partition(".")[0], name))]  # as the code will do
+    except ImportError as error:
+        return reader.refused(Refused(str(error)), label)
+    node = reader.add(label, name, None)
+    for each in modules:
+        reader.edge(node, each.__name__, add_module(reader, code, each, label))
+    return node
+
+
+def add_module(reader: Reader, code: CodeType, module: ModuleType, label: str) -> int | str:
+    """The node of a module that is used as a value: of all its attributes that the code may name."""
+    name, at = reader.trust.name_of(module), (id(module.__dict__), f"{id(code)}")
+    if name is None:
+        return reader.refused(Refused("it is a module that is used as a value, not by its attributes alone"), label)
+    state = state_of(name, reader.dialect.stateful)
+    if state:
+        return reader.refused(Refused(f"it is {state}, whose state no key can hold"), label)
+    if at not in reader.values:
+        node = reader.values[at] = reader.add(label, name, name)
+        for word in sorted(all_words(code) & vars(module).keys()):
+            value, inner = vars(module)[word], f"global {word} of {name}"
+            is_module = isinstance(value, ModuleType)
+            goal = add_module(reader, code, value, inner) if is_module else reader.add_value(value, inner)
+            reader.edge(node, word, goal)
+    return reader.values[at]
+
+
+def add_class(reader: Reader, value: type) -> int:
+    """The node of a class of a program: of its bases, and all that its body defines."""
+    if id(value) in reader.functions:
+        return reader.functions[id(value)]
+    if reader.trust.name_of(type(value)) is None:
+        raise Refused("it is a class with a metaclass of its own")
+    name = f"{value.__module__}.{value.__qualname__}"
+    node = reader.functions[id(value)] = reader.add(f"class {name}", ("class", value.__name__), None)
+    reader.alive.append(value)
+    for base in value.__bases__:
+        reader.edge(node, "base", reader.add_value(base, f"class {base.__module__}.{base.__qualname__}"))
+    for attribute, item in sorted(vars(value).items()):
+        if attribute not in _OF_PYTHON:
+            for part in _parts(item):
+                goal = reader.add_value(part, f"global {attribute} of {name}")
+                reader.edge(node, f"{type(item).__name__} {attribute}", goal)
+    return node
+
+
+def _parts(item: Any) -> tuple[Any, ...]:
+    """What an item of a class is made of."""
+    if isinstance(item, (staticmethod, classmethod)):
+        return (item.__func__,)
+    if isinstance(item, property):
+        return item.fget, item.fset, item.fdel
+    if isinstance(item, functools.cached_property):
+        return (item.func,)
+    return ("slot",) if isinstance(item, (MemberDescriptorType, GetSetDescriptorType)) else (item,)
+
+
+def add_overloads(
+    reader: Reader, value: Any, registered: Iterable[Registration], pinned: str | None, label: str
+) -> int:
+    """The node of a value for which there are registrations."""
+    at = id(value), "overloads"
+    if at in reader.values:  # its own implementation names it, as where that says that the function itself is it
+        node = reader.values[at]
+        assert type(node) is int
+        if type(value) is FunctionType and pinned is None and id(value) not in reader.functions:
+            reader.edge(node, "itself", reader.add_function(value))
+        return node
+    node = reader.values[at] = reader.add(f"overload of {label}", pinned, None)
+    for each in registered:
+        reader.edge(node, each.what, add_registration(reader, each, label))
+    return node
+
+
+def add_registration(reader: Reader, registration: Registration, label: str) -> int:
+    """The node of one registration."""
+    at = id(registration.code[0]), f"{registration.what} {id(registration)}"
+    if at in reader.values:
+        found = reader.values[at]
+        assert type(found) is int
+        return found
+    reader.alive.append(registration)
+    node = reader.values[at] = reader.add(f"overload of {label}", registration.what, None)
+    subject = registration.subject
+    if subject is not None:
+        pinned = reader.trust.name_of(subject)
+        reader.edge(node, "for", pinned or reader.add_value(subject, f"overload of {label}"))
+    reader.edge(node, "options", reader.add_value(registration.options, f"options of {label}"))
+    for each in registration.code:
+        if isinstance(each, type):
+            reader.edge(node, "code", add_class(reader, each))
+            continue
+        index = reader.add_function(each)
+        reader.graph.kept[index] = each, each.__code__  # the compiler calls it itself
+        reader.edge(node, "code", index)
+    return node
+
+
+def add_implied(reader: Reader, index: int, code: CodeType) -> None:
+    """Edges to what the program registered for operations, and for attributes that this code may use."""
+    _of_value, of_attribute, of_all = reader.registrations
+    groups = [("", of_all)] if index == 0 else []
+    groups += [(name, of_attribute[name]) for name in sorted(of_attribute.keys() & set(all_names(code)))]
+    for name, group in groups:
+        for label, each in _in_order(reader, group):
+            reader.edge(index, f".{name} {each.what}", add_registration(reader, each, f"{label}.{name}".strip(".")))
+
+
+def _in_order(reader: Reader, group: Iterable[Registration]) -> list[tuple[str, Registration]]:
+    """Registrations by kind and subject; those of one subject stay in their order."""
+
+    def label(each: Registration) -> str:
+        subject = each.subject
+        return reader.trust.name_of(subject) or getattr(subject, "__qualname__", None) or str(subject or "")
+
+    return sorted(((label(each), each) for each in group), key=lambda item: (item[1].what, item[0]))

@@ -1,0 +1,108 @@
+"""A Numba kernel is stored as what was compiled: what changes between decoration, reading and the end of a compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numba import cuda
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.errors import KCacheWarning
+from numba_kcache.frontends.numba import compile as numba_compile
+from numba_kcache.model import EventKind, Target
+
+SOURCE = """
+from numba import cuda
+import math, numpy as np
+K = 2.0
+TABLE = np.arange(4.0)
+@cuda.jit(device=True)
+def scaled(x, by=3.0):
+    return x * by
+def make(power):
+    def kernel(x):
+        x[0] = scaled(x[0]) * K ** power + TABLE[1] + math.fabs(x[1])
+    def other():
+        nonlocal power
+        power += 1
+    return kernel, other
+kernel, other = make(2)
+"""
+SIGNATURE = "void(float64[::1])"
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a global": lambda space: space.update(K=5.0),
+    "an element of a global array": lambda space: space["TABLE"].__setitem__(1, 9.0),
+    "a callee": lambda space: space.update(scaled=cuda.jit(device=True)(lambda x, by=3.0: x / by)),
+    "the code of a callee": lambda space: setattr(space["scaled"].py_func, "__code__", (lambda x, by: x - by).__code__),
+    "a default of a callee": lambda space: setattr(space["scaled"].py_func, "__defaults__", (4.0,)),
+    "a cell of the closure": lambda space: space["other"](),
+    "a patched module": lambda space: setattr(space["math"], "fabs", space["math"].sqrt),
+    "a setting": lambda space: setattr(_config(), "OPT", 0),
+}
+
+
+def _config() -> Any:
+    from numba.cuda.core import config
+
+    return config
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The globals of a program; what a change patches is set back."""
+    import math
+
+    monkeypatch.setattr(math, "fabs", math.fabs)
+    monkeypatch.setattr(_config(), "OPT", _config().OPT)
+    space: dict[str, Any] = {"__name__": "app"}
+    exec(SOURCE, space)
+    return space
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHANGES)
+def test_change_during_a_compile_stores_nothing_and_is_reported_once(
+    what: str, program: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread sets it after the reading: what was compiled runs, and no later process is served it."""
+    seen: list[Any] = []
+    cache = KernelCache(tmp_path)
+    cache.subscribe(seen.append)
+    compiled = numba_compile.compile_numba
+
+    def meanwhile(*arguments: Any, **more: Any) -> Any:
+        made = compiled(*arguments, **more)
+        CHANGES[what](program)
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(numba_compile, "compile_numba", meanwhile)
+        kernel = cached_kernel(program["kernel"], cache=cache, arch="sm_90", signature=SIGNATURE)
+        with pytest.warns(KCacheWarning, match="is not cached"):
+            found = kernel._resolutions.exactly(Target(9, 0), None, kernel._variants(None)[0])
+    told = [each for each in seen if each.kind is EventKind.UNCACHEABLE]
+
+    assert found.artifact.cubin
+    assert not found.key
+    assert len(told) == 1
+    assert "changed" in told[0].fields["reason"] or "extension module" in told[0].fields["reason"]
+    assert cache.info("process").entries == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", CHANGES)
+def test_change_between_decoration_and_first_use_invalidates_key(
+    what: str, program: dict[str, Any], tmp_path: Path
+) -> None:
+    """The kernel is read when it is wanted, not when it is decorated."""
+    cache = KernelCache(tmp_path)
+    kernel = cached_kernel(program["kernel"], cache=cache, arch="sm_90", signature=SIGNATURE)
+    before = kernel.key()
+
+    CHANGES[what](program)
+
+    assert kernel.key() != before

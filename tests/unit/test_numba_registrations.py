@@ -1,0 +1,235 @@
+"""What a program registered with Numba is in the key whole: edits are held against what Numba compiles without us."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from tests.support import numba_server
+from tests.support.fake_driver import build, environment, needs_fake_driver
+
+pytestmark = [needs_fake_driver, pytest.mark.slow]
+
+PROGRAM = """
+import math, operator
+from numba import cuda, types
+from numba.cuda import models
+from numba.cuda.cudadecl import registry as typing_registry
+from numba.cuda.cudaimpl import registry as lowering_registry
+from numba.cuda.extending import (
+    _intrinsic, lower_builtin, overload, overload_attribute, overload_method, register_jitable, register_model,
+    type_callable)
+from numba.cuda.typing.templates import AttributeTemplate, ConcreteTemplate, signature
+
+GAIN = 3.0
+
+def scaled(x): return x
+@overload(scaled, jit_options={"fastmath": False}, inline="never", strict=True)
+def implement_scaled(x):
+    return lambda x: x / GAIN / 7.0 + x * x * x
+
+def told(x): return x
+@overload(told, prefer_literal=False)
+def implement_told(x):
+    if isinstance(x, types.Literal):
+        return lambda x: 5.0
+    return lambda x: 6.0
+
+@overload_method(types.Array, "of_array")
+def implement_of_array(a): return lambda a: a[0] + 1.0
+@overload_method(types.Tuple, "of_array")
+def implement_of_tuple(a): return lambda a: 2.0
+
+@overload_attribute(types.Array, "one_kcache")
+def implement_one(a): return lambda a: 1.5
+@overload_attribute(types.Array, "two_kcache")
+def implement_two(a): return lambda a: 2.5
+
+@overload(operator.sub)
+def implement_sub(a, b):
+    if isinstance(a, types.BaseTuple): return lambda a, b: a[0] - b[1] * 3.0
+@overload(operator.truediv)
+def implement_truediv(a, b):
+    if isinstance(a, types.BaseTuple): return lambda a, b: a[1] / b[0] + 4.0
+
+@register_jitable
+def jitable(x): return x * 11.0
+
+@_intrinsic(target="cuda", prefer_literal=True)
+def written(context, x):
+    def write(context, builder, signature, arguments):
+        return context.get_constant(types.float64, 8.0 if isinstance(x, types.Literal) else 9.0)
+    return types.float64(x), write
+
+def typed(x): return x
+@type_callable(typed)
+def type_typed(context):
+    def typer(x): return types.float64
+    return typer
+@lower_builtin(typed, types.Float)
+def lower_typed(context, builder, signature, arguments):
+    return builder.fadd(arguments[0], arguments[0])
+@lower_builtin(typed, types.Integer)
+def lower_typed_integer(context, builder, signature, arguments):
+    return context.get_constant(types.float64, 21.0)
+
+@typing_registry.register_attr
+class OfArray(AttributeTemplate):
+    key = types.Array
+    def resolve_weight_kcache(self, array): return types.float64
+@lowering_registry.lower_getattr(types.Array, "weight_kcache")
+def lower_weight(context, builder, kind, value): return context.get_constant(types.float64, 4.0)
+
+def concrete(x): return x
+@typing_registry.register_global(concrete)
+class Concrete(ConcreteTemplate):
+    cases = [signature(types.float64, types.float64)]
+@lowering_registry.lower(concrete, types.float64)
+def lower_concrete(context, builder, signature, arguments): return arguments[0]
+@lowering_registry.lower(concrete, types.float32)
+def lower_concrete_single(context, builder, signature, arguments):
+    return builder.fpext(arguments[0], context.get_value_type(types.float64))
+
+@cuda.jit
+def kernel(x):
+    x[0] = scaled(x[0]) + told(3) + x.of_array() + x.one_kcache + x.two_kcache * 2.0
+    x[1] = (x[0], x[1]) - (x[1], x[2])
+    x[2] = (x[0], x[1]) / (x[1], x[2])
+    x[3] = jitable(x[3]) + written(3) + typed(x[4]) + x.weight_kcache + concrete(x[5])
+"""
+
+MORE = "@register_jitable"
+"""Where further registrations are put."""
+
+MUL = """@overload(operator.mul)
+def implement_mul(a, b):
+    if isinstance(a, types.BaseTuple): return lambda a, b: 1
+"""
+MODEL = """@register_model(types.Float)
+class Model(models.models.PrimitiveModel):
+    def __init__(self, dmm, fe_type):
+        from llvmlite import ir
+        super().__init__(dmm, fe_type, ir.DoubleType())
+"""
+REWRITE = """from numba.cuda.core import ir
+from numba.cuda.core.rewrites import Rewrite, register_rewrite
+@register_rewrite("before-inference")
+class Eleven(Rewrite):
+    def match(self, func_ir, block, typemap, calltypes):
+        self.block = block
+        self.found = [each for each in block.find_insts(ir.Assign) if isinstance(each.value, ir.Const)]
+        self.found = [each for each in self.found if each.value.value == 2.0]
+        return bool(self.found)
+    def apply(self):
+        for each in self.found:
+            each.value = ir.Const(11.0, each.value.loc)
+        return self.block
+"""
+TYPEOF = """from numba.cuda.typing.typeof import typeof_impl
+@typeof_impl.register(str)
+def typeof_text(value, context): return types.float64
+"""
+
+
+def swapped(one: str, other: str) -> str:
+    """The program with two of its texts in each other's place."""
+    assert PROGRAM.count(one) == PROGRAM.count(other) == 1
+    return PROGRAM.replace(one, "\0").replace(other, one).replace("\0", other)
+
+
+def edited(old: str, new: str) -> str:
+    """The program with another text."""
+    assert PROGRAM.count(old) == 1
+    return PROGRAM.replace(old, new)
+
+
+EDITS = {
+    "the code of an overload": edited("x / GAIN", "x * GAIN"),
+    "a global of an overload": edited("GAIN = 3.0", "GAIN = 4.0"),
+    "jit options of an overload": edited('"fastmath": False', '"fastmath": True'),
+    "literals first": edited("overload(told, prefer_literal=False)", "overload(told, prefer_literal=True)"),
+    "literals last in an intrinsic": edited("prefer_literal=True", "prefer_literal=False"),
+    "types of two methods, swapped": swapped('types.Array, "of_array"', 'types.Tuple, "of_array"'),
+    "names of two attributes, swapped": swapped('"one_kcache"', '"two_kcache"'),
+    "two operators, swapped": swapped("overload(operator.sub)", "overload(operator.truediv)"),
+    "a function that is its own overload": edited("x * 11.0", "x * 12.0"),
+    "the code that an intrinsic writes": edited("8.0 if", "10.0 if"),
+    "the type that a function has": edited("def typer(x): return types.float64", "def typer(x): return types.float32"),
+    "lowering": edited("builder.fadd(arguments", "builder.fmul(arguments"),
+    "types of two lowerings, swapped": swapped("(typed, types.Float)", "(typed, types.Integer)"),
+    "a lowered attribute": edited("types.float64, 4.0)", "types.float64, 5.0)"),
+    "the type of an attribute": edited("(self, array): return types.float64", "(self, array): return types.int64"),
+    "cases of a template": edited("(types.float64, types.float64)]", "(types.float64, types.float32)]"),
+    "an operator more": edited(MORE, MUL + MORE),
+    "a model of a type of Numba": edited(MORE, MODEL + MORE),
+    "a rewrite": edited(MORE, REWRITE + MORE),
+    "a type of values": edited(MORE, TYPEOF + MORE),
+}  # fmt: skip
+
+UNSEEN = {
+    "jit options of an overload", "the type of an attribute", "the type that a function has", "an operator more",
+    "a model of a type of Numba", "a type of values",
+}  # fmt: skip
+"""Edits that leave this kernel's code as it is, or that cannot be compiled."""
+
+ASIDE = {
+    "a comment in an overload": edited("return lambda x: x / GAIN", "# why\n    return lambda x: x / GAIN"),
+    "an overload that nothing uses": edited(MORE, f"@overload(len)\ndef unused(x): pass\n{MORE}"),
+    "a method that nothing uses": edited(MORE, f"@overload_method(types.Array, 'u')\ndef unused(x): pass\n{MORE}"),
+}
+
+
+SCRIPT = """
+import hashlib, sys, types
+app = sys.modules["app"] = types.ModuleType("app")
+space = vars(app)
+exec({source!r}, space)
+from numba import float64
+from numba_kcache.frontends.numba import dialect
+from numba_kcache.frontends.numba.compile import compile_numba
+from numba_kcache.frontends.python.function import fingerprint
+from numba_kcache.model import Target
+before = fingerprint(space["kernel"], dialect, with_lines=False)
+digest = getattr(before, "digest", None) or str(before)
+try:
+    code = compile_numba(space["kernel"], (float64[::1],), Target(9, 0)).artifact.cubin
+    code = hashlib.sha256(code).hexdigest()
+except Exception as error:
+    code = type(error).__name__
+after = fingerprint(space["kernel"], dialect, with_lines=False)
+assert getattr(after, "digest", None) == digest, (after, before)
+print(digest, code, sep="|")
+"""
+
+
+@functools.cache
+def outcome(source: str) -> tuple[str, str]:
+    """The kernel's digest, and that of the cubin which Numba makes without us, in a process of its own."""
+    digest, code = numba_server.output(["-c", SCRIPT.format(source=source)], environment(build())).strip().split("|")
+    return digest, code
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_edit_of_a_registration_invalidates_key(what: str) -> None:
+    """The code that Numba makes is another; so is the digest, and a compile in between changes neither."""
+    before, after = outcome(PROGRAM), outcome(EDITS[what])
+
+    assert len(before[0]) == 64, before
+    assert before[0] != after[0]
+    assert (before[1] != after[1]) or what in UNSEEN
+
+
+@pytest.mark.parametrize("what", ASIDE)
+def test_edit_beside_the_kernel_keeps_key(what: str) -> None:
+    """And the code."""
+    assert outcome(ASIDE[what]) == outcome(PROGRAM)
+
+
+def test_order_of_registrations_for_different_things_keeps_key() -> None:
+    """As two modules make it that are imported in another order."""
+    start, end = PROGRAM.index("@overload(operator.sub)"), PROGRAM.index("@register_jitable")
+    sub, truediv = PROGRAM[start:end].split("@overload(operator.truediv)")
+    swapped = PROGRAM[:start] + "@overload(operator.truediv)" + truediv + sub + PROGRAM[end:]
+
+    assert outcome(swapped) == outcome(PROGRAM)

@@ -1,0 +1,257 @@
+"""Trust by identity: what a program changed in modules that versions pin is read, or refused with the reason."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import importlib.util
+import math
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda import libdevice
+
+from numba_kcache.frontends.numba import dialect as numba_dialect
+from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
+from numba_kcache.frontends.python.value import Trust
+
+TRUST = Trust(numba_dialect.packages)
+
+
+def read(body: str, **names: Any) -> Fingerprint | Uncapturable:
+    """The fingerprint of a kernel with this body and these globals."""
+    space = {"__name__": "app", "cuda": cuda, "math": math, "operator": operator, "np": np, **names}
+    exec("def kernel(x):\n    " + body.replace("\n", "\n    ") + "\n", space)
+    return fingerprint(space["kernel"], numba_dialect, with_lines=False)
+
+
+def digest(found: Fingerprint | Uncapturable) -> str:
+    assert isinstance(found, Fingerprint), found
+    return found.digest
+
+
+def made(body: str, name: str = "f", **names: Any) -> FunctionType:
+    space: dict[str, Any] = dict(names)
+    exec(f"def {name}(x):\n    return {body}", space)
+    function: FunctionType = space[name]
+    return function
+
+
+PATCHES = {
+    "math.exp": (math, "exp", libdevice.fast_expf, "x[0] = math.exp(x[0])"),
+    "operator.add": (operator, "add", operator.sub, "x[0] = operator.add(x[0], x[1])"),
+    "cuda.popc": (cuda, "popc", cuda.clz, "x[0] = cuda.popc(x[0])"),
+    "np.sqrt": (np, "sqrt", np.cbrt, "x[0] = np.sqrt(x[0])"),
+    "cuda.float32": (cuda, "float32", cuda.float64, "x[0] = cuda.float32(x[0])"),
+    "by another name of the module": (math, "exp", math.sin, "m = math\nx[0] = m.exp(x[0])"),
+    "by a name in a text": (math, "exp", math.sin, "x[0] = getattr(math, 'exp')(x[0])"),
+    "by an import inside": (math, "exp", math.sin, "from math import exp\nx[0] = exp(x[0])"),
+    "by an import of the module inside": (math, "exp", math.sin, "import math as m\nx[0] = m.exp(x[0])"),
+    "in a submodule": (cuda.libdevice, "sqrt", cuda.libdevice.rsqrt, "x[0] = cuda.libdevice.sqrt(x[0])"),
+    "a builtin function": (builtins, "abs", builtins.round, "x[0] = abs(x[0])"),
+    "a data attribute": (math, "pi", 3.0, "x[0] = math.pi"),
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_patched_name_of_a_trusted_module_invalidates_key(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the name leads to now counts, whatever stood there when Python started; set back, it is the same again."""
+    module, name, value, body = PATCHES[what]
+    before = read(body)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, value)
+        patched = read(body)
+
+    assert digest(before) != digest(patched)
+    assert digest(read(body)) == digest(before)
+
+
+def test_swapped_functions_of_c_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two functions of C under each other's names cannot be told from others."""
+    exp, sin = math.exp, math.sin
+    monkeypatch.setattr(math, "exp", sin)
+    monkeypatch.setattr(math, "sin", exp)
+
+    found = read("x[0] = math.exp(x[0])")
+    assert isinstance(found, Uncapturable)
+    assert "extension module" in found.reason
+
+
+@pytest.mark.parametrize("make", [np.float64, int, float, lambda n: (n, n), np.arange, lambda n: np.dtype(f"i{4 * n}")])
+def test_data_added_to_a_trusted_module_counts_by_value(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its type may say that it is of a trusted package; it is data all the same."""
+    digests = set()
+    for number in (1, 2):
+        monkeypatch.setattr(math, "KK", make(number), raising=False)
+        digests.add(digest(read("x[0] = math.KK")))
+
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_function_added_to_a_trusted_module_counts_by_code(lies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it says that it is of that module."""
+    digests = set()
+    for number in (1, 2):
+        function = made(f"x + {number}", "added")
+        if lies:
+            function.__module__ = "math"
+        monkeypatch.setattr(math, "added", function, raising=False)
+        digests.add(digest(read("x[0] = math.added(x[0])")))
+
+    assert len(digests) == 2
+
+
+def test_attribute_added_to_a_trusted_class_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data and functions, behind the class's own name."""
+    from numba.cuda import types
+
+    digests = set()
+    for value in (1, 2, made("x + 1"), made("x + 2")):
+        monkeypatch.setattr(types.Array, "KK", value, raising=False)
+        digests.add(digest(read("x[0] = types.Array.KK", types=types)))
+
+    assert len(digests) == 4
+
+
+def test_enum_that_a_program_runs_into_a_trusted_module_counts_by_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it is of that module, and so it is, but no version pins it."""
+    digests = set()
+    for number in (1, 2):
+        space = {"__name__": "math"}
+        exec(f"import enum\nclass Mode(enum.IntEnum):\n    FAST = {number}", space)
+        monkeypatch.setattr(math, "Mode", space["Mode"], raising=False)
+        digests.add(digest(read("x[0] = math.Mode.FAST")))
+
+    assert len(digests) == 2
+
+
+def _loaded(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _namespace(name: str, folder: Path) -> ModuleType:
+    (folder / name).mkdir(exist_ok=True)
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is None
+    return importlib.util.module_from_spec(spec)
+
+
+IMPOSTORS: dict[str, tuple[str, Callable[[str, Path], ModuleType]]] = {
+    "a namespace package under the name of a module of another system": ("nt", _namespace),
+    "a file under the name of a standard module": ("random", _loaded),
+    "a file under the name of a module of Numba": ("numba.cuda.extra", _loaded),
+    "a file under the name of a package of Numba": ("llvmlite", _loaded),
+    "a module that was made under the name of a built-in one": ("marshal", lambda name, _path: ModuleType(name)),
+}
+
+
+@pytest.mark.parametrize("what", IMPOSTORS)
+def test_impostor_of_a_trusted_module_is_read(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name in `sys.modules` is no proof: the functions and values of such a module count by content."""
+    name, load = IMPOSTORS[what]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    path = tmp_path / "impostor.py"
+    path.write_text("")
+    module = load(name, tmp_path if load is _namespace else path)
+    monkeypatch.setitem(sys.modules, name, module)
+    digests = set()
+    for number in (1, 2):
+        space = vars(module)
+        exec(f"K = {number}\ndef f(x):\n    return x * {number}", space)
+        assert space["f"].__module__ == name
+        digests |= {digest(read(body, m=module)) for body in ("x[0] = m.K", "x[0] = m.f(x[0])")}
+        digests.add(digest(read("x[0] = g(x[0])", g=space["f"])))
+
+    assert len(digests) == 6
+    assert isinstance(read("m = given\nx[0] = m.f(x[0])", given=module), Uncapturable)
+
+
+def test_modules_of_interpreter_numba_and_numpy_are_trusted() -> None:
+    """Built in, frozen, of files and of extension modules; not what is installed beside them."""
+    for name in ("math", "builtins", "os", "_operator", "collections", "numba", "numba.cuda", "numba.cuda.stubs",
+                 "numpy", "numba.core.types", "llvmlite.ir"):  # fmt: skip
+        __import__(name)
+        assert TRUST[name], name
+    for name in ("pytest", "hypothesis", "tests", "numba_kcache", "no_such_module_at_all"):
+        assert not TRUST[name], name
+
+
+def test_names_of_numba_keep_key() -> None:
+    """What programs use has the same digest however it is imported into them."""
+    by_module = "x[0] = {}".format
+    for name in ("grid", "popc", "syncthreads", "threadIdx", "atomic", "float32", "float32x4"):
+        assert digest(read(by_module(f"cuda.{name}"))) == digest(read(by_module(f"cuda.{name}"), unread=1))
+        assert digest(read(by_module("thing"), thing=getattr(cuda, name)))
+
+
+STATE = {
+    "environment": "import os\nx[0] = os.environ['TILE']",
+    "environment, by a function": "import os\nx[0] = os.getenv('TILE')",
+    "arguments": "import sys\nx[0] = len(sys.argv)",
+    "arguments, by another name": "import sys as s\nx[0] = len(s.argv)",
+    "flags": "import sys\nx[0] = sys.flags.optimize",
+    "working directory": "import os\nx[0] = os.getcwd()",
+    "clock": "from time import time\nx[0] = time()",
+    "chance": "import random\nx[0] = random.random()",
+    "chance of NumPy": "import numpy\nx[0] = numpy.random.rand()",
+    "a file": "x[0] = open('tile').read()",
+    "a file by NumPy": "x[0] = np.load('tile')",
+    "the device": "x[0] = cuda.get_current_device().id",
+    "hash of a text": "x[0] = hash('a')",
+    "all globals": "x[0] = globals()['K']",
+    "a path": "import pathlib\nx[0] = pathlib.Path.home()",
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize("what", STATE)
+def test_state_of_a_trusted_module_is_refused_with_the_reason(what: str, where: str) -> None:
+    """Typing code that asks for it makes other code in another process; `depends=` stands for it."""
+    lines = STATE[what].split("\n")
+    space: dict[str, Any] = {"__name__": "app", "np": np, "cuda": cuda}
+    if where == "outside":
+        exec("\n".join(lines[:-1]), space)
+        lines = lines[-1:]
+    exec("def kernel(x):\n    " + "\n    ".join(lines), space)
+
+    found = fingerprint(space["kernel"], numba_dialect, with_lines=False)
+    vouched = fingerprint(space["kernel"], numba_dialect, with_lines=False, depends=["as it is"])
+
+    assert isinstance(found, Uncapturable)
+    assert "depends=" in found.reason
+    assert isinstance(vouched, Fingerprint)
+
+
+def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of `sys` is state: numbers and texts are read, so is the version."""
+    import os
+
+    one = digest(read("x[0] = sys.maxsize + sys.version_info[0] + (os.sep == '/')", sys=sys, os=os))
+    monkeypatch.setattr(sys, "maxsize", 7)
+
+    assert digest(read("x[0] = sys.maxsize + sys.version_info[0] + (os.sep == '/')", sys=sys, os=os)) != one
+
+
+def test_defaults_of_a_named_tuple_count() -> None:
+    """Numba fills in what a call leaves out."""
+    digests = set()
+    for default in (1, 2):
+        kind = collections.namedtuple("Point", "x y", defaults=(default,))
+        digests |= {digest(read("x[0] = P(1).y", P=kind)), digest(read("x[0] = P.y", P=kind(1, 1)))}
+
+    assert len(digests) == 4
