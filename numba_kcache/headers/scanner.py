@@ -49,7 +49,8 @@ class Scan(NamedTuple):
         wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
         is_opaque: It may ask about files that cannot be read off the text.
         has_clock: It may expand to the time of the compile.
-        has_location: It may expand to a line number or a file name.
+        has_location: It may expand to the name of a file.
+        has_assert: It may do so by an assert, which puts the name into the code as text.
         named: Macros that it defines as the name of a file.
     """
 
@@ -61,6 +62,7 @@ class Scan(NamedTuple):
     has_clock: bool = False
     has_location: bool = False
     named: tuple[tuple[str, Include], ...] = ()
+    has_assert: bool = False
 
     @property
     def asks_files(self) -> bool:
@@ -73,9 +75,10 @@ PLAIN = Scan()
 
 _WORDS = (
     b"include", b"__has", b"__D", b"__T", b"E__", b"P__", b"DATE", b"TIME", b"assert", b"source_loc", b"__builtin_",
+    b"FILE",
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
-_LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
+_LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
@@ -97,6 +100,9 @@ _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
 _PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
 _IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
+_FILE = "__FILE__"
+_FILE_PIECES = [piece for at in range(3, len(_FILE)) for piece in (_FILE[:at], _FILE[-at:])]
+_PASTED_FILE = re.compile(rf"\b(?:{'|'.join(_FILE_PIECES)}|_?FILE_?|__builtin_(?:F(?:IL?)?)?)\b".encode())
 _PASTED_MIDDLE = re.compile(rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b")
 _UNDERSCORES = re.compile(rb"\b__?\b")
 _PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
@@ -149,8 +155,9 @@ def _scan(data: bytes) -> Scan:
         tuple(wrappers),
         opaque,
         _has_clock(data),
-        any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
+        any(word in data for word in _LOCATION) or _holds(data, (b"##", b"%:%:"), _PASTED_FILE),
         tuple(_named(data)),
+        _ASSERT.search(data) is not None,
     )
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 
 from ...errors import CompileError, EntryError, LinkError, OptionError
+from ...headers.mirror import Folders
 from ...model import Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import read_cubin
@@ -24,18 +25,17 @@ from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
-from ...toolchain.time_trace import TimeTrace, run_traced
 from .entries import choose_kernel, describe_kernel, kernels_in
 from .prototype import PROBE_SOURCE, probe_expression
 
 
-def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
+def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
     """Compile and link one request.
 
     Args:
         request: What to build.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        trace: Where NVRTC tells which headers it read, for the source and each link input.
+        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has all they said.
@@ -46,10 +46,10 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
     start = time.perf_counter()
     if request.kind == "cuda":
         check_target(request.target)
-        wanted, result = _compile(request, toolkit_dirs, trace)
+        wanted, result = _compile(request, toolkit_dirs, headers)
     else:
         wanted, result = None, made_before(request)
-    cubin, link_log = linked(request, result, toolkit_dirs, trace)
+    cubin, link_log = linked(request, result, toolkit_dirs, headers)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
     signature = _signature_name(request, toolkit_dirs) if request.signature is not None else None
@@ -155,7 +155,7 @@ def check_target(target: Target) -> None:
 
 
 def _compile(
-    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[str | None, NvrtcResult]:
     """The entry's name if it is known by now, and what NVRTC made of it."""
     wanted = request.name
@@ -163,10 +163,10 @@ def _compile(
         names = kernels_in(request.source)
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     if wanted is not None:
-        result = run_once(request, toolkit_dirs, trace, (wanted, probe_expression(wanted)))
+        result = run_once(request, toolkit_dirs, headers, (wanted, probe_expression(wanted)))
         if result.ok:
             return wanted, result
-    plain = run_once(request, toolkit_dirs, trace)
+    plain = run_once(request, toolkit_dirs, headers)
     if not plain.ok:
         raise refused(request, plain.log, toolkit_dirs)
     if wanted is not None and "<" in wanted:
@@ -177,26 +177,28 @@ def _compile(
         )
     alone = _only_kernel(plain)
     if request.name is None and alone and wanted is None and not alone.startswith("_Z"):
-        return _compile(request._replace(name=alone), toolkit_dirs, trace)  # extern "C": its types need the probe
+        return _compile(request._replace(name=alone), toolkit_dirs, headers)  # extern "C": its types need the probe
     return wanted, plain
 
 
 def run_once(
-    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None, expressions: Sequence[str] = ()
+    request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, expressions: Sequence[str] = ()
 ) -> NvrtcResult:
     """What NVRTC makes of the request's source; with name expressions, also of the probe that tells types."""
     source = _with_lines(request) + (PROBE_SOURCE if expressions else "")
-    flags = _nvrtc_flags(request, toolkit_dirs)
-    return run_traced(trace, None, source, _program_name(request), flags, _outputs(request), expressions)
+    headers = headers or Folders()
+    flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
+    return headers.run(None, source, program, flags, _outputs(request), expressions)
 
 
-def _program_name(request: SourceRequest) -> str:
+def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
     """What NVRTC calls the source. Where files are included, with the folder in which quoted names are looked for.
 
     Nowhere else: `__FILE__` and assert would put the folder into the code.
     """
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
-    return os.path.join(request.options.base_dir, name) if request.asks_files else name
+    folder = request.options.base_dir
+    return os.path.join(headers.folder(folder) if headers else folder, name) if request.asks_files else name
 
 
 def _only_kernel(result: NvrtcResult) -> str | None:
@@ -233,7 +235,7 @@ def _with_lines(request: SourceRequest) -> str:
     return f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
+def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -251,9 +253,10 @@ def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[st
     ):
         if wanted:
             flags.append(flag)
-    flags += options.flags
-    folders = [options.base_dir, *options.include_dirs, *toolkit_dirs]
-    return flags + [f"-I{folder}" for folder in folders if folder]
+    headers = headers or Folders()
+    flags += headers.flags(options.flags)
+    folders = [*map(headers.folder, filter(None, (options.base_dir, *options.include_dirs))), *toolkit_dirs]
+    return flags + [f"-I{folder}" for folder in folders]
 
 
 def _outputs(request: SourceRequest) -> tuple[str, ...]:
@@ -263,7 +266,7 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
 
 
 def linked(
-    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[bytes, str]:
     """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
     its own compute capability: nothing else says what its kernels take."""
@@ -272,7 +275,7 @@ def linked(
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
-    inputs += [_linkable(each, request, toolkit_dirs, trace) for each in request.link]
+    inputs += [_linkable(each, request, toolkit_dirs, headers) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
     try:
         return link(inputs, arch.name, link_flags(request.options, lto))
@@ -284,19 +287,22 @@ def linked(
 
 
 def _linkable(
-    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> LinkInput:
     """The input as the linker takes it: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
+    headers = headers or Folders()
     flags = _nvrtc_flags(
-        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs
+        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs, headers
     )
     kind = "ltoir" if request.options.lto else "cubin"
-    program = os.path.join(item.folder, item.name) if request.asks_files else item.name
-    result = run_traced(trace, item, item.data.decode(), program, flags, (kind,))
+    program = os.path.join(headers.folder(item.folder), item.name) if request.asks_files else item.name
+    result = headers.run(item, item.data.decode(), program, flags, (kind,))
     if not result.ok:
-        log = remap(result.log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
+        log = remap(
+            result.log, headers.map_back(program), "", Origin(os.path.join(item.folder, item.name), is_whole_file=True)
+        )
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
     return LinkInput(kind, item.name, result.code[kind])
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
+from ...headers.mirror import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
@@ -26,7 +27,6 @@ from ...model.request import LinkInput, ModuleEntries, SourceRequest
 from ...toolchain.diagnostics import summary
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult
-from ...toolchain.time_trace import TimeTrace
 from .build import check_target, extras_of, link_flags, linked, made_before, refused, run_once
 from .entries import choose_kernel, describe_kernel, kernels_in, no_choice
 from .prototype import PROBE, kernel_name, overload_name, probe_expression, read_variable, variable_name
@@ -51,13 +51,13 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
+def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
     """Compile a module.
 
     Args:
         request: What to build; `request.module` says which entries, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        trace: Where NVRTC tells which headers it read.
+        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
@@ -68,31 +68,31 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
         check_target(request.target)
-        result = _compile(request, module, toolkit_dirs, trace)
+        result = _compile(request, module, toolkit_dirs, headers)
     else:
         result = made_before(request)
     if module.lazy:
         made = _lazy(request, module, result, toolkit_dirs)
     else:
-        linked_code = linked(request, result, toolkit_dirs, trace)
+        linked_code = linked(request, result, toolkit_dirs, headers)
         made = _eager(request, module, result, linked_code, toolkit_dirs)
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
 def _compile(
-    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> NvrtcResult:
     """What NVRTC makes of the source, with as many lowered names as it can be asked for at once."""
     names = module.names or _declared(request.source)
-    result = run_once(request, toolkit_dirs, trace, (*module.names, *map(probe_expression, names))) if names else None
+    result = run_once(request, toolkit_dirs, headers, (*module.names, *map(probe_expression, names))) if names else None
     if result is not None and result.ok:
         return result
     instances = [each for each in module.names if "<" in each]
     if result is not None and instances:  # some other name may be one that has no single type
-        result = run_once(request, toolkit_dirs, trace, (*instances, *map(probe_expression, instances)))
+        result = run_once(request, toolkit_dirs, headers, (*instances, *map(probe_expression, instances)))
         if result.ok:
             return result
-    plain = run_once(request, toolkit_dirs, trace)
+    plain = run_once(request, toolkit_dirs, headers)
     if not plain.ok:
         raise refused(request, plain.log, toolkit_dirs)
     if result is not None and instances:

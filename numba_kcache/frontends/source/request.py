@@ -22,12 +22,13 @@ from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
+    from ...headers.mirror import Folders
     from ...headers.search import HeaderQuery
-    from ...toolchain.time_trace import TimeTrace
     from . import SourceDefinition
 
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
+_LINE_FLAGS = frozenset(("-lineinfo", "--generate-line-info", "-G", "--device-debug"))
 _DISTRIBUTIONS = ("numba", "numba-cuda")
 
 
@@ -130,15 +131,15 @@ def _link_input(item: LinkInput) -> Plain:
     return [item.kind, item.name if item.kind == "cu" else "", sha256(item.data).hexdigest()]
 
 
-def _build(request: SourceRequest, has_source: bool, toolchain: Toolchain, trace: TimeTrace | None) -> Artifact:
+def _build(request: SourceRequest, has_source: bool, toolchain: Toolchain, headers: Folders | None) -> Artifact:
     folders = toolchain.include_dirs() if has_source else ()
     if request.module is None:
         from .build import build_source
 
-        return build_source(request, folders, trace)
+        return build_source(request, folders, headers)
     from .module_build import build_module
 
-    return build_module(request, folders, trace)
+    return build_module(request, folders, headers)
 
 
 def _texts(text: str, kind: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
@@ -159,7 +160,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
         name: The kernel, as the user calls it.
     """
 
-    def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
+    def build(_toolchain: Toolchain, _headers: Folders | None) -> Artifact:
         from .module_build import build_lazy
 
         request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)
@@ -197,18 +198,22 @@ def _read_off(
     from ...headers.search import HeaderQuery
 
     forced, definitions = _given_by_flags(options.flags)
-    macros = [value for _, value in options.defines if value] + list(options.flags)
-    if macros and scan_includes("\n".join(macros)).has_clock:
+    values = [value for _, value in options.defines if value] + list(options.flags)
+    if values and scan_includes("\n".join(values)).has_clock:
         return "its macros use __DATE__ or __TIME__", ()
     if forced is None:
         return "one of its options takes the next as its value", ()
     texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
     texts += [(each, each.data) for each in link if each.kind == "cu"]
-    scans = [scan_includes(each) for _of, each in texts]
+    macros = [f"#define {name} {value or ''}\n" for name, value in options.defines + definitions]
+    given = "".join(macros).encode("utf-8", "surrogatepass")
+    codes = [each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for _of, each in texts]
+    scans = [scan_includes(given + code) for code in codes]
     if any(scan.has_clock and not scan.asks_files for scan in scans):
         return "it uses __DATE__ or __TIME__", ()
     if not forced and not any(scan.asks_files for scan in scans):
         return "", ()
+    has_lines = options.lineinfo or options.debug or not _LINE_FLAGS.isdisjoint(options.flags)
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
         HeaderQuery(
@@ -218,6 +223,7 @@ def _read_off(
             options.defines + definitions,
             forced,
             siblings,
+            has_lines=has_lines,
         )
         for of, each in texts
     )
