@@ -19,10 +19,10 @@ import shutil
 import stat as modes
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys import digest_of
+from ..keys import Plain, digest_of
 from ..model.request import LinkInput
 from .file_identity import digest, stat_of
 from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
@@ -230,31 +230,43 @@ class Mirror(Folders):
                 raise Unmirrored(real)
             self._files[original] = known if file.data is None else file
         links = {path: real for path, real in self._links.items() if path != real}
-        self.root = _make_root(
-            sorted([self._at(real), self._at(first[file.inode]), digest(file.data or b"")] for real, file in
-                   self._files.items()) + sorted([self._at(path), self._at(real)] for path, real in links.items())
-        )  # fmt: skip
-        try:
-            for folder in sorted(self._folders.union(filter(os.path.isdir, self._own.values()))):
-                os.makedirs(self._at(folder), mode=0o700, exist_ok=True)
-            for real, file in self._files.items():
-                original = first[file.inode]
-                if real == original:
-                    with open(self._at(real), "xb") as copy:
-                        copy.write(file.data or b"")
-                else:
-                    os.link(self._at(original), self._at(real))
-            for path, real in links.items():
-                os.symlink(self._at(real), self._at(path))
-            for folder, real in self._own.items():
-                handed = self._at(real)
-                if handed in self._handed.values():  # the same by another name: two folders of the search
-                    handed = f"{self.root}/{len(self._handed) + 1}"
-                    os.symlink(self._at(real), handed)
-                self._handed[folder] = handed
-        except BaseException:
-            self.close()
-            raise
+        name = self._name(first, links)
+        for place in ("/dev/shm", tempfile.gettempdir()):
+            try:
+                self.root = _make_root(place, name)
+                self._fill(first, links)
+                return
+            except BaseException as error:  # an interrupt too must leave nothing behind
+                self.close()
+                if not isinstance(error, OSError) or place != "/dev/shm":
+                    raise
+
+    def _name(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> str:
+        """Name the mirror by all that is in it."""
+        files = sorted(self._files.items())
+        parts: list[Plain] = []
+        parts += [[self._at(real), self._at(first[each.inode]), digest(each.data or b"")] for real, each in files]
+        parts += [[self._at(path), self._at(real)] for path, real in sorted(links.items())]
+        return digest_of(parts)[:32]
+
+    def _fill(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> None:
+        for folder in sorted(self._folders.union(filter(os.path.isdir, self._own.values()))):
+            os.makedirs(self._at(folder), mode=0o700, exist_ok=True)
+        for real, file in self._files.items():
+            if first[file.inode] == real:
+                with open(self._at(real), "xb") as copy:
+                    copy.write(file.data or b"")
+            else:
+                os.link(self._at(first[file.inode]), self._at(real))
+        for path, real in links.items():
+            os.symlink(self._at(real), self._at(path))
+        self._handed.clear()
+        for folder, real in self._own.items():
+            handed = self._at(real)
+            if handed in self._handed.values():  # the same by another name: two folders of the search
+                handed = f"{self.root}/{len(self._handed) + 1}"
+                os.symlink(self._at(real), handed)
+            self._handed[folder] = handed
 
 
 def holds_path(code: bytes, path: str) -> bool:
@@ -274,9 +286,9 @@ class _File(NamedTuple):
         return self.inode == other.inode and (None in (self.data, other.data) or self.data == other.data)
 
 
-def _make_root(content: list[list[str]]) -> str:
-    """Make the root, named by all that will be in it; by a number too, where another compile has that one."""
-    private, name = _private_folder(), digest_of([*map(tuple, content)])[:32]
+def _make_root(place: str, name: str) -> str:
+    """Make the root of a mirror; with a number in its name, where another compile has the same one."""
+    private = _private_folder(place)
     for number in range(1 << 16):
         root = os.path.join(private, f"{name}-{number}" if number else name)
         try:
@@ -287,15 +299,15 @@ def _make_root(content: list[list[str]]) -> str:
     raise Unmirrored(private)
 
 
-def _private_folder() -> str:
+def _private_folder(place: str) -> str:
     """Make the folder, of this user alone, that mirrors lie in; another one where something else has its name."""
-    path = os.path.join(tempfile.gettempdir(), f"numba_kcache-headers-{os.getuid()}")
+    path = os.path.join(place, f"numba_kcache-headers-{os.getuid()}")
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
         found = os.lstat(path)
         if not (modes.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077):
-            return tempfile.mkdtemp(prefix="numba_kcache-headers-")
+            return tempfile.mkdtemp(prefix="numba_kcache-headers-", dir=place)
         _sweep(path)
     return os.path.realpath(path)
 
