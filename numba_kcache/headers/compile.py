@@ -23,6 +23,7 @@ from .learn import learn_headers
 from .lookup import located
 from .mirror import Folders, Mirror, Unmirrored, holds_path
 from .open_watch import OpenWatch
+from .scanner import has_certain_clock, without_clock
 from .search import MEMORY, HeaderQuery, Place, path_of
 from .survey import Survey
 from .tree_scans import save_scans, tree_scans
@@ -77,8 +78,11 @@ class TrackedCompile:
         found: dict[tuple[int | str, ...], None] = {}
         for query, survey in zip(self._queries, self._surveys, strict=True):
             for number, folder in located(survey.search):
-                is_named = number != -1 and survey.has_location()
-                if query.has_lines or is_named or self._holds(str(folder), survey):
+                if number == -2:
+                    is_held = query.has_lines and survey.has_line_directive()
+                else:
+                    is_held = query.has_lines or (number != -1 and survey.has_location())
+                if is_held or (number != -2 and self._holds(str(folder), survey)):
                     found[number, folder] = None
         return [list(each) for each in found]
 
@@ -99,13 +103,12 @@ class TrackedCompile:
             except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
                 return None
             try:
-                sets = [
-                    self._learned(query, survey, mirror, watch)
-                    for query, survey in zip(self._queries, self._surveys, strict=True)
-                ]
+                sets = self._learned(mirror, watch)
             except UntrackableError as error:
                 self._artifact = None if error.reason in _UNTRUE else artifact
-                raise
+                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(artifact):
+                    raise
+                sets = self._learned(mirror, watch, is_timeless=True)
         is_true = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
         if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
             is_true = False  # LTO-IR cannot be searched for the mirror's path
@@ -118,8 +121,7 @@ class TrackedCompile:
         folders = Folders()
         with closing(OpenWatch(sorted(own), self._trees())) as watch:
             self._artifact = artifact = self._build(folders)
-            pairs = zip(self._queries, self._surveys, strict=True)
-            return artifact, [self._learned(query, survey, folders, watch) for query, survey in pairs]
+            return artifact, self._learned(folders, watch)
 
     def _survey(self, *, is_thorough: bool) -> None:
         now_ns = self._now_ns()
@@ -131,17 +133,30 @@ class TrackedCompile:
             with suppress(UntrackableError):  # it matters if the header that asks so was read
                 survey.run_wrappers({*survey.headers})
 
-    def _learned(self, query: HeaderQuery, survey: Survey, folders: Folders, watch: OpenWatch) -> HeaderSet | None:
-        if query.of not in folders.compiled:  # not needed after all, as Numba's own library
-            return None
+    def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:
+        def learned(survey: Survey) -> HeaderSet:
+            def is_unread(place: Place) -> bool:
+                path = folders.path(place, survey.search) or path_of(place, survey.search)
+                return place.base != MEMORY and watch.is_unopened(path)
 
-        def is_unread(place: Place) -> bool:
-            if place.base == MEMORY:
-                return False
-            path = folders.path(place, survey.search) or path_of(place, survey.search)
-            return watch.is_unopened(path)
+            return learn_headers(survey, is_unread, is_mirrored=folders.is_mirror, is_timeless=is_timeless)
 
-        return learn_headers(survey, is_unread, is_mirrored=folders.is_mirror)
+        pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
+        return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
+
+    def _is_timeless(self, artifact: Artifact) -> bool:
+        """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken."""
+        own = [each.content(place) for each in self._surveys for place in each.surveyed()]
+        own += [query.text.encode("utf-8", "surrogatepass") for query in self._queries]
+        if any(has_certain_clock(text) or without_clock(text) is None for text in own):
+            return False
+        try:
+            with closing(Mirror(self._surveys, lambda text: without_clock(text) or b"")) as mirror:
+                other = self._build(mirror)
+        except (KCacheError, Unmirrored, OSError):
+            return False
+        products = [(each.cubin, each.extras.get("ptx"), each.extras.get("ltoir")) for each in (artifact, other)]
+        return products[0] == products[1]
 
     def _trees(self) -> list[str]:
         """List the toolkit's trees, if a header of the user's leads there."""

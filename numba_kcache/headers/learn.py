@@ -24,13 +24,16 @@ from .survey import Header, Lookup, Survey, links_to
 from .untrackable import UntrackableError, UntrackableReason
 
 
-def learn_headers(survey: Survey, is_unread: IsUnread | None = None, *, is_mirrored: bool = False) -> HeaderSet:
+def learn_headers(
+    survey: Survey, is_unread: IsUnread | None = None, *, is_mirrored: bool = False, is_timeless: bool = False
+) -> HeaderSet:
     """Make the header set of a compile that has just succeeded.
 
     Args:
         survey: Taken before it started.
         is_unread: Tells which headers it certainly did not read (open_watch); None where all may have been.
         is_mirrored: It read a mirror of the survey.
+        is_timeless: What the user's texts say of the time is in no branch that was taken.
 
     Raises:
         UntrackableError: The headers cannot be captured.
@@ -38,7 +41,7 @@ def learn_headers(survey: Survey, is_unread: IsUnread | None = None, *, is_mirro
     try:
         read = scanned_headers(survey, is_unread)
         for place in read:
-            _refuse(survey, place, survey.headers[place])
+            _refuse(survey, place, survey.headers[place], is_timeless=is_timeless)
         survey.run_wrappers(read)
         shadows: set[Place] = set()
         if any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
@@ -71,11 +74,11 @@ def _settled(file: HeaderFile, survey: Survey) -> HeaderFile:
     return file if survey.headers[file.place].is_settled else file._replace(stat=None)
 
 
-def _refuse(survey: Survey, place: Place, header: Header) -> None:
+def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) -> None:
     """Raise the first reason for which no header set can hold this file."""
     if header.error:
         raise UntrackableError(UntrackableReason.UNREADABLE, header.path)
-    if header.scan.has_clock:
+    if header.scan.has_clock and not (is_timeless and not survey.in_tree(place)):
         raise UntrackableError(UntrackableReason.CLOCK, header.path)
     if header.scan.is_opaque:
         raise UntrackableError(UntrackableReason.OPAQUE, header.path)

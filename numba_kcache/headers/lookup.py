@@ -133,13 +133,14 @@ def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
 
 
 def located(search: Search) -> list[list[int | str]]:
-    """List the folders of a search, each with its number among the user's own; -1 for the toolkit's."""
+    """List the folders of a search, each with its number among the user's own; -1 for the toolkit's. The working
+    directory is last, with -2."""
     found: list[list[int | str]] = []
     own = 0
     for folder, (tree, _rest) in zip(search.folders, search.layout(), strict=True):
         found.append([own if tree < 0 else -1, folder])
         own += tree < 0
-    return found
+    return [*found, [-2, search.working_folder]]
 
 
 def _components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) -> tuple[Component, ...]:

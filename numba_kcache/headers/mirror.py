@@ -19,7 +19,7 @@ import shutil
 import stat as modes
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys import Plain, digest_of
@@ -72,6 +72,10 @@ class Folders:
         """Have a message name the user's own paths."""
         return text
 
+    def edited(self, source: str) -> str:
+        """Return a source as the compiler gets it."""
+        return source
+
     def look_at(self, code: bytes) -> None:
         """Look for paths in code."""
 
@@ -91,7 +95,7 @@ class Folders:
         from ..toolchain.nvrtc import run_nvrtc
 
         self.compiled.add(of)
-        result = run_nvrtc(source, program, flags, outputs, expressions)
+        result = run_nvrtc(self.edited(source), program, flags, outputs, expressions)
         for kind in ("cubin", "ptx"):
             self.look_at(result.code.get(kind, b""))
         return result._replace(log=self.map_back(result.log))
@@ -102,6 +106,7 @@ class Mirror(Folders):
 
     Args:
         surveys: Of the texts that are compiled together.
+        edit: Changes each text, the source too, for a compile whose code is only compared.
 
     Raises:
         Unmirrored: There can be none.
@@ -113,8 +118,9 @@ class Mirror(Folders):
 
     is_mirror = True
 
-    def __init__(self, surveys: Sequence[Survey]) -> None:
+    def __init__(self, surveys: Sequence[Survey], edit: Callable[[bytes], bytes] | None = None) -> None:
         super().__init__()
+        self._edit = edit or (lambda data: data)
         self.root = ""
         self._own: dict[str, str] = {}  # folders of the search, and where they really are
         self._real: dict[str, str] = {}  # paths of files, likewise
@@ -163,6 +169,10 @@ class Mirror(Folders):
                 text = text.replace(handed, folder)
             text = text.replace(f"{self.root}/0", "" if self._top == "/" else self._top)
         return text
+
+    def edited(self, source: str) -> str:
+        """Return a source as the compiler gets it."""
+        return self._edit(source.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     def look_at(self, code: bytes) -> None:
         """Look for the mirror's own paths; a macro of the toolkit may have put one in."""
@@ -255,7 +265,7 @@ class Mirror(Folders):
         for real, file in self._files.items():
             if first[file.inode] == real:
                 with open(self._at(real), "xb") as copy:
-                    copy.write(file.data or b"")
+                    copy.write(self._edit(file.data or b""))
             else:
                 os.link(self._at(first[file.inode]), self._at(real))
         for path, real in links.items():

@@ -79,6 +79,7 @@ _WORDS = (
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
+_LINE = re.compile(rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
@@ -217,6 +218,34 @@ def _bare(data: bytes) -> bytes | None:
     if b'"' in bare or re.search(rb"(?<![0-9a-fA-F])'|'(?![0-9a-fA-F])", bare):  # 1'000 is a number
         return None
     return bare
+
+
+def without_clock(data: bytes) -> bytes | None:
+    """A text with a name of no meaning for each time of the compile; None where one could still be put together."""
+    found = re.sub(rb"__(?:DATE|TIME|TIMESTAMP)__", b"numba_kcache_no_clock", data)
+    return None if scan_includes(found).has_clock else found
+
+
+def has_certain_clock(source: bytes) -> bool:
+    """Tell if a source expands to the time of the compile: under no `#if`, and outside the definition of a macro."""
+    data = _joined(source)
+    if not _has_clock(data) or _bare(data) is None:
+        return False
+    depth, in_code = 0, []
+    for line in _TOKENS.sub(b" ", data).split(b"\n"):
+        words = line.replace(b"%:", b"#", 1).strip().removeprefix(b"#").split()
+        if not line.lstrip().startswith((b"#", b"%:")):
+            in_code += [] if depth else [line]
+        elif words and words[0].startswith(b"if"):
+            depth += 1
+        elif words and words[0] == b"endif":
+            depth -= 1
+    return _has_clock(b"\n".join(in_code))
+
+
+def has_line_directive(data: bytes) -> bool:
+    """Tell if a text may give itself another file name by `#line`."""
+    return (b"#" in data and _LINE.search(_joined(data)) is not None) or b"%:" in data or b"??=" in data
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady
-from .scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
+from .scanner import PLAIN, Form, Include, Scan, has_line_directive, macro_values, scan_includes, wrapper_uses
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
@@ -183,6 +183,10 @@ class Survey:
     def has_assert(self) -> bool:
         """Tell if one of them may put a path into the code as text."""
         return any(header.scan.has_assert for place, header in self.headers.items() if not self.in_tree(place))
+
+    def has_line_directive(self) -> bool:
+        """Tell if one of the user's headers may give itself another, relative name."""
+        return any(has_line_directive(data) for place, data in self._contents.items() if not self.in_tree(place))
 
     def is_certain(self) -> bool:
         """Tell if every name that the source and the user's headers may ask for could be listed."""

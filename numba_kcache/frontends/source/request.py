@@ -100,8 +100,8 @@ def _components(
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
-    if options.lineinfo or options.debug:
-        values["lines"] = _lines(source, text if isinstance(text, str) else "", options)
+    if _has_lines(options):
+        values["lines"] = _lines(source, text if isinstance(text, str) else "", options, link)
     if definition.depends:
         values["depends"] = _dependencies(definition.depends, options.base_dir)
     return components(values)
@@ -181,20 +181,34 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
     )
 
 
-def _lines(source: Source, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
-    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+def _has_lines(options: CompileOptions) -> bool:
+    """Tell if the code gets line tables."""
+    return options.lineinfo or options.debug or not _LINE_FLAGS.isdisjoint(options.flags)
+
+
+def _lines(source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput]) -> tuple[Plain, ...]:
+    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory.
+
+    The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway.
+    """
+    from ...headers.scanner import has_line_directive
     from ...toolchain.diagnostics import first_line
 
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
-    return path, start or source.origin.line, options.base_dir, os.getcwd()
+    found = path, start or source.origin.line, options.base_dir
+    is_absolute = path and start is not None and options.lineinfo and _LINE_FLAGS.isdisjoint(options.flags)
+    is_plain = not (options.debug or options.lto or link or has_line_directive(text.encode("utf-8", "surrogatepass")))
+    if is_absolute and is_plain:
+        return found
+    return *found, os.getcwd(), dict(variables(("PWD",))).get("PWD")
 
 
 def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
-    from ...headers.scanner import scan_includes
+    from ...headers.scanner import has_certain_clock, scan_includes
     from ...headers.search import HeaderQuery
 
     forced, definitions = _given_by_flags(options.flags)
@@ -209,11 +223,10 @@ def _read_off(
     given = "".join(macros).encode("utf-8", "surrogatepass")
     codes = [each.encode("utf-8", "surrogatepass") if isinstance(each, str) else each for _of, each in texts]
     scans = [scan_includes(given + code) for code in codes]
-    if any(scan.has_clock and not scan.asks_files for scan in scans):
+    if any(scan.has_clock and has_certain_clock(code) for scan, code in zip(scans, codes, strict=True)):
         return "it uses __DATE__ or __TIME__", ()
-    if not forced and not any(scan.asks_files for scan in scans):
+    if not forced and not any(scan.asks_files or scan.has_clock for scan in scans):
         return "", ()
-    has_lines = options.lineinfo or options.debug or not _LINE_FLAGS.isdisjoint(options.flags)
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
         HeaderQuery(
@@ -223,7 +236,7 @@ def _read_off(
             options.defines + definitions,
             forced,
             siblings,
-            has_lines=has_lines,
+            has_lines=_has_lines(options),
         )
         for of, each in texts
     )
