@@ -5,7 +5,7 @@ Method      Lookup: a fresh process looks up kernels that an earlier one stored,
             cub/block/block_reduce.cuh, whose whole closure is verified. CuPy cannot look up without loading: its times
             hold the load. PyCUDA asks nvcc for its version, and to preprocess what includes files. Samples of the
             systems alternate, one process at a time. Learning: what a compile takes beyond NVRTC and the linker, as a
-            share of it, with the trace of NVRTC and, as with NVRTC 12, without; "first" on a new installation, when the
+            share of it, from a mirror and, where there can be none, in place; "first" on a new installation, when the
             toolkit is identified too; one process for every four cores at a time. Stale code: a header is really
             changed, and the next process asked what the kernel writes; side by side, since nothing is timed. Our
             bytecode is compiled before, as pip does it. Each part is written when it is done.

@@ -201,7 +201,16 @@ def _lines(source: Source, text: str, options: CompileOptions, link: Sequence[Li
     is_plain = not (options.debug or options.lto or link or has_line_directive(text.encode("utf-8", "surrogatepass")))
     if is_absolute and is_plain:
         return found
-    return *found, os.getcwd(), dict(variables(("PWD",))).get("PWD")
+    return *found, _working_folder()
+
+
+def _working_folder() -> str:
+    """The working directory as NVRTC has it: by the name in PWD, where that leads there."""
+    here, named = os.getcwd(), variables(("PWD",)).get("PWD", "")
+    try:
+        return named if os.path.isabs(named) and os.path.samefile(named, here) else here
+    except OSError:
+        return here
 
 
 def _read_off(
