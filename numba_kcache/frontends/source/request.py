@@ -100,7 +100,7 @@ def _components(
     environment = variables(NVRTC_VARIABLES)
     if environment:
         values["environment"] = dict(environment)
-    if _has_lines(options):
+    if options.lineinfo or options.debug or (options.flags and _has_lines(options)):
         values["lines"] = _lines(source, text if isinstance(text, str) else "", options, link)
     if definition.depends:
         values["depends"] = _dependencies(definition.depends, options.base_dir)
