@@ -105,10 +105,14 @@ class TrackedCompile:
             try:
                 sets = self._learned(mirror, watch)
             except UntrackableError as error:
+                if not all(self._has_all(survey, mirror) for survey in self._surveys):
+                    return None
                 self._artifact = None if error.reason in _UNTRUE else artifact
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(artifact):
                     raise
                 sets = self._learned(mirror, watch, is_timeless=True)
+        for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked ones have not been looked at
+            mirror.look_at(code)
         is_true = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
         if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
             is_true = False  # LTO-IR cannot be searched for the mirror's path

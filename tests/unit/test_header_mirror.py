@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.headers import mirror as header_mirror
-from numba_kcache.headers.check import Match
+from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.mirror import Mirror, Unmirrored
 from numba_kcache.headers.search import Tree
@@ -141,6 +141,58 @@ def test_mirror_means_to_nvrtc_what_the_users_folders_mean(tmp_path: Path, tree:
     assert code == plain.code
     assert isinstance(headers, HeaderSet)
     assert isinstance(project.check(headers), Match)
+
+
+def of_the_toolkit(project: Project, text: str) -> None:
+    """A header of a toolkit that leads to one of the user's."""
+    project.source = "#include <kit/kit.h>\n" + KERNEL
+    project.write("tree/include/kit/kit.h", text)
+    project.write("second/config.h", "#define VALUE 5\n")
+    project.write("source/readme", "")
+    project.folders = ["source", "second", "tree/include"]
+    project.trees = (Tree(str(project.root / "tree"), "kit"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <config.h>\n",
+        "#if __has_include(<config.h>)\n#include <config.h>\n#else\n#define VALUE 1\n#endif\n",
+        "#if __has_include(<config.h>)\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n",
+    ],
+)
+def test_header_that_only_the_toolkit_leads_to_is_compiled_and_learned(tmp_path: Path, text: str) -> None:
+    """No header of the user's asks for it, so that the mirror lacks it at first; an edit, or its end, is seen."""
+    project = Project(tmp_path)
+    of_the_toolkit(project, text)
+    plain = project.compile()
+    assert plain.code, plain.log
+
+    code, headers = project.through_mirror()
+
+    assert code == plain.code
+    assert isinstance(headers, HeaderSet)
+    assert isinstance(project.check(headers), Match)
+    (tmp_path / "second/config.h").unlink()
+    assert isinstance(project.check(headers), Mismatch)
+
+
+def test_path_that_a_toolkit_macro_puts_into_the_code_is_the_users(tmp_path: Path) -> None:
+    """The user's header does not say `__FILE__` itself: the mirror would show, and the user's own path is compiled."""
+    project = Project(tmp_path)
+    of_the_toolkit(project, "#define HERE() __FILE__\n")
+    project.source = "#include <kit/kit.h>\n#include <config.h>\n" + KERNEL
+    project.write(
+        "second/config.h", "__device__ inline int here(int x) { return HERE()[x]; }\n#define VALUE here(*out)\n"
+    )
+    plain = project.compile()
+    assert plain.code, plain.log
+
+    code, headers = project.through_mirror()
+
+    assert code == plain.code
+    assert str(tmp_path).encode() in code
+    assert isinstance(headers, HeaderSet)
 
 
 def test_mirror_is_named_by_its_content(tmp_path: Path) -> None:
