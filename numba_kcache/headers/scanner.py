@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -280,6 +280,62 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
             if name in macros:
                 values.setdefault(name, set()).add(_file_name(match[2]))
     return values
+
+
+_CALL = re.compile(r"([A-Za-z_]\w*)[ \t]*\(([^()\"'\\,]*)\)\s*\Z")
+_PREDEFINED = frozenset(("unix", "linux", "i386"))
+
+
+def stringized(operand: str, texts: Sequence[bytes], depth: int = 4) -> set[Include | None]:
+    """List the files that an include may name by a macro that makes a string of its argument; None for anything else.
+
+    Args:
+        operand: `NAME(argument)`, as written.
+        texts: In which the macros are defined, if anywhere.
+        depth: Of macros that lead to each other.
+    """
+    call = _CALL.match(operand)
+    if call is None or not depth or "//" in operand or "/*" in operand:
+        return {None}
+    name, argument = call[1], " ".join(call[2].split())
+    values = _bodies(name, texts)
+    found: set[Include | None] = set()
+    for parameter, body in values:
+        inner = _CALL.match(body)
+        if parameter and re.fullmatch(rf"#[ \t]*{parameter}", body):
+            found.add(Include(Form.QUOTE, argument))
+        elif parameter and inner and inner[2].strip() == parameter:
+            for each in _expanded(argument, texts):
+                found |= {None} if each is None else stringized(f"{inner[1]}({each})", texts, depth - 1)
+        else:
+            found.add(None)
+    return found or {None}
+
+
+def _expanded(argument: str, texts: Sequence[bytes]) -> list[str | None]:
+    """List what a macro's argument may become: itself, or the values of the macro that it is."""
+    words = set(re.findall(r"[A-Za-z_]\w*", argument))
+    known = {word: _bodies(word, texts) for word in words}
+    if any(word.startswith("_") or word in _PREDEFINED for word in words):
+        return [None]
+    if not any(known.values()):
+        return [argument]
+    bodies = known.get(argument, [])
+    return [argument, *(None if parameter else body for parameter, body in bodies)] if bodies else [None]
+
+
+def _bodies(name: str, texts: Sequence[bytes]) -> list[tuple[str, str]]:
+    """List each definition of a macro: its one parameter, "" for none and "..." for others, and its body."""
+    named = name.encode() + rb"(?:\(([^)\n]*)\))?(?!\w)([^\n]*)"
+    pattern = re.compile(rb"define" + _GAP + named, re.DOTALL)
+    found = []
+    for text in texts:
+        for match in pattern.finditer(_joined(text)) if name.encode() in text else ():
+            parameter = "" if match[1] is None else match[1].decode("latin-1").strip()
+            is_one = match[1] is None or re.fullmatch(r"[A-Za-z_]\w*", parameter)
+            body = re.sub(rb"/\*.*?\*/|//.*", b" ", match[2]).decode("latin-1").strip()
+            found.append((parameter if is_one else "...", body))
+    return found
 
 
 def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:

@@ -18,7 +18,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady
-from .scanner import PLAIN, Form, Include, Scan, has_line_directive, macro_values, scan_includes, wrapper_uses
+from .scanner import (
+    PLAIN,
+    Form,
+    Include,
+    Scan,
+    has_line_directive,
+    macro_values,
+    scan_includes,
+    stringized,
+    wrapper_uses,
+)
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
@@ -220,6 +230,8 @@ class Survey:
         own = frozenset(operand for place, operand in computing if not self.in_tree(place))
         values: dict[str, set[Include | None]] = {operand: set() for _, operand in computing if _is_macro(operand)}
         macros = frozenset(values)
+        for call in {operand for place, operand in computing if not self.in_tree(place)} - values.keys():
+            values[call] = stringized(call, [self._text(place) for place in self.headers])
         is_new, unlisted = False, set()
         for place, header in tuple(self.headers.items()) if macros else ():
             for macro, include in header.scan.named:

@@ -95,6 +95,13 @@ def asked_for(project: Project) -> None:
     project.write("second/v.h", "#error only asked for\n")
 
 
+def named_by_a_function(project: Project) -> None:
+    macros = "#define STRING(x) #x\n#define NAMED(x) STRING(x)\n#define NAME v.h\n#define OTHER w.h\n"
+    project.source = f"{macros}#include NAMED(NAME)\n#include STRING(sub/v.h)\n" + KERNEL
+    project.write("second/v.h", "#define VALUE 1 + SUB\n")
+    project.write("second/sub/v.h", "#define SUB 8\n")
+
+
 def forced(project: Project) -> None:
     project.source = KERNEL
     project.write("work/forced.h", '#include "beside.h"\n')
@@ -116,7 +123,7 @@ def folder_that_is_missing(project: Project) -> None:
 TREES: list[Callable[[Project], None]] = [
     link_to_a_header, hard_link_to_a_header, copy_of_a_header, link_to_a_folder, link_out_of_the_folders,
     one_folder_by_two_names, one_folder_twice, nested_and_relative, next_in_line, spelled_oddly, asked_for, forced,
-    given_by_definitions, folder_that_is_missing,
+    named_by_a_function, given_by_definitions, folder_that_is_missing,
 ]  # fmt: skip
 
 

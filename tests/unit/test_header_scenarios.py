@@ -343,7 +343,7 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     assert outcome.refreshed.files[0].stat
 
 
-PASTED = "#define STRING(x) #x\n#include STRING(header.h)\n" + KERNEL
+PASTED = "#define FROM(x) <x>\n#include FROM(header.h)\n" + KERNEL
 
 
 def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:

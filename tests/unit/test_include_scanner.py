@@ -12,6 +12,7 @@ from numba_kcache.headers.scanner import (
     Include,
     macro_values,
     scan_includes,
+    stringized,
     unconditional_includes,
     wrapper_uses,
 )
@@ -172,3 +173,26 @@ def test_macro_values_are_file_names_or_unknown() -> None:
         "H": {Include(Form.QUOTE, "a.h"), Include(Form.ANGLE, "b.h"), None},
         "F": {None},
     }
+
+
+@pytest.mark.parametrize(
+    ("operand", "text", "names"),
+    [
+        ("STR(a/b.h)", "#define STR(x) #x", {"a/b.h"}),
+        ("STR( a.h )", "#define /* c */ STR(x)  # x // c", {"a.h"}),
+        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h", {"v.h", "N"}),
+        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h\n#define N w.h", {"v.h", "w.h", "N"}),
+        ("X(N.h)", "#define S(x) #x\n#define X(x) S(x)\n#define N v", {None}),
+        ("X(unix.h)", "#define S(x) #x\n#define X(x) S(x)", {None}),
+        ("STR(a.h)", "", {None}),
+        ("STR(a.h)", "#define STR(x) #x\n#define STR(x) <x>", {"a.h", None}),
+        ("STR(a.h)", "#define STR(x, y) #x", {None}),
+        ("STR(STR(a.h))", "#define STR(x) #x", {None}),
+        ("A(a.h)", "#define A(x) B(x)\n#define B(x) A(x)", {None}),
+    ],
+)
+def test_name_that_a_macro_makes_a_string_of(operand: str, text: str, names: set[str | None]) -> None:
+    """More files than the compiler may name, never fewer: None stands for what cannot be told."""
+    found = stringized(operand, [text.encode()])
+
+    assert {each and each.name for each in found} == names
