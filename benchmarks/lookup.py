@@ -5,7 +5,7 @@ Method      Lookup: a fresh process looks up kernels that an earlier one stored,
             cub/block/block_reduce.cuh, whose whole closure is verified. CuPy cannot look up without loading: its times
             hold the load. PyCUDA asks nvcc for its version, and to preprocess what includes files. Samples of the
             systems alternate, one process at a time. Learning: what a compile takes beyond NVRTC and the linker, as a
-            share of it, with the trace of NVRTC and, as with NVRTC 12, without; "first" on a new installation, when the
+            share of it, from a mirror and, where there can be none, in place; "first" on a new installation, when the
             toolkit is identified too; one process for every four cores at a time. Stale code: a header is really
             changed, and the next process asked what the kernel writes; side by side, since nothing is timed. Our
             bytecode is compiled before, as pip does it. Each part is written when it is done.
@@ -123,16 +123,19 @@ def toolkit_dirs() -> list[str]:
 
 def learn(header: str, how: str) -> dict[str, float]:
     """Seconds of the compilers and of all else that a miss takes to learn the closure."""
-    from contextlib import nullcontext
-
     import numba_kcache
     from numba_kcache import cached_kernel
     from numba_kcache.engine import compile as engine
-    from numba_kcache.toolchain import time_trace
+    from numba_kcache.headers import compile as header_compile
+    from numba_kcache.headers.mirror import Unmirrored
 
     numba_kcache.configure(mode="refresh")
-    if how == "scanner":
-        time_trace.time_trace = lambda _version: nullcontext()  # type: ignore[assignment]
+    if how == "in place":
+
+        def refuse(_surveys: object) -> None:
+            raise Unmirrored("a benchmark")
+
+        header_compile.Mirror = refuse  # type: ignore[misc, assignment]
     kernel = cached_kernel(source_with(header), arch=ARCH)
     cached_kernel(plain_source(7), arch=ARCH).compile()  # the compilers are loaded
     taken: list[tuple[float, float]] = []
@@ -302,9 +305,9 @@ def measure_lookups(rounds: int) -> dict[str, dict[str, list[float]] | str]:
 
 
 def measure_learning(rounds: int) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Seconds of compiling and learning by header, and by "trace" or "scanner", "first" or "later"."""
+    """Seconds of compiling and learning by header, and by "mirror" or "in place", "first" or "later"."""
     found: dict[str, Any] = {}
-    asked = [(header, how) for header in WITH_HEADERS for how in ("trace", "scanner")]
+    asked = [(header, how) for header in WITH_HEADERS for how in ("mirror", "in place")]
 
     def pair(header: str, how: str) -> list[Any]:
         with tempfile.TemporaryDirectory() as directory:

@@ -111,7 +111,7 @@ def lookup() -> str:
     if learning := samples.get("learning"):
         lines += ["", "| learning | compile, ms | more on a new installation | later |", "| --- | --- | --- | --- |"]
         for header, by_way in learning.items():
-            for way in ("trace", "scanner"):
+            for way in dict.fromkeys(name.rpartition(", ")[0] for name in by_way):
                 times = [by_way[f"{way}, {when}"] for when in ("first", "later")]
                 first, later = (statistics.median(each["learn"]) for each in times)
                 compiling = statistics.median(times[1]["compile"])

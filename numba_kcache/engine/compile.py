@@ -20,6 +20,7 @@ from ..model.artifact import Artifact, artifact_header
 from ..model.cubin import contradiction
 from ..store.entry import StoredEntry
 from ..toolchain import loaded
+from ..toolchain.diagnostics import bounded
 from .explain import subject_of
 from .lookup import Lookup, family_of, variant_of
 from .request import Request
@@ -49,6 +50,8 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
         cache.emit(EventKind.COMPILE_FAILED, request, key, error=str(error))
         raise
+    if "log" in artifact.extras:
+        artifact = artifact._replace(extras={**artifact.extras, "log": bounded(artifact.extras["log"])})
     cache.emit(EventKind.COMPILE_END, request, key, compile_time_s=artifact.compile_time_s)
     return artifact, headers
 

@@ -10,11 +10,11 @@ from ..model import Choice, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit goes without them
+    from ..headers.mirror import Folders
     from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain import Toolchain
-    from ..toolchain.time_trace import TimeTrace
 
 
 class Request(NamedTuple):
@@ -26,7 +26,7 @@ class Request(NamedTuple):
         components: What is asked for, without compilers, versions and headers.
         libraries: The compiler libraries that would make it.
         distributions: Python distributions whose version can change it.
-        build: Compiles it; called at most once. The trace is where NVRTC shall list the headers it read.
+        build: Compiles it; it may be called again. `Folders` are where headers are read; None where there are none.
         uncacheable: Reason for which no key can be had; "" where one can.
         strict: Refuse rather than run uncached.
         headers: What each CUDA C++ text of the request may include; empty where none asks for a file.
@@ -43,7 +43,7 @@ class Request(NamedTuple):
     components: tuple[Component, ...]
     libraries: tuple[str, ...]
     distributions: tuple[str, ...]
-    build: Callable[[Toolchain, TimeTrace | None], Artifact]
+    build: Callable[[Toolchain, Folders | None], Artifact]
     uncacheable: str = ""
     strict: bool = False
     headers: tuple[HeaderQuery, ...] = ()

@@ -107,11 +107,11 @@ def differences(
         try:
             now = os.stat(path)
             if (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_dev, now.st_ino) != stat:
-                fresh, data = read_steady(path)
-                found = digest(data)
+                reading = read_steady(path)
+                found = digest(reading.data)
                 if found != sha256:
                     yield Mismatch(Change.CONTENT, path, sha256, found)
-                file = HeaderFile(file.place, found, fresh if is_settled(fresh, path, now_ns) else None)
+                file = HeaderFile(file.place, found, reading.stat if is_settled(reading, path, now_ns) else None)
         except (OSError, ValueError) as error:
             yield Mismatch(Change.GONE, path, sha256, getattr(error, "strerror", None) or str(error))
             continue

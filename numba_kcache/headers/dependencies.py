@@ -7,7 +7,7 @@ Method      A compile that succeeded found each of its includes; which file it f
             candidates before it were absent. By induction over the includes, the same answers lead to the same
             files, and the same contents to the same next includes. Whatever else was recorded (branches not
             taken) can only cost a needless compile.
-Not here    How one is learned (learn, trace) and compared (check).
+Not here    How one is learned (learn, reading) and compared (check).
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ class HeaderSet(NamedTuple):
         answers: The answers of `__has_include`: the places asked about, and if at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
         trees: Index and identity of each toolkit tree that was looked into.
-        is_traced: The files come from NVRTC's own trace; otherwise from a scanner, and they are too many.
-        has_location: A header may expand to a line number or a file name.
     """
 
     layout: tuple[tuple[int, str], ...]
@@ -55,8 +53,6 @@ class HeaderSet(NamedTuple):
     answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
-    is_traced: bool = False
-    has_location: bool = False
 
 
 def headers_value(headers: HeaderSet) -> Plain:
@@ -99,8 +95,6 @@ def headers_from_json(value: Any) -> HeaderSet:
             tuple(_answer(places, answer, folders) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
             tuple((_index(index, _MAX_TREES), _text(identity)) for index, identity in value["trees"]),
-            _bool(value["is_traced"]),
-            _bool(value["has_location"]),
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"not a header set: {error}") from None

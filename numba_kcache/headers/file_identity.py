@@ -3,9 +3,14 @@
 Promise     A file with an equal `FileStat` holds the bytes it held then, if `is_settled` was true then.
 Method      Size, mtime, ctime, device and inode. The kernel sets ctime at every change of content or name, so
             a restored mtime does not deceive it. Two changes within one tick of the file system's clock have
-            the same ctime: a stat is settled only once ctime is two seconds old. Where another host can write
-            (network file systems) or ctime is not the kernel's, no stat is settled and contents are compared.
-Ground      stat(2); ccache, "inodecache.hpp", for the two seconds.
+            the same ctime: a stat is settled only once ctime is two seconds old. Nor is it while anybody may write
+            through a shared mapping, whose later writes do not set ctime: before a file is read, a read lease is
+            taken and given back, which the kernel refuses where the file is open or mapped for writing. Where that
+            cannot be asked, the file has to be older than dirty pages get. Where another host can write (network
+            file systems) or ctime is not the kernel's, no stat is settled and contents are compared.
+Ground      stat(2), fcntl(2) "Leases"; ccache, "inodecache.hpp", for the two seconds. On tmpfs a write through a
+            mapping does not set ctime once the page was read (seen on Linux 6.18); elsewhere it does, once the page was
+            written back.
 """
 
 from __future__ import annotations
@@ -20,8 +25,8 @@ from ..keys import sha256
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""
 
-CLOCKS_APART_NS = 120_000_000_000
-"""Distance of the clock of a file server from ours, at most."""
+WRITTEN_BACK_AFTER_NS = 90_000_000_000
+"""Age at which the kernel has written a dirty page back: 30 s (dirty_expire_centisecs) and rounds of 5, with room."""
 
 MAX_HEADER_BYTES = 64 << 20
 
@@ -29,7 +34,7 @@ _READ = os.O_RDONLY
 for _flag in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY"):  # a FIFO must not hold us; no system has them all
     _READ |= getattr(os, _flag, 0)
 
-_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs", "overlay", "ramfs"})
+_LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "overlay"})
 
 
 class FileStat(NamedTuple):
@@ -42,6 +47,14 @@ class FileStat(NamedTuple):
     inode: int
 
 
+class Reading(NamedTuple):
+    """What was read of a file, a stat that was the same before and after, and if nobody could write to it before."""
+
+    stat: FileStat
+    data: bytes
+    is_unwritten: bool
+
+
 class Unsteady(OSError):
     """The file changed while it was read."""
 
@@ -51,8 +64,8 @@ def stat_of(found: os.stat_result) -> FileStat:
     return FileStat(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
 
 
-def read_steady(path: str) -> tuple[FileStat, bytes]:
-    """Read a regular file, and a stat that was the same before and after reading them.
+def read_steady(path: str) -> Reading:
+    """Read a regular file, and a stat that was the same before and after reading it.
 
     Raises:
         OSError: It cannot be read, is no regular file, or is larger than any header.
@@ -63,13 +76,13 @@ def read_steady(path: str) -> tuple[FileStat, bytes]:
         before = os.fstat(handle)
         if not modes.S_ISREG(before.st_mode) or before.st_size > MAX_HEADER_BYTES:
             raise OSError(f"not a regular file of at most {MAX_HEADER_BYTES} bytes")
-        data = b""
+        is_unwritten, data = _has_no_writer(handle), b""
         while chunk := os.read(handle, before.st_size + 1 - len(data)):
             data += chunk
         now = stat_of(os.fstat(handle))
         if now != stat_of(before) or len(data) != now.size:
             raise Unsteady("it changed while it was read")
-        return now, data
+        return Reading(now, data, is_unwritten)
     finally:
         os.close(handle)
 
@@ -79,24 +92,48 @@ def digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def is_settled(stat: FileStat, path: str, now_ns: int) -> bool:
-    """Tell if an equal stat, seen at any later time, will mean equal content. `now_ns` is when `stat` was taken."""
-    return stat.ctime_ns + SETTLED_AFTER_NS <= now_ns and _is_local(os.path.dirname(path))
+def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
+    """Tell if an equal stat, seen at any later time, will mean equal content. `now_ns` is when it was read."""
+    stat = reading.stat
+    kind = _kind(path, stat.device)
+    # an overlay does not know who writes to the file below it
+    age_ns = SETTLED_AFTER_NS if reading.is_unwritten and kind != "overlay" else WRITTEN_BACK_AFTER_NS
+    return stat.ctime_ns + age_ns <= now_ns and kind in _LOCAL
 
 
-def is_older(ctime_ns: int, path: str, time_ns: int) -> bool:
-    """Tell if something with this ctime has certainly not changed since `time_ns`."""
-    slack_ns = SETTLED_AFTER_NS if _is_local(os.path.dirname(path)) else CLOCKS_APART_NS
-    return ctime_ns + slack_ns <= time_ns
+def _has_no_writer(handle: int) -> bool:
+    """Tell if no process has the open file open, or mapped, for writing; False where that cannot be known."""
+    try:
+        import fcntl
+        import signal
+
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # to whom opens it just now; not SIGIO, which would end us
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except (OSError, ImportError, AttributeError):
+        return False
+    return True
+
+
+def _kind(path: str, device: int) -> str:
+    """The kind of file system that a file is on; "" for one that was mounted, or lies, where its folder does not."""
+    if os.path.islink(path):
+        path = os.path.realpath(path)
+    kind, of = _kind_of_folder(os.path.dirname(path))
+    return kind if of == device or kind == "overlay" else ""
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_local(folder: str) -> bool:
+def _kind_of_folder(folder: str) -> tuple[str, int]:
     real = os.path.realpath(folder)
+    try:
+        device = os.stat(real).st_dev
+    except OSError:
+        return "", -1
     kinds = _mounts()
     while real not in kinds and real != "/":
         real = os.path.dirname(real)
-    return kinds.get(real, "") in _LOCAL
+    return kinds.get(real, ""), device
 
 
 @functools.cache

@@ -1,10 +1,10 @@
-"""Learn the headers of a compile: from NVRTC's own trace, held against a survey of what it could read.
+"""Learn the headers of a compile: those that it may have read, as a survey found them.
 
-Promise     Headers are returned only if they are the ones that the compiler read, or more, and held the
-            same bytes before the compiler started and after it was done. Otherwise the reason is raised.
-Method      The survey runs before the compiler; afterwards `trace` lists which of its headers were read. At
-            last the set is checked as on a warm start: a stat that moved meanwhile is a header edited under
-            the compiler's hands. What was too young for its stat to show that is compared by content.
+Promise     Headers are returned only if they are the ones that the compiler read, or more, and it read the bytes that
+            the survey did. Otherwise the reason is raised.
+Method      The survey runs before the compiler; afterwards `reading` lists which of its headers were read. From a
+            mirror the compiler can have read nothing else. Where it read the user's own files they are compared again
+            by content, with the links on the way to them: what moved meanwhile was edited under the compiler's hands.
 Not here    Running NVRTC (toolchain), keeping header sets (store), comparing them later (check).
 Ground      tests/unit/test_header_scenarios.py, tests/corpus/header_mutations.py.
 """
@@ -13,98 +13,77 @@ from __future__ import annotations
 
 import functools
 import os
-import stat as modes
 from collections.abc import Iterable
 
 from .check import Match, check_headers, is_there, same_files
 from .dependencies import HeaderFile, HeaderSet
-from .file_identity import is_older, is_settled
+from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
-from .survey import Header, Lookup, Survey
-from .trace import Trace, scanned_headers, traced_headers
+from .survey import Header, Lookup, Survey, links_to
 from .untrackable import UntrackableError, UntrackableReason
 
 
-def learn_headers(survey: Survey, trace: Trace | None, unread: frozenset[Place] = frozenset()) -> HeaderSet:
+def learn_headers(
+    survey: Survey, is_unread: IsUnread | None = None, *, is_mirrored: bool = False, is_timeless: bool = False
+) -> HeaderSet:
     """Make the header set of a compile that has just succeeded.
 
     Args:
         survey: Taken before it started.
-        trace: The headers that NVRTC read; None where it could not be asked.
-        unread: Headers that it certainly did not read (open_watch), of use where there is no trace.
+        is_unread: Tells which headers it certainly did not read (open_watch); None where all may have been.
+        is_mirrored: It read a mirror of the survey.
+        is_timeless: What the user's texts say of the time is in no branch that was taken.
 
     Raises:
         UntrackableError: The headers cannot be captured.
     """
     try:
-        read = None if trace is None else traced_headers(survey, trace)
-        is_traced = read is not None
-        if read is None:
-            read = scanned_headers(survey, unread)
+        read = scanned_headers(survey, is_unread)
         for place in read:
-            _refuse(survey, place, survey.headers[place])
+            _refuse(survey, place, survey.headers[place], is_timeless=is_timeless)
         survey.run_wrappers(read)
         shadows: set[Place] = set()
-        if not is_traced and any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
+        if any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
             shadows = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are neither
-        headers = _header_set(survey, read)._replace(clear=tuple(sorted(shadows)), is_traced=is_traced)
-        return _compared(headers, survey)
+        headers = _header_set(survey, read)._replace(clear=tuple(sorted(shadows)))
+        settled = headers._replace(files=tuple(_settled(file, survey) for file in headers.files))
+        if not is_mirrored:
+            _require_same(headers, survey)
+        return settled
     except OSError as error:
         raise UntrackableError(UntrackableReason.UNREADABLE, str(error.filename or "")) from None
 
 
-def _compared(headers: HeaderSet, survey: Survey) -> HeaderSet:
-    """Keep the stats that can be trusted, if nothing in the set changed while the compiler ran."""
-    settled = headers._replace(files=tuple(_settled(file, survey) for file in headers.files))
-    for each in {headers: None, settled: None}:  # what is too young for its stat to show a change is read again
+def _require_same(headers: HeaderSet, survey: Survey) -> None:
+    """Raise, unless everything in the set is as it was before the compiler ran, and so are the links to it."""
+    bare = headers._replace(files=tuple(file._replace(stat=None) for file in headers.files))
+    for each in (headers, bare):  # stats, then contents: a write through a mapping need not show in the former
         outcome = check_headers(each, survey.search, now_ns=survey.now_ns)
         if not isinstance(outcome, Match):
             raise UntrackableError(UntrackableReason.MODIFIED, outcome.path)
-        for old, new in zip(each.files, (outcome.refreshed or each).files, strict=True):
-            if old != new:  # a stat moved: touched, or edited and put back
+        for old, new in zip(headers.files, (outcome.refreshed or each).files, strict=True):
+            if each is headers and old != new:  # touched, or edited and put back
                 raise UntrackableError(UntrackableReason.MODIFIED, path_of(old.place, survey.search))
-    return settled
+    for path, link in survey.links.items():
+        if links_to(path) != link:
+            raise UntrackableError(UntrackableReason.MODIFIED, path)
 
 
 def _settled(file: HeaderFile, survey: Survey) -> HeaderFile:
-    path = path_of(file.place, survey.search)
-    is_trusted = file.stat is not None and is_settled(file.stat, path, survey.now_ns)
-    return file if is_trusted else file._replace(stat=None)
+    return file if survey.headers[file.place].is_settled else file._replace(stat=None)
 
 
-def find_embedded_paths(code: bytes, paths: Iterable[str]) -> tuple[str, ...]:
-    """List those of `paths` whose spelling stands in the compiled code: it is bound to where they are."""
-    return tuple(path for path in dict.fromkeys(paths) if len(path) > 1 and os.fsencode(path) in code)
-
-
-def _refuse(survey: Survey, place: Place, header: Header) -> None:
+def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) -> None:
     """Raise the first reason for which no header set can hold this file."""
     if header.error:
         raise UntrackableError(UntrackableReason.UNREADABLE, header.path)
-    if header.scan.has_clock:
+    if header.scan.has_clock and not (is_timeless and not survey.in_tree(place)):
         raise UntrackableError(UntrackableReason.CLOCK, header.path)
     if header.scan.is_opaque:
         raise UntrackableError(UntrackableReason.OPAQUE, header.path)
-    if header.is_late and not survey.in_tree(place) and not _is_older(header, survey):
+    if header.is_late and not survey.in_tree(place):
         raise UntrackableError(UntrackableReason.MODIFIED, header.path)
-
-
-def _is_older(header: Header, survey: Survey) -> bool:
-    """Tell if a header that was read after the compiler is the one that the compiler read, too.
-
-    Its own age says so, and that of the links and folders that led to it: one of them may have been switched.
-    Folders above those of the search are left out, as their entries come and go all the time.
-    """
-    if header.stat is None or not is_older(header.stat.ctime_ns, header.path, survey.now_ns):
-        return False
-    path = header.path
-    while (path := os.path.dirname(path)) not in ("", "/"):
-        found = os.lstat(path)
-        counts = modes.S_ISLNK(found.st_mode) or any(path.startswith(each) for each in survey.search.folders)
-        if counts and not is_older(found.st_ctime_ns, path, survey.now_ns):
-            return False
-    return True
 
 
 def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
@@ -130,7 +109,6 @@ def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
-        has_location=any(survey.headers[place].scan.has_location for place in own),
     )
 
 

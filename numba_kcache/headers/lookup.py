@@ -5,8 +5,8 @@ Promise     A key is returned only if every file that the compile depended on, a
             that matches. A header that changed while the compiler ran never enters a manifest.
 Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
             is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has a set of its own. Code
-            that holds a path of a searched folder is served only where that folder is searched again.
-Not here    What a header set is and how it is compared and learned (dependencies, check, learn).
+            that may hold the path of a searched folder is served only where that folder is searched again.
+Not here    What a header set is and how it is compared and learned (dependencies, check, compile).
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..keys import Component, component, derive
+from ..keys import Component, Plain, component, derive
 from ..model.artifact import Artifact
 from ..toolchain import Toolchain
 from .check import Match, check_headers
 from .dependencies import HeaderSet, headers_from_json, headers_to_json, headers_value
-from .search import HeaderQuery, Place, Search, Tree
+from .search import HeaderQuery, Search, Tree
+
+if TYPE_CHECKING:
+    from .mirror import Folders
 
 Variant = dict[str, Any]
 
@@ -67,7 +69,6 @@ def find_key(
         any_compiler: Another compiler's code will do; its headers then count as part of it.
     """
     request, now_ns = derive(components), time.time_ns()
-    folders = {folder for search in searches for folder in search.folders}
     for variant in variants:
         if variant.get("request") != request and not any_compiler:
             continue
@@ -75,8 +76,8 @@ def find_key(
             sets = read_header_sets(variant, len(searches))
         except ValueError:
             continue
-        paths = tuple(str(each) for each in variant.get("paths", ()))
-        if not set(paths) <= folders:
+        paths = variant.get("paths", [])
+        if not (isinstance(paths, list) and all(_is_there_still(each, searches) for each in paths)):
             continue
         refreshed = list(sets)
         for index, (headers, search) in enumerate(zip(sets, searches, strict=True)):
@@ -97,49 +98,23 @@ def find_key(
 
 
 def compile_and_learn(
-    build: Callable[[Any], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
+    build: Callable[[Folders], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
 ) -> tuple[Artifact, HeadersRead]:
     """Compile texts that include files, and learn what the result depends on.
 
     Args:
-        build: Compiles with a trace.
+        build: Compiles, with the folders that it is given in place of the user's.
         queries: The texts and the folders that are searched for files.
         toolchain: The compilers.
     """
-    from ..toolchain.nvrtc import nvrtc_version
-    from ..toolchain.time_trace import time_trace
-    from .learn import find_embedded_paths, learn_headers
-    from .open_watch import OpenWatch
-    from .survey import Survey
-    from .trace import read_trace
-    from .tree_scans import save_scans, tree_scans
-    from .untrackable import UntrackableError  # a lookup goes without what only a compile needs
+    from .compile import TrackedCompile  # a lookup goes without what only a compile needs
 
-    searches = [query.search(toolchain, is_fresh=True) for query in queries]
-    now_ns = time.time_ns()
-    identities = {tree.identity for search in searches for tree in search.trees}
-    scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
-    pairs = zip(queries, searches, strict=True)
-    surveys = [Survey(query.text, search, now_ns=now_ns, scans=scans) for query, search in pairs]
-    sets: list[HeaderSet | None] = []
-    with ExitStack() as stack:
-        trace = stack.enter_context(time_trace(nvrtc_version()))
-        watches = [] if trace else [stack.enter_context(closing(OpenWatch(survey))) for survey in surveys]
-        artifact = build(trace)
-        unread = [watch.unread() for watch in watches] or [frozenset[Place]()] * len(surveys)
-        traces = trace.of if trace else {}
-    try:
-        for query, survey, unopened in zip(queries, surveys, unread, strict=True):
-            if trace is not None and query.of not in traces:  # not needed after all, as Numba's own library
-                sets.append(None)
-            else:
-                read = read_trace(traces[query.of]) if trace else None
-                sets.append(learn_headers(survey, read, unopened))
-    except UntrackableError as error:
-        return artifact, HeadersRead(untracked=str(error))
-    save_scans(scans, toolchain.save_record)
-    paths = find_embedded_paths(artifact.cubin, (folder for search in searches for folder in search.folders))
-    return artifact, HeadersRead(_components(sets, paths), {"closures": _to_json(sets), "paths": list(paths)})
+    compile_ = TrackedCompile(build, queries, toolchain)
+    artifact, sets, untracked = compile_.run()
+    if untracked:
+        return artifact, HeadersRead(untracked=str(untracked))
+    paths = compile_.paths()
+    return artifact, HeadersRead(_components(sets, paths), {"closures": _to_json(sets), "paths": paths})
 
 
 def without_stats(variant: Variant) -> Variant:
@@ -152,7 +127,23 @@ def without_stats(variant: Variant) -> Variant:
     return {**variant, "closures": _to_json(bare)}
 
 
-def _components(sets: Sequence[HeaderSet | None], paths: Sequence[str]) -> tuple[Component, ...]:
+def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
+    """Tell if a folder that the code holds is the same one of the search as when it was compiled."""
+    return any(path == each for search in searches for each in located(search))
+
+
+def located(search: Search) -> list[list[int | str]]:
+    """List the folders of a search, each with its number among the user's own; -1 for the toolkit's. The working
+    directory is last, with -2."""
+    found: list[list[int | str]] = []
+    own = 0
+    for folder, (tree, _rest) in zip(search.folders, search.layout(), strict=True):
+        found.append([own if tree < 0 else -1, folder])
+        own += tree < 0
+    return [*found, [-2, search.working_folder]]
+
+
+def _components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) -> tuple[Component, ...]:
     values = [headers and headers_value(headers) for headers in sets]
     found = (component("headers", values[0] if len(values) == 1 else values),)
     return (*found, component("paths", list(paths))) if paths else found

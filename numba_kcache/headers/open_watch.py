@@ -1,23 +1,23 @@
-"""Watch which of the surveyed headers are opened while the compiler runs: it did not read the others.
+"""Watch which headers are opened while the compiler runs: it did not read the others.
 
-Promise     A header is named only if the watch on it has answered an opening of our own, no event was lost, and its
-            path leads to the same unchanged file as before. Any other is taken to have been read.
-Method      inotify(7), which reports openings by any process; one too many costs nothing but a dependency. It makes up
-            for the trace that NVRTC lacks before 13.0: of a scanner's headers most are in branches not taken.
-Not here    The use of that (trace). Toolkits' headers, which are known by the identity of their tree.
-Ground      inotify(7): IN_OPEN is reported for the file itself by whatever path, equal events in a row become one, and
-            a queue that overflowed reports the watch -1.
+Promise     A file is named unopened only if the watch on it has answered an opening of our own, no event was lost, and
+            its path leads to the same file as before. Any other is taken to have been opened.
+Method      inotify(7), which reports openings by any process; one too many costs nothing but a dependency. The user's
+            headers, in the mirror or in place, are watched each; of a toolkit's tree the folders, for nobody knows
+            before which of its headers are meant.
+Not here    The use of that (reading).
+Ground      inotify(7): IN_OPEN is reported for a file itself by whatever path, and for the folder in which it lies once
+            links are followed; equal events in a row become one, and a queue that overflowed reports the watch -1.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from .file_identity import stat_of
-from .search import Place
-from .survey import Survey
+from .file_identity import FileStat, stat_of
 
 _IN_OPEN = 0x20
 _HEADER = struct.Struct("iIII")
@@ -25,40 +25,56 @@ _BUFFER_BYTES = 1 << 16
 
 
 class OpenWatch:
-    """A watch on the user's headers of a survey, from now until `close`."""
+    """A watch on files, from now until `close`.
 
-    def __init__(self, survey: Survey) -> None:
-        self._survey = survey
-        self._watched: dict[Place, int] = {}
+    Args:
+        paths: Of single files.
+        trees: Roots of trees that are watched whole.
+    """
+
+    def __init__(self, paths: Iterable[str], trees: Sequence[str] = ()) -> None:
+        self._files: dict[str, tuple[int, FileStat]] = {}
+        self._folders: dict[str, int] = {}
+        self._opened: set[int | tuple[int, str]] = set()
         self._fd = -1
         try:
-            self._start()
-        except (OSError, ImportError, AttributeError):  # no such system, or too many watches: all count as read
-            self._watched.clear()
+            self._start(paths, trees)
+        except (OSError, ImportError, AttributeError):  # no such system, or too many watches: all count as opened
+            self._files.clear()
+            self._folders.clear()
 
-    def _start(self) -> None:
+    def _start(self, paths: Iterable[str], trees: Sequence[str]) -> None:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
         self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             return
-        for place in sorted(self._survey.surveyed()):
-            path = self._survey.headers[place].path
+        for path in paths:
             number = libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_OPEN)
             if number >= 0:
-                self._watched[place] = number
-                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-        answered = set(self._opened())
-        self._watched = {place: number for place, number in self._watched.items() if number in answered}
+                self._files[path] = number, _probe(path)
+        for folder, probe in (each for root in trees for each in _folders_of(root)):
+            number = libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_OPEN)
+            if number >= 0:
+                self._folders[folder] = number
+                _probe(probe)
+        self._read()
+        answered = {each if isinstance(each, int) else each[0] for each in self._opened}
+        self._files = {path: each for path, each in self._files.items() if each[0] in answered}
+        self._folders = {path: number for path, number in self._folders.items() if number in answered}
+        self._opened.clear()
 
-    def unread(self) -> frozenset[Place]:
-        """List the headers that certainly nobody has opened, as they were when they were surveyed."""
-        opened = set(self._opened()) if self._watched else set()
-        if -1 in opened:
-            return frozenset()
-        unopened = (place for place, number in self._watched.items() if number not in opened)
-        return frozenset(place for place in unopened if self._is_same(place))
+    def is_unopened(self, path: str) -> bool:
+        """Tell if a file was certainly not opened since the watch began. Its path may contain links."""
+        self._read()
+        if -1 in self._opened:
+            return False
+        if path in self._files:
+            number, stat = self._files[path]
+            return number not in self._opened and _is_same(path, stat)
+        number = self._folders.get(_real_folder(os.path.dirname(path)), -1)
+        return number >= 0 and (number, os.path.basename(path)) not in self._opened and not os.path.islink(path)
 
     def close(self) -> None:
         """End the watch."""
@@ -66,15 +82,11 @@ class OpenWatch:
             os.close(self._fd)
             self._fd = -1
 
-    def _is_same(self, place: Place) -> bool:
-        header = self._survey.headers[place]
-        try:
-            return stat_of(os.stat(header.path)) == header.stat
-        except OSError:
-            return False
+    def _read(self) -> None:
+        self._opened.update(self._events())
 
-    def _opened(self) -> Iterator[int]:
-        """Yield the watches of which an opening, or the end, was reported; -1 where some may have been lost."""
+    def _events(self) -> Iterator[int | tuple[int, str]]:
+        """Yield what was opened: watches, or watch and name within; -1 where some may have been lost."""
         while True:
             try:
                 data = os.read(self._fd, _BUFFER_BYTES)
@@ -86,5 +98,37 @@ class OpenWatch:
             at = 0
             while at < len(data):
                 number, _mask, _cookie, length = _HEADER.unpack_from(data, at)
-                yield number
                 at += _HEADER.size + length
+                name = data[at - length : at].rstrip(b"\0")
+                yield (number, os.fsdecode(name)) if name else number
+
+
+def _probe(path: str) -> FileStat:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return stat_of(os.fstat(handle))
+    finally:
+        os.close(handle)
+
+
+def _is_same(path: str, stat: FileStat) -> bool:
+    try:
+        return stat_of(os.stat(path)) == stat
+    except OSError:
+        return False
+
+
+@functools.lru_cache(maxsize=8)
+def _folders_of(root: str) -> list[tuple[str, str]]:
+    """List each folder of a tree that has files, and one of its files."""
+    found = []
+    for folder, _folders, names in os.walk(os.path.realpath(root)):
+        name = next((each for each in sorted(names) if not os.path.islink(os.path.join(folder, each))), "")
+        if name:
+            found.append((folder, os.path.join(folder, name)))
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)

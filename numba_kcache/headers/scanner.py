@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -49,7 +49,8 @@ class Scan(NamedTuple):
         wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
         is_opaque: It may ask about files that cannot be read off the text.
         has_clock: It may expand to the time of the compile.
-        has_location: It may expand to a line number or a file name.
+        has_location: It may expand to the name of a file.
+        has_assert: It may do so by an assert, which puts the name into the code as text.
         named: Macros that it defines as the name of a file.
     """
 
@@ -61,6 +62,7 @@ class Scan(NamedTuple):
     has_clock: bool = False
     has_location: bool = False
     named: tuple[tuple[str, Include], ...] = ()
+    has_assert: bool = False
 
     @property
     def asks_files(self) -> bool:
@@ -73,9 +75,11 @@ PLAIN = Scan()
 
 _WORDS = (
     b"include", b"__has", b"__D", b"__T", b"E__", b"P__", b"DATE", b"TIME", b"assert", b"source_loc", b"__builtin_",
+    b"FILE",
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
-_LOCATION = (b"__LINE__", b"_FILE__", b"source_location", b"__builtin_LINE", b"__builtin_FILE", b"__builtin_COLUMN")
+_LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
+_LINE = re.compile(rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 _GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
@@ -97,6 +101,9 @@ _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
 _PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
 _IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
+_FILE = "__FILE__"
+_FILE_PIECES = [piece for at in range(3, len(_FILE)) for piece in (_FILE[:at], _FILE[-at:])]
+_PASTED_FILE = re.compile(rf"\b(?:{'|'.join(_FILE_PIECES)}|_?FILE_?|__builtin_(?:F(?:IL?)?)?)\b".encode())
 _PASTED_MIDDLE = re.compile(rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b")
 _UNDERSCORES = re.compile(rb"\b__?\b")
 _PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
@@ -149,8 +156,9 @@ def _scan(data: bytes) -> Scan:
         tuple(wrappers),
         opaque,
         _has_clock(data),
-        any(word in data for word in _LOCATION) or _ASSERT.search(data) is not None,
+        any(word in data for word in _LOCATION) or _holds(data, (b"##", b"%:%:"), _PASTED_FILE),
         tuple(_named(data)),
+        _ASSERT.search(data) is not None,
     )
 
 
@@ -212,6 +220,34 @@ def _bare(data: bytes) -> bytes | None:
     return bare
 
 
+def without_clock(data: bytes) -> bytes | None:
+    """A text with a name of no meaning for each time of the compile; None where one could still be put together."""
+    found = re.sub(rb"__(?:DATE|TIME|TIMESTAMP)__", b"numba_kcache_no_clock", data)
+    return None if scan_includes(found).has_clock else found
+
+
+def has_certain_clock(source: bytes) -> bool:
+    """Tell if a source expands to the time of the compile: under no `#if`, and outside the definition of a macro."""
+    data = _joined(source)
+    if not _has_clock(data) or _bare(data) is None:
+        return False
+    depth, in_code = 0, []
+    for line in _TOKENS.sub(b" ", data).split(b"\n"):
+        words = line.replace(b"%:", b"#", 1).strip().removeprefix(b"#").split()
+        if not line.lstrip().startswith((b"#", b"%:")):
+            in_code += [] if depth else [line]
+        elif words and words[0].startswith(b"if"):
+            depth += 1
+        elif words and words[0] == b"endif":
+            depth -= 1
+    return _has_clock(b"\n".join(in_code))
+
+
+def has_line_directive(data: bytes) -> bool:
+    """Tell if a text may give itself another file name by `#line`."""
+    return (b"#" in data and _LINE.search(_joined(data)) is not None) or b"%:" in data or b"??=" in data
+
+
 def unconditional_includes(source: str) -> tuple[Include, ...]:
     """List the includes that a source which compiled must have carried out: literal, and under no `#if`.
 
@@ -244,6 +280,62 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
             if name in macros:
                 values.setdefault(name, set()).add(_file_name(match[2]))
     return values
+
+
+_CALL = re.compile(r"([A-Za-z_]\w*)[ \t]*\(([^()\"'\\,]*)\)\s*\Z")
+_PREDEFINED = frozenset(("unix", "linux", "i386"))
+
+
+def stringized(operand: str, texts: Sequence[bytes], depth: int = 4) -> set[Include | None]:
+    """List the files that an include may name by a macro that makes a string of its argument; None for anything else.
+
+    Args:
+        operand: `NAME(argument)`, as written.
+        texts: In which the macros are defined, if anywhere.
+        depth: Of macros that lead to each other.
+    """
+    call = _CALL.match(operand)
+    if call is None or not depth or "//" in operand or "/*" in operand:
+        return {None}
+    name, argument = call[1], " ".join(call[2].split())
+    values = _bodies(name, texts)
+    found: set[Include | None] = set()
+    for parameter, body in values:
+        inner = _CALL.match(body)
+        if parameter and re.fullmatch(rf"#[ \t]*{parameter}", body):
+            found.add(Include(Form.QUOTE, argument))
+        elif parameter and inner and inner[2].strip() == parameter:
+            for each in _expanded(argument, texts):
+                found |= {None} if each is None else stringized(f"{inner[1]}({each})", texts, depth - 1)
+        else:
+            found.add(None)
+    return found or {None}
+
+
+def _expanded(argument: str, texts: Sequence[bytes]) -> list[str | None]:
+    """List what a macro's argument may become: itself, or the values of the macro that it is."""
+    words = set(re.findall(r"[A-Za-z_]\w*", argument))
+    known = {word: _bodies(word, texts) for word in words}
+    if any(word.startswith("_") or word in _PREDEFINED for word in words):
+        return [None]
+    if not any(known.values()):
+        return [argument]
+    bodies = known.get(argument, [])
+    return [argument, *(None if parameter else body for parameter, body in bodies)] if bodies else [None]
+
+
+def _bodies(name: str, texts: Sequence[bytes]) -> list[tuple[str, str]]:
+    """List each definition of a macro: its one parameter, "" for none and "..." for others, and its body."""
+    named = name.encode() + rb"(?:\(([^)\n]*)\))?(?!\w)([^\n]*)"
+    pattern = re.compile(rb"define" + _GAP + named, re.DOTALL)
+    found = []
+    for text in texts:
+        for match in pattern.finditer(_joined(text)) if name.encode() in text else ():
+            parameter = "" if match[1] is None else match[1].decode("latin-1").strip()
+            is_one = match[1] is None or re.fullmatch(r"[A-Za-z_]\w*", parameter)
+            body = re.sub(rb"/\*.*?\*/|//.*", b" ", match[2]).decode("latin-1").strip()
+            found.append((parameter if is_one else "...", body))
+    return found
 
 
 def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:

@@ -94,6 +94,7 @@ class HeaderQuery(NamedTuple):
         has_siblings: Quoted names are looked for beside the including file.
         toolkit: Record name and finder of the toolkit's folders that are searched before the user's; None for NVRTC's
             own order, where the toolkit comes last.
+        has_lines: The code gets line tables, which name each file by its path.
     """
 
     text: str
@@ -103,6 +104,7 @@ class HeaderQuery(NamedTuple):
     forced: tuple[str, ...] = ()
     has_siblings: bool = True
     toolkit: tuple[str, Callable[[], Sequence[str]]] | None = None
+    has_lines: bool = False
 
     def search(self, toolchain: Toolchain | None, *, is_fresh: bool = False) -> Search:
         """List the folders in which the compiler looks for what the text includes.

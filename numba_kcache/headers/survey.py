@@ -3,10 +3,10 @@
 Promise     Each path is looked at once, each file read once: a survey is one observation, and that nothing has
             changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
             candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
-Method      Before the compiler runs, the user's own headers are walked, at most `AHEAD` of them; what lies in a
-            toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
-            Afterwards the caller walks again, along the headers that it knows to have been read.
-Not here    The headers that the compiler read (trace), and what is kept of all this (learn).
+Method      Before the compiler runs, the user's own headers are walked, as far as they lead to each other; what lies
+            in a toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
+            Afterwards the caller walks again, along the headers that may have been read.
+Not here    The headers that the compiler read (reading), and what is kept of all this (learn).
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ import stat as modes
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from .file_identity import FileStat, digest, read_steady
-from .scanner import PLAIN, Form, Include, Scan, macro_values, scan_includes, wrapper_uses
+from .file_identity import FileStat, digest, is_settled, read_steady
+from .scanner import (
+    PLAIN,
+    Form,
+    Include,
+    Scan,
+    has_line_directive,
+    macro_values,
+    scan_includes,
+    stringized,
+    wrapper_uses,
+)
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
-
-AHEAD = 256
-"""Headers that are read before the compiler starts: some ms, and more than most users have of their own."""
 
 MAX_FILES = 20_000
 
@@ -63,6 +70,7 @@ class Header(NamedTuple):
         sha256: Its content; "" in a toolkit's tree.
         error: The reason for which it could not be read.
         is_late: It was read after the compiler had run.
+        is_settled: An equal stat means that it still holds this.
     """
 
     path: str
@@ -71,6 +79,19 @@ class Header(NamedTuple):
     sha256: str = ""
     error: str = ""
     is_late: bool = False
+    is_settled: bool = False
+
+
+Link = tuple[int, int, str] | None
+
+
+def links_to(path: str) -> Link:
+    """Tell a link by inode, ctime and target: one that was switched and put back is another. None for what is none."""
+    try:
+        found = os.lstat(path)
+        return (found.st_ino, found.st_ctime_ns, os.readlink(path)) if modes.S_ISLNK(found.st_mode) else None
+    except OSError:
+        return None
 
 
 class Survey:
@@ -83,19 +104,32 @@ class Survey:
         search: The folders that are searched for headers.
         now_ns: The time, by the wall clock, before anything is looked at.
         scans: What is known of the files of the toolkit's trees, by the tree's identity; grows.
+        is_thorough: Walk the toolkit's headers at once, too: they lead to some of the user's.
+
+    Raises:
+        UntrackableError: There is no end to the headers.
 
     Attributes:
         headers: Each file that was read, by place; the source and in-memory headers included.
         includes: The lookups of each of them, by place.
         questions: Its `__has_include` lookups, by place.
+        unlisted: The user's headers whose includes, or definitions of what is included, cannot be listed.
+        links: The links that lead to the user's headers, and what each was (links_to).
     """
 
     def __init__(
-        self, source: str, search: Search, *, now_ns: int, scans: Mapping[str, TreeScans] | None = None
+        self,
+        source: str,
+        search: Search,
+        *,
+        now_ns: int,
+        scans: Mapping[str, TreeScans] | None = None,
+        is_thorough: bool = False,
     ) -> None:
         self.source, self.search, self.now_ns = source, search, now_ns
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
+        self.links: dict[str, Link] = {}
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
         self._trees = tuple(
             (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
@@ -104,12 +138,16 @@ class Survey:
         lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
         text = "".join([*lines, source]).encode("utf-8", "surrogatepass")
         self._contents = {START: text}
+        self._ways: set[str] = set()
         self._seen: dict[str, os.stat_result | None] = {}
         self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
         self._is_late = False
         self._add(START, Header("", scan_includes(text)))
         self.includes[START] += tuple(self._look(Include(Form.FORCED, name), START) for name in search.forced)
-        self.walk(lambda place: len(self.headers) <= AHEAD and not self.in_tree(place))
+        is_new, self.unlisted = True, set[Place]()
+        while is_new:
+            self.walk(lambda place: is_thorough or not self.in_tree(place))
+            is_new, self.unlisted = self.run_macros()
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
@@ -124,7 +162,7 @@ class Survey:
             UntrackableError: There is no end to it.
         """
         reached, pending = {START}, [START]
-        for place in pending:  # grows: breadth first, so that `AHEAD` cuts the farthest
+        for place in pending:  # grows
             for lookup in self.includes[place]:
                 for target in lookup.leads_to:
                     if target not in reached and is_wanted(target):
@@ -133,6 +171,37 @@ class Survey:
                         if target not in self.headers:
                             self._add(target, self._read(target))
         return reached
+
+    def reachable(self) -> set[Place]:
+        """List the user's files that what was read so far may lead to, or ask about."""
+        lookups = (lookup for of in (self.includes, self.questions) for each in of.values() for lookup in each)
+        found = {place for lookup in lookups for place in lookup.found}
+        return {place for place in found if place.base != MEMORY and not self.in_tree(place)}
+
+    def forced(self, name: str) -> tuple[Place, ...]:
+        """List the place that a name given to `-include` leads to, if there is one."""
+        return self._look(Include(Form.FORCED, name), START).leads_to
+
+    def content(self, place: Place) -> bytes:
+        """Return the bytes of one of the user's headers, as they were read."""
+        return self._contents[place]
+
+    def has_location(self) -> bool:
+        """Tell if the source or a header of the user's may put a path into the code in whatever form."""
+        return any(header.scan.has_location for place, header in self.headers.items() if not self.in_tree(place))
+
+    def has_assert(self) -> bool:
+        """Tell if one of them may put a path into the code as text."""
+        return any(header.scan.has_assert for place, header in self.headers.items() if not self.in_tree(place))
+
+    def has_line_directive(self) -> bool:
+        """Tell if one of the user's headers may give itself another, relative name."""
+        return any(has_line_directive(data) for place, data in self._contents.items() if not self.in_tree(place))
+
+    def is_certain(self) -> bool:
+        """Tell if every name that the source and the user's headers may ask for could be listed."""
+        own = [header for place, header in self.headers.items() if not self.in_tree(place)]
+        return not self.unlisted and not any(header.scan.is_opaque for header in own)
 
     def surveyed(self) -> set[Place]:
         """List the user's headers that were read before the compiler ran."""
@@ -161,6 +230,8 @@ class Survey:
         own = frozenset(operand for place, operand in computing if not self.in_tree(place))
         values: dict[str, set[Include | None]] = {operand: set() for _, operand in computing if _is_macro(operand)}
         macros = frozenset(values)
+        for call in {operand for place, operand in computing if not self.in_tree(place)} - values.keys():
+            values[call] = stringized(call, [self._text(place) for place in self.headers])
         is_new, unlisted = False, set()
         for place, header in tuple(self.headers.items()) if macros else ():
             for macro, include in header.scan.named:
@@ -199,7 +270,8 @@ class Survey:
                     known.uses.setdefault(name, {})[path] = uses
             if uses[1]:
                 raise UntrackableError(UntrackableReason.OPAQUE, self.headers[place].path)
-            self.questions[place] += tuple(self._look(each, place, is_question=True) for each in uses[0])
+            asked = (self._look(each, place, is_question=True) for each in uses[0])
+            self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
 
     def stat(self, path: str) -> os.stat_result | None:
         """Take the stat of what the search for a header would not pass over at this path."""
@@ -245,17 +317,30 @@ class Survey:
             return Header(place.rest, scan_includes(self._text(place)))
         path = path_of(place, self.search)
         known, inside = self._tree(place)
+        if not known:
+            self._note_links(path)
         if known and inside in known.scans:
             return Header(path, known.scans[inside], is_late=self._is_late)
         try:
-            stat, data = read_steady(path)
+            reading = read_steady(path)
         except OSError as error:
             return Header(path, PLAIN, error=error.strerror or str(error))
-        self._contents[place] = data
-        scan = scan_includes(data)
+        self._contents[place] = reading.data
+        scan = scan_includes(reading.data)
         if known:
             known.scans[inside] = scan
-        return Header(path, scan, stat, "" if known else digest(data), is_late=self._is_late)
+            return Header(path, scan, reading.stat, is_late=self._is_late)
+        is_trusted = is_settled(reading, path, self.now_ns)
+        return Header(path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted)
+
+    def _note_links(self, path: str) -> None:
+        """Note the links on the way to a file, before it is read: all others lead to the same one as before."""
+        while path not in self._ways and path not in ("", "/"):
+            self._ways.add(path)
+            link = links_to(path)
+            if link is not None:
+                self.links[path] = link
+            path = os.path.dirname(path)
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
         """Find what is known of the tree in which a place lies, and the path from its root."""
@@ -267,7 +352,7 @@ class Survey:
             return self.search.memory[place.rest].encode("utf-8", "surrogatepass")
         if place not in self._contents:
             try:
-                self._contents[place] = read_steady(self.headers[place].path)[1]
+                self._contents[place] = read_steady(self.headers[place].path).data
             except OSError:
                 return b""  # refused when all is compared at the end
         return self._contents[place]

@@ -86,12 +86,12 @@ def _name(identity: str) -> str:
 
 def _scan(
     includes: Any, has_includes: Any, computed: Any, wrappers: Any, is_opaque: Any, has_clock: Any, has_location: Any,
-    named: Any,
+    named: Any, has_assert: Any,
 ) -> Scan:  # fmt: skip
     names = tuple((str(macro), _includes([include])[0]) for macro, include in named)
     texts = tuple(map(str, computed)), tuple(map(str, wrappers))
     flags = bool(is_opaque), bool(has_clock), bool(has_location)
-    return Scan(_includes(includes), _includes(has_includes), *texts, *flags, names)
+    return Scan(_includes(includes), _includes(has_includes), *texts, *flags, names, bool(has_assert))
 
 
 def _includes(fields: Any) -> tuple[Include, ...]:

@@ -9,9 +9,8 @@ class UntrackableReason(StrEnum):
     """The reason for which the headers of a compile cannot be tracked.
 
     CLOCK           A text expands __DATE__ or __TIME__.
-    COMPUTED        An include names a macro whose values cannot be listed, and there is no whole trace.
+    COMPUTED        An include names a macro whose values cannot be listed.
     OPAQUE          A `__has_include` hides behind a macro.
-    UNEXPLAINED     The trace and the survey contradict each other.
     MODIFIED        A header changed while the compiler ran.
     UNREADABLE      A header that the compiler may have read cannot be read here.
     TOO_MANY        There are more headers than are followed.
@@ -20,7 +19,6 @@ class UntrackableReason(StrEnum):
     CLOCK = "clock"
     COMPUTED = "computed"
     OPAQUE = "opaque"
-    UNEXPLAINED = "unexplained"
     MODIFIED = "modified"
     UNREADABLE = "unreadable"
     TOO_MANY = "too_many"

@@ -36,6 +36,12 @@ MAX_PAYLOADS = 16
 MAX_VARIANTS = 64
 """Variants that are kept of a family."""
 
+MAX_MANIFEST_BYTES = 8 << 20
+"""Bytes of what a manifest holds; the oldest variants are dropped beyond."""
+
+MAX_SHARED_LINES = 1 << 22
+"""Lines that the variants of a manifest refer to together."""
+
 ENTRY, MANIFEST = 1, 2
 """What a file is: a compiled artifact, or the variants that a family of requests has led to."""
 
@@ -241,8 +247,16 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
 
 
 def encode_manifest(family: str, variants: list[Variant]) -> bytes:
-    """The file that holds the variants of a family."""
-    return encode_entry(StoredEntry(family, {"variants": variants}, {}), MANIFEST)
+    """The file that holds the variants of a family, newest first: all, or as many as `MAX_MANIFEST_BYTES` hold.
+
+    Lines that variants share (the headers that an edit left as they were) are in it once.
+    """
+    while True:
+        header = _shared(variants) if len(variants) > 1 else {"variants": variants}
+        size = len(_json(header))
+        if size <= MAX_MANIFEST_BYTES:
+            return encode_entry(StoredEntry(family, header, {}), MANIFEST)
+        variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
 
 
 def decode_manifest(data: bytes, family: str) -> list[Variant]:
@@ -251,12 +265,52 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
     Raises:
         DamagedEntry: As `decode_entry`, or it does not hold variants.
     """
-    variants = decode_entry(data, family, MANIFEST).header.get("variants")
+    header = decode_entry(data, family, MANIFEST).header
+    variants, lines = header.get("variants"), header.get("lines")
     if type(variants) is not list or len(variants) > MAX_VARIANTS:
         raise DamagedEntry("holds no list of variants")
+    if lines is not None:
+        try:
+            variants = _unshared(variants, list(lines), [MAX_SHARED_LINES])
+        except (TypeError, IndexError, RecursionError):
+            raise DamagedEntry("refers to lines that it does not hold") from None
     if not all(type(each) is dict and type(each.get("key")) is str for each in variants):
         raise DamagedEntry("holds a variant without a key")
     return variants
+
+
+def _shared(variants: list[Variant]) -> Header:
+    """The variants with each list of lists as `{"lines": [number, ...]}`, and the lines, each once."""
+    lines: dict[str, int] = {}
+    known: dict[int, int] = {}  # a manifest that was read has each line once: its identity spares the writing
+
+    def number(line: Any) -> int:
+        if id(line) not in known:
+            known[id(line)] = lines.setdefault(_json(line), len(lines))
+        return known[id(line)]
+
+    def pack(value: Any) -> Any:
+        if type(value) is dict:
+            return {name: pack(each) for name, each in value.items()}
+        if type(value) not in (list, tuple):
+            return value
+        if value and all(type(each) in (list, tuple) for each in value):
+            return {"lines": [*map(number, value)]}
+        return [pack(each) for each in value]
+
+    packed = [pack(each) for each in variants]
+    return {"variants": packed, "lines": [json.loads(each) for each in lines]}
+
+
+def _unshared(value: Any, lines: list[Any], left: list[int]) -> Any:
+    if type(value) is dict:
+        if value.keys() == {"lines"}:
+            left[0] -= len(value["lines"])
+            if left[0] < 0:
+                raise IndexError
+            return [lines[number] for number in value["lines"]]
+        return {name: _unshared(each, lines, left) for name, each in value.items()}
+    return [_unshared(each, lines, left) for each in value] if type(value) is list else value
 
 
 def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:

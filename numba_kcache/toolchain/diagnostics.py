@@ -29,6 +29,9 @@ _PLACEHOLDER = r"(\{\{|\}\}|\{[^{}]*\})"
 _QUOTES = r"^.*?(?:'''|\"\"\")|(?:'''|\"\"\").*$"
 _INCLUDE = r"(?m)^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"\n]+)[>\"]"
 _MOST_HEADERS = 2000
+MAX_LOG_BYTES = 1 << 20
+"""Bytes of a log that are kept with the code; a template error alone can take hundreds of MB."""
+
 _MOST_COLUMNS = 200
 
 
@@ -249,6 +252,14 @@ def summary(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\berror\b", line)]
     return (errors or lines or ["the compiler gave no reason"])[0].strip()
+
+
+def bounded(log: bytes) -> bytes:
+    """A log as it is kept: at most `MAX_LOG_BYTES`, with what came first and what came last."""
+    if len(log) <= MAX_LOG_BYTES:
+        return log
+    half = MAX_LOG_BYTES // 2
+    return log[:half] + b"\n... %d bytes left out ...\n" % (len(log) - 2 * half) + log[-half:]
 
 
 def excerpt(log: str, limit: int = 20) -> str:

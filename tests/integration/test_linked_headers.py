@@ -6,7 +6,6 @@ import importlib
 import itertools
 import os
 import re
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,9 @@ from numba import cuda
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError
 from numba_kcache.frontends.numba import compile as numba_nvvm
+from numba_kcache.headers import compile as header_compile
 from numba_kcache.headers import lookup as header_lookup
-from numba_kcache.toolchain import time_trace
+from numba_kcache.headers.mirror import Unmirrored
 
 pytestmark = pytest.mark.slow
 
@@ -84,11 +84,15 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     return made
 
 
-@pytest.fixture(params=["trace", "scan"])
+@pytest.fixture(params=["mirror", "in place"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What tells the headers: the trace of NVRTC 13, or, as with NVRTC 12, the scanner."""
-    if request.param == "scan":
-        monkeypatch.setattr(time_trace, "time_trace", lambda _version: nullcontext())
+    """Where the headers are read: in a mirror, or, where there can be none, in the user's folders."""
+    if request.param == "in place":
+
+        def refuse(_surveys: object) -> None:
+            raise Unmirrored("a test")
+
+        monkeypatch.setattr(header_compile, "Mirror", refuse)
     return str(request.param)
 
 

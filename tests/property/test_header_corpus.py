@@ -17,8 +17,8 @@ def test_header_set_is_never_stale_in_a_maze(tmp_path: Path, seed: int) -> None:
     tally = run(maze(tmp_path / "maze", seed), MAZE_STEPS, 40, seed)
 
     print(tally.report())
-    assert tally.stale == {"trace": [], "scan": [], "watch": []}
-    assert not tally.refused["trace"]
+    assert tally.stale == {"mirror": [], "scan": [], "watch": []}
+    assert not tally.refused["mirror"]
     assert tally.changing.total() >= 20
-    for how in ("trace", "watch"):
+    for how in ("mirror", "watch"):
         assert len([each for each in tally.needless[how] if not each.startswith("comment")]) <= 4

@@ -1,6 +1,6 @@
 """Random changes to trees of headers, and what three caches would have made of each: truth is a fresh compile.
 
-They know the headers by NVRTC's trace, by the scanner alone, and by the scanner with a watch on what is opened.
+They know the headers by the mirror, by the scanner alone, and by the scanner with a watch on what is opened.
 
 A step changes one thing. A header set that matches although NVRTC's output differs is stale; one that does not although
 it is the same is needless. Nothing is learned from a step that does not compile; it is undone.
@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 from numba_kcache.headers.check import Match
 from numba_kcache.headers.dependencies import HeaderSet
-from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.search import Place
+from numba_kcache.headers.search import Place, path_of
 from numba_kcache.headers.survey import Survey
 
-from .header_projects import Project, Untrackable, later_ns, learned
+from .header_projects import Project, Untrackable, later_ns, learned, watch_of
 from .nvrtc import Compiled, compile_source
 
 SLOTS = 12
@@ -138,15 +137,13 @@ def _compiled(project: Project, library: str, tally: Tally) -> dict[str, Cached]
 
 def _compile(project: Project, library: str) -> tuple[Compiled, Callable[[], dict[str, HeaderSet | Untrackable]]]:
     """A fresh compile, and what each cache learns from it."""
-    surveys = {how: Survey(project.source, project.search, now_ns=later_ns()) for how in ("trace", "scan", "watch")}
-    watch = OpenWatch(surveys["watch"])
+    survey = Survey(project.source, project.search, now_ns=later_ns())
+    watch = watch_of(survey)
     made = compile_source(project.source, project.search, library=library)
-    unread = watch.unread()
-    watch.close()
     return made, lambda: {
-        "trace": learned(surveys["trace"], made.trace),
-        "scan": learned(surveys["scan"], None),
-        "watch": learned(surveys["watch"], None, unread),
+        "mirror": project.try_learn(),
+        "scan": learned(Survey(project.source, project.search, now_ns=later_ns())),
+        "watch": learned(survey, lambda place: watch.is_unopened(path_of(place, survey.search))),
     }
 
 
@@ -159,7 +156,7 @@ def _learned(
             table.setdefault(how, [])
         if isinstance(outcome, HeaderSet):
             project.read = (
-                [path_under(project, file.place) for file in outcome.files] if how == "trace" else project.read
+                [path_under(project, file.place) for file in outcome.files] if how == "mirror" else project.read
             )
             caches[how] = Cached(outcome, code)
         else:

@@ -10,14 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from numba_kcache.errors import CompileError
+from numba_kcache.headers import tree_scans
 from numba_kcache.headers.check import Match, Mismatch, check_headers
+from numba_kcache.headers.compile import TrackedCompile
 from numba_kcache.headers.dependencies import HeaderSet, headers_from_json, headers_to_json
 from numba_kcache.headers.learn import learn_headers
+from numba_kcache.headers.mirror import Folders
 from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.search import WORKING, Place, Search, Tree
+from numba_kcache.headers.search import WORKING, Place, Search, Tree, path_of
 from numba_kcache.headers.survey import Survey
-from numba_kcache.headers.trace import Trace
 from numba_kcache.headers.untrackable import UntrackableError, UntrackableReason
+from numba_kcache.model import Target
+from numba_kcache.model.artifact import Artifact
 
 from .nvrtc import Compiled, compile_source
 
@@ -36,12 +41,39 @@ class Untrackable(NamedTuple):
     path: str = ""
 
 
-def learned(survey: Survey, trace: Trace | None, unread: frozenset[Place] = frozenset()) -> HeaderSet | Untrackable:
-    """The headers of a compile, or why they are not learned."""
+def learned(survey: Survey, unread: Callable[[Place], bool] | None = None) -> HeaderSet | Untrackable:
+    """The headers of a compile of the user's own files, or why they are not learned."""
     try:
-        return learn_headers(survey, trace, unread)
+        return learn_headers(survey, unread)
     except UntrackableError as error:
         return Untrackable(error.reason, error.path)
+
+
+class Query(NamedTuple):
+    """A text with a search of its own."""
+
+    text: str
+    made: Search
+    of: None = None
+    has_lines: bool = False
+
+    def search(self, _toolchain: object, *, is_fresh: bool = False) -> Search:
+        return self.made
+
+
+class Records:
+    """A toolchain that remembers nothing."""
+
+    def load_record(self, _name: str) -> None:
+        return None
+
+    def save_record(self, _name: str, _record: object) -> None:
+        return None
+
+
+def watch_of(survey: Survey) -> OpenWatch:
+    """A watch on the user's headers of a survey."""
+    return OpenWatch(sorted(survey.headers[place].path for place in survey.surveyed()))
 
 
 class Project:
@@ -53,7 +85,7 @@ class Project:
         self.trees: tuple[Tree, ...] = ()
         self.more: dict[str, object] = {}
         self.read: list[Path] = []
-        self.watched_under = ""
+        self.how, self.library = "scan", ""
 
     def write(self, name: str, text: str | bytes) -> Path:
         """Write a file below the root, in place where it exists."""
@@ -83,31 +115,55 @@ class Project:
         folders = tuple(str(self.root / each) for each in self.folders)
         return Search(folders, self.trees, **self.more)  # type: ignore[arg-type]
 
-    def compile(self, library: str = "") -> Compiled:
+    def compile(self) -> Compiled:
         """What a fresh compiler makes of it."""
-        return compile_source(self.source, self.search, library=library)
+        return compile_source(self.source, self.search, library=self.library)
 
-    def learn(self, trace: Trace | None, while_running: Callable[[], object] = lambda: None) -> HeaderSet:
-        """The headers of a compile that gave this trace, after a stay in a store."""
-        outcome = self.try_learn(trace, while_running)
+    def learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet:
+        """The headers of a compile, after a stay in a store."""
+        outcome = self.try_learn(while_running)
         assert isinstance(outcome, HeaderSet), outcome
         stored = headers_from_json(json.loads(json.dumps(headers_to_json(outcome))))
         assert stored == outcome
         return stored
 
-    def try_learn(
-        self, trace: Trace | None, while_running: Callable[[], object] = lambda: None
-    ) -> HeaderSet | Untrackable:
-        """The same, where it may be refused; with a watch, if `watched_under` names a libnvrtc."""
-        survey = Survey(self.source, self.search, now_ns=later_ns())
-        watch = OpenWatch(survey) if self.watched_under else None
+    def try_learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet | Untrackable:
+        """The same, where it may be refused: as the product does it, or from the user's own files ("scan", "watch")."""
+        if self.how == "mirror":
+            return self.through_mirror(while_running)[1]
+        survey = Survey(self.source, self.search, now_ns=later_ns(), is_thorough=True)
+        if self.how == "scan":
+            while_running()
+            return learned(survey)
+        watch = watch_of(survey)
         while_running()
-        if watch is None:
-            return learned(survey, trace)
-        self.compile(self.watched_under)
-        unread = watch.unread()
+        self.compile()
+        outcome = learned(survey, lambda place: watch.is_unopened(path_of(place, survey.search)))
         watch.close()
-        return learned(survey, None, unread)
+        return outcome
+
+    def through_mirror(
+        self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
+    ) -> tuple[bytes, HeaderSet | Untrackable]:
+        """What the product makes of it, with what happens right before and after the compiler runs."""
+
+        def build(folders: Folders) -> Artifact:
+            folders.compiled.add(None)
+            before()
+            code, log = compile_source(self.source, self.search, library=self.library, folders=folders)
+            after()
+            if code is None:
+                raise CompileError("cannot compile", log)
+            folders.look_at(code)
+            return Artifact("cuda", Target(9, 0), (), code)
+
+        tree_scans._known.clear()  # the trees of other tests have the same identities
+        compiling = TrackedCompile(build, [Query(self.source, self.search)], Records(), now_ns=later_ns)  # type: ignore
+        artifact, sets, error = compiling.run()
+        if error is not None:
+            return artifact.cubin, Untrackable(error.reason, error.path)
+        assert sets[0] is not None
+        return artifact.cubin, sets[0]
 
     def check(self, headers: HeaderSet) -> Match | Mismatch:
         """The warm check."""
@@ -118,7 +174,7 @@ class Project:
         shutil.copytree(self.root, root, symlinks=True)
         moved = Project(root, self.source)
         moved.folders, moved.trees, moved.more = self.folders, self.trees, self.more
-        moved.watched_under = self.watched_under
+        moved.how, moved.library = self.how, self.library
         return moved
 
 

@@ -1,5 +1,4 @@
-"""Compile with a libnvrtc of one's choice, in a fresh process each time: a failed compile damages the traces of
-its process from then on, and a test must neither suffer from that nor depend on its order."""
+"""Compile with a libnvrtc of one's choice, in a fresh process each time."""
 
 from __future__ import annotations
 
@@ -7,13 +6,12 @@ import ctypes
 import functools
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from numba_kcache.headers.mirror import Folders
 from numba_kcache.headers.search import Search
-from numba_kcache.headers.trace import Trace, read_trace
 
 T = TypeVar("T")
 PROGRAM_NAME = "/nowhere/kernel.cu"
@@ -25,7 +23,6 @@ class Compiled(NamedTuple):
 
     code: bytes | None
     log: str
-    trace: Trace | None
 
 
 @functools.cache
@@ -66,31 +63,26 @@ def flags_of(search: Search) -> list[str]:
 
 
 def compile_source(
-    source: str, search: Search, *, library: str = "", traced: bool = True, options: Iterable[str] = ()
+    source: str, search: Search, *, library: str = "", folders: Folders | None = None, options: Iterable[str] = ()
 ) -> Compiled:
     """Compile for sm_90 in a process of its own."""
     path = library or library_path()
     _loaded(path)  # here, so that the children inherit it; only they compile
-    return in_child(lambda: compile_here(path, source, search, traced=traced, options=options))
+    return in_child(lambda: compile_here(path, source, search, folders=folders, options=options))
 
 
 def compile_here(
-    library: str, source: str, search: Search, *, traced: bool = True, options: Iterable[str] = ()
+    library: str, source: str, search: Search, *, folders: Folders | None = None, options: Iterable[str] = ()
 ) -> Compiled:
-    """Compile for sm_90 in this process."""
+    """Compile for sm_90 in this process, with these folders in place of those of the search."""
     if search.working_folder:
         os.chdir(search.working_folder)
     nvrtc = _loaded(library)
-    words = [*flags_of(search), *options, "-arch=sm_90"]
-    with tempfile.TemporaryDirectory() as folder:
-        if traced:
-            words.append(f"--fdevice-time-trace={folder}/trace")
-        code, log = _run(nvrtc, source, search, words)
-        try:
-            trace = read_trace(Path(folder, "trace.json").read_bytes()) if traced else None
-        except OSError:
-            trace = None
-    return Compiled(code, log, trace)
+    folders = folders or Folders()
+    told = search._replace(
+        folders=tuple(map(folders.folder, search.folders)), working_folder=folders.folder(search.working_folder)
+    )
+    return Compiled(*_run(nvrtc, source, told, [*folders.flags(flags_of(told)), *options, "-arch=sm_90"]))
 
 
 @functools.cache

@@ -12,7 +12,15 @@ import pytest
 from numba_kcache.errors import CompileError
 from numba_kcache.kernel import Kernel, cached_kernel
 from numba_kcache.model.request import Origin
-from numba_kcache.toolchain.diagnostics import excerpt, first_line, remap, summary, with_includes
+from numba_kcache.toolchain.diagnostics import (
+    MAX_LOG_BYTES,
+    bounded,
+    excerpt,
+    first_line,
+    remap,
+    summary,
+    with_includes,
+)
 
 WRONG = """
 extern "C" __global__ void k(float *x) {
@@ -307,3 +315,16 @@ def test_message_has_no_colours(tmp_path: Path) -> None:
     error = refused(cached_kernel(loaded(tmp_path / "u.py", MODULES["raw"])["k"]))
 
     assert "\x1b" not in str(error) + error.log
+
+
+def test_log_is_kept_with_its_head_and_tail() -> None:
+    """A template error can take hundreds of MB, more than an entry holds."""
+    log = b"first error\n" + b"x" * (3 << 20) + b"\nlast error"
+
+    kept = bounded(log)
+
+    assert kept.startswith(b"first error\n")
+    assert kept.endswith(b"\nlast error")
+    assert b"bytes left out" in kept
+    assert len(kept) < MAX_LOG_BYTES + 100
+    assert bounded(b"short") == b"short"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import mmap
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from numba_kcache.headers import check as header_check
 from numba_kcache.headers.check import Change, Match, Mismatch, check_headers, differences
 from numba_kcache.headers.dependencies import HeaderFile, HeaderSet, headers_from_json, headers_to_json
-from numba_kcache.headers.file_identity import FileStat, is_settled, stat_of
+from numba_kcache.headers.file_identity import FileStat, is_settled, read_steady, stat_of
 from numba_kcache.headers.search import Place, Search
 from tests.support.header_projects import SCENARIOS, Project, one_header
 
@@ -51,7 +53,7 @@ def test_check_needs_comparison(tmp_path: Path, comparison: str) -> None:
     for number, scenario in enumerate(SCENARIOS):
         project = Project(tmp_path / str(number))
         scenario.prepare(project)
-        headers = project.learn(None)
+        headers = project.learn()
         scenario.change(project)
         assert isinstance(project.check(headers), Mismatch)
         if isinstance(check(headers, project.search, now_ns=0), Match):
@@ -84,14 +86,46 @@ def test_stat_that_differs_in_one_field_is_not_believed(tmp_path: Path, field: s
 
 
 def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
-    """Within two seconds another write could leave the same stat."""
+    """Within two seconds another write could leave the same stat; no time is enough where ctime is not the kernel's."""
     path = tmp_path / "h"
     path.write_text("")
-    stat = stat_of(path.stat())
+    reading = read_steady(str(path))
 
-    assert not is_settled(stat, str(path), stat.ctime_ns + 1_999_999_999)
-    assert is_settled(stat, str(path), stat.ctime_ns + 2_000_000_000)
-    assert not is_settled(stat, "/proc/self/status", stat.ctime_ns + 2_000_000_000)
+    assert reading.is_unwritten
+    assert not is_settled(reading, str(path), reading.stat.ctime_ns + 1_999_999_999)
+    assert is_settled(reading, str(path), reading.stat.ctime_ns + 2_000_000_000)
+    assert not is_settled(reading, "/proc/self/status", reading.stat.ctime_ns + 2_000_000_000)
+
+
+def test_stat_of_a_file_that_is_mapped_for_writing_is_not_kept(tmp_path: Path) -> None:
+    """A write to a page that is dirty already sets no time: its content is compared, and the edit is seen."""
+    project = Project(tmp_path)
+    one_header(project)
+    path = tmp_path / "second/header.h"
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as page:
+        page[14:15] = b"1"
+        headers = project.learn()
+        assert project.check(headers) == Match()
+        before = stat_of(path.stat())
+
+        page[14:15] = b"2"
+
+        assert stat_of(path.stat()) == before, "the page was not dirty: this shows nothing"
+        outcome = project.check(headers)
+    assert isinstance(outcome, Mismatch)
+    assert outcome.change is Change.CONTENT
+
+
+def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: Path) -> None:
+    """The folder is local, the file is not: its times are not to be trusted."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system")
+    with tempfile.NamedTemporaryFile(dir=other) as file:
+        (tmp_path / "h").symlink_to(file.name)
+        reading = read_steady(str(tmp_path / "h"))
+
+        assert not is_settled(reading, str(tmp_path / "h"), reading.stat.ctime_ns + 10**12)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link to itself", "too long"])
@@ -99,7 +133,7 @@ def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) ->
     """What cannot be read is a difference: no exception, and no wait on a FIFO."""
     project = Project(tmp_path)
     one_header(project)
-    headers = project.learn(None)
+    headers = project.learn()
     path = tmp_path / "second/header.h"
     path.unlink()
     if kind == "folder":
@@ -121,7 +155,7 @@ def test_folder_in_place_of_a_header_shadows_nothing(tmp_path: Path) -> None:
     """NVRTC passes over a folder of the wanted name."""
     project = Project(tmp_path)
     one_header(project)
-    headers = project.learn(None)
+    headers = project.learn()
 
     (tmp_path / "first/header.h").mkdir()
 
@@ -135,7 +169,7 @@ def learned(tmp_path: Path) -> Any:
     project.source = '#include "header.h"\n#include "again.h"\n#include "sub/x.h"\n#if __has_include("y.h")\n#endif\n'
     project.link("second/again.h", "header.h")
     project.write("second/sub/x.h", "")
-    stored = json.loads(json.dumps(headers_to_json(project.learn(None))))
+    stored = json.loads(json.dumps(headers_to_json(project.learn())))
     stored["trees"] = [[0, "kit"]]
     stored["clear"] = [[0, "cub"]]
     assert all(value or value is False for value in stored.values())

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from numba_kcache.headers.check import Change, Match, Mismatch
+from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet, headers_value
-from numba_kcache.headers.learn import find_embedded_paths
 from numba_kcache.headers.survey import Survey
-from numba_kcache.headers.trace import Trace, read_trace
 from numba_kcache.headers.untrackable import UntrackableReason
 from tests.support.header_projects import (
     KERNEL,
@@ -32,8 +30,8 @@ from tests.support.header_projects import (
     header_from_the_future_edited,
     in_tree,
     include_folder_moved_away,
-    later_ns,
     learned,
+    linked_folder,
     new_header_in_existing_earlier_folder,
     new_header_in_new_earlier_folder,
     new_header_next_to_the_source,
@@ -41,33 +39,38 @@ from tests.support.header_projects import (
     same_source_in_another_folder_with_another_header,
     symlink_retargeted_same_size,
 )
-from tests.support.nvrtc import compile_here, in_child, library_path
 
 NVRTC_12 = os.environ.get("NUMBA_KCACHE_TEST_NVRTC12", "")
-"""Path of a libnvrtc 12.9, whose traces name no headers."""
+"""Path of a libnvrtc 12.9."""
 needs_nvrtc_12 = pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRTC12 names no NVRTC 12.9")
 
 
 @pytest.fixture(
     params=[
-        "trace",
+        "mirror",
         pytest.param("scan", marks=pytest.mark.slow),
         pytest.param("watch", marks=pytest.mark.slow),
         pytest.param("nvrtc12", marks=[pytest.mark.slow, needs_nvrtc_12]),
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
-    """What tells the headers: the trace of NVRTC 13, a scanner alone or with a watch on what is opened, or NVRTC 12.9
-    and thus the latter."""
+    """What tells the headers: a mirror, with NVRTC 13 or 12.9, or of the user's own files a scanner, alone or with a
+    watch on what is opened."""
     return str(request.param)
 
 
-def compiled(project: Project, how: str) -> tuple[bytes | None, Trace | None]:
-    """What the compiler makes of the project, and the trace as far as there is one."""
-    code, log, trace = project.compile(NVRTC_12 if how == "nvrtc12" else "")
-    project.watched_under = {"nvrtc12": NVRTC_12, "watch": library_path()}.get(how, "")
+def compiled(project: Project, how: str) -> bytes | None:
+    """What the compiler makes of the project, without us."""
+    project.how, project.library = ("mirror", NVRTC_12) if how == "nvrtc12" else (how, "")
+    code, log = project.compile()
     assert code or "cannot open source file" in log, log
-    return code, trace if how == "trace" else None
+    return code
+
+
+def learn(project: Project, how: str) -> HeaderSet:
+    """The headers of a compile that passes."""
+    compiled(project, how)
+    return project.learn()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
@@ -75,16 +78,15 @@ def test_header_set_breaks_when(tmp_path: Path, how: str, scenario: Scenario) ->
     """The header set matches until the change, which does change what NVRTC makes, and not after it."""
     project = Project(tmp_path)
     scenario.prepare(project)
-    code, trace = compiled(project, how)
+    code = compiled(project, how)
     assert code
-    headers = project.learn(trace)
-    assert headers.is_traced == (how == "trace")
+    headers = project.learn()
     assert project.check(headers) == Match()
 
     scenario.change(project)
 
     assert isinstance(project.check(headers), Mismatch)
-    assert compiled(project, how)[0] != code, "the scenario shows nothing"
+    assert compiled(project, how) != code, "the scenario shows nothing"
 
 
 THE_17 = {
@@ -110,7 +112,7 @@ THE_17 = {
 
 
 def test_each_of_the_17_scenarios_is_tried() -> None:
-    """With NVRTC 13, its trace and the scanner, and with NVRTC 12.9."""
+    """With a mirror and without, with NVRTC 13 and 12.9."""
     assert len(THE_17) == 17
     assert {each for each in THE_17.values() if each} <= set(SCENARIOS)
 
@@ -121,10 +123,10 @@ def test_header_set_holds_again_when_folder_is_back(tmp_path: Path, how: str) ->
     project = Project(tmp_path)
     one_header(project)
     project.write("first/header.h", "#define VALUE 2\n")
-    headers = project.learn(compiled(project, how)[1])
+    headers = learn(project, how)
 
     (tmp_path / "first").rename(tmp_path / "away")
-    while_away = project.learn(compiled(project, how)[1])
+    while_away = learn(project, how)
     assert isinstance(project.check(headers), Mismatch)
     (tmp_path / "away").rename(tmp_path / "first")
 
@@ -140,23 +142,23 @@ def test_search_path_variables_of_host_compilers_change_nothing(
     project = Project(tmp_path)
     one_header(project)
     project.write("elsewhere/header.h", "#define VALUE 2\n")
-    code, trace = compiled(project, how)
-    headers = project.learn(trace)
+    code = compiled(project, how)
+    headers = project.learn()
 
     for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "INCLUDE", "CUDA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "elsewhere"))
 
-    assert compiled(project, how)[0] == code
+    assert compiled(project, how) == code
     assert project.check(headers) == Match()
 
 
-def test_branch_not_taken_is_no_dependency_of_a_trace(tmp_path: Path) -> None:
-    """NVRTC 13 says which headers it read: an edit of another one costs nothing."""
+def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
+    """Nobody opened its header in the mirror: an edit of it costs nothing."""
     project = Project(tmp_path)
     one_header(project)
     project.source = '#if 0\n#include "other.h"\n#endif\n' + project.source
     project.write("second/other.h", "1")
-    headers = project.learn(compiled(project, "trace")[1])
+    headers = learn(project, "mirror")
 
     project.write("second/other.h", "2")
 
@@ -171,8 +173,8 @@ def test_header_set_survives_header(tmp_path: Path, how: str, happening: str) ->
     one_header(project)
     project.write("second/header.h", '#pragma once\n#include "sub/more.h"\n')
     project.write("second/sub/more.h", "#define VALUE 1\n")
-    code, trace = compiled(project, how)
-    headers = project.learn(trace)
+    code = compiled(project, how)
+    headers = project.learn()
 
     if happening == "touched":
         for path in project.root.rglob("*.h"):
@@ -192,16 +194,16 @@ def test_header_set_survives_header(tmp_path: Path, how: str, happening: str) ->
     assert isinstance(outcome, Match)
     assert (outcome.refreshed is None) == (happening == "moved")
     assert project.check(outcome.refreshed or headers) == Match()
-    again = project.learn(compiled(project, how)[1])
+    again = learn(project, how)
     assert headers_value(again) == headers_value(headers)
-    assert compiled(project, how)[0] == code
+    assert compiled(project, how) == code
 
 
 def test_header_set_survives_renamed_environment(tmp_path: Path, how: str) -> None:
     """A toolkit tree of the same identity under another path is the same tree."""
     project = Project(tmp_path)
     in_tree(project)
-    headers = project.learn(compiled(project, how)[1])
+    headers = learn(project, how)
     assert headers.files == ()
 
     (tmp_path / "tree").rename(tmp_path / "venv")
@@ -217,7 +219,7 @@ def test_unused_toolkit_is_no_dependency(tmp_path: Path, how: str) -> None:
     in_tree(project)
     project.source = '#include "own.h"\n' + KERNEL
     project.write("source/own.h", "#define VALUE 1\n")
-    headers = project.learn(compiled(project, how)[1])
+    headers = learn(project, how)
 
     project.trees = (project.trees[0]._replace(identity="kit 2.0"),)
 
@@ -252,26 +254,86 @@ def delete(project: Project) -> None:
     (project.root / "second/header.h").unlink()
 
 
-@pytest.mark.parametrize("meanwhile", [edit, edit_and_put_back, replace, shadow, switch_folder, delete])
-def test_header_changed_while_compiler_ran_is_not_learned(tmp_path: Path, how: str, meanwhile: object) -> None:
-    """Whether the compiler read the header before or after the change cannot be told."""
+def switch_and_put_back(project: Project) -> None:
+    switch_folder(project)
+    (project.root / "second").rename(project.root / "other")
+    (project.root / "old").rename(project.root / "second")
+
+
+MEANWHILE = [edit, edit_and_put_back, replace, shadow, switch_folder, delete]
+
+
+@pytest.mark.parametrize("how", ["scan", "watch"])
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_users_header_changed_while_compiler_ran_is_not_learned(
+    tmp_path: Path, how: str, meanwhile: Callable[[Project], None]
+) -> None:
+    """Without a mirror it cannot be told if the compiler read the header before or after the change."""
     project = Project(tmp_path)
     one_header(project)
-    _, trace = compiled(project, how)
+    compiled(project, how)
 
-    outcome = project.try_learn(trace, lambda: meanwhile(project))  # type: ignore[operator]
+    outcome = project.try_learn(lambda: meanwhile(project))
 
     assert isinstance(outcome, Untrackable)
-    assert outcome.reason in (UntrackableReason.MODIFIED, UntrackableReason.UNEXPLAINED)
+    assert outcome.reason is UntrackableReason.MODIFIED
+
+
+@pytest.mark.parametrize("meanwhile", [*MEANWHILE, switch_and_put_back])
+def test_header_changed_while_compiler_ran_is_compiled_as_it_was(
+    tmp_path: Path, meanwhile: Callable[[Project], None]
+) -> None:
+    """The compiler reads the mirror: its code is that of the bytes that were keyed, and the change is a miss later."""
+    project = Project(tmp_path)
+    one_header(project)
+    code = compiled(project, "mirror")
+
+    found, headers = project.through_mirror(lambda: meanwhile(project))
+
+    assert found == code
+    assert isinstance(headers, HeaderSet)
+    is_back = meanwhile in (edit_and_put_back, switch_and_put_back)
+    assert (compiled(project, "mirror") == code) == is_back
+    assert isinstance(project.check(headers), Match) == is_back
+
+
+def test_link_that_moves_and_comes_back_while_compiler_ran(tmp_path: Path) -> None:
+    """The compile finds the folder switched, and it is back before anybody compares: the mirror has what was keyed."""
+    project = Project(tmp_path)
+    linked_folder(project)
+    code = compiled(project, "mirror")
+
+    found, headers = project.through_mirror(
+        lambda: project.link("current", "v2"), lambda: project.link("current", "v1")
+    )
+
+    assert found == code
+    assert isinstance(headers, HeaderSet)
+    assert isinstance(project.check(headers), Match)
+
+
+def test_link_that_moves_and_comes_back_is_not_learned_without_a_mirror(tmp_path: Path) -> None:
+    """The files are as before, and the link leads there, but it is another link."""
+    project = Project(tmp_path)
+    linked_folder(project)
+    compiled(project, "scan")
+
+    def move() -> None:
+        project.link("current", "v2")
+        project.link("current", "v1")
+
+    outcome = project.try_learn(move)
+
+    assert outcome == Untrackable(UntrackableReason.MODIFIED, str(tmp_path / "current"))
 
 
 def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: str) -> None:
     """A generated header, written right before the compile: learned, but its stat is not trusted yet."""
     project = Project(tmp_path)
     one_header(project)
-    _, trace = compiled(project, how)
+    compiled(project, how)
     now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
-    headers = learned(Survey(project.source, project.search, now_ns=now_ns), trace)
+    headers = learned(Survey(project.source, project.search, now_ns=now_ns))
 
     assert isinstance(headers, HeaderSet)
     assert [file.stat for file in headers.files] == [None]
@@ -281,79 +343,17 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     assert outcome.refreshed.files[0].stat
 
 
-def test_damaged_trace_is_not_believed(tmp_path: Path) -> None:
-    """After a compile died in a nested header, traces of that process lack headers, and their first one."""
-
-    def traces(root: Path) -> tuple[Trace | None, Trace | None]:
-        project = Project(root)
-        project.source = '#include "a.h"\n' + KERNEL
-        project.write("second/a.h", '#include "b.h"\n')
-        project.write("second/b.h", "#define VALUE 1\n")
-        project.write("first/dies.h", '#include "nowhere.h"\n')
-        before = compile_here(library_path(), project.source, project.search)
-        died = compile_here(library_path(), '#include "dies.h"\n' + KERNEL, project.search)
-        assert died.code is None
-        after = compile_here(library_path(), project.source, project.search)
-        assert after.code == before.code
-        return before.trace, after.trace
-
-    library_path()
-    before, after = in_child(lambda: traces(tmp_path))
-
-    assert before is not None
-    assert after is None
+PASTED = "#define FROM(x) <x>\n#include FROM(header.h)\n" + KERNEL
 
 
-def test_damaged_trace_falls_back_to_scanner(tmp_path: Path) -> None:
-    """What is left is what the scanner finds: more headers, none missing."""
-    project = Project(tmp_path)
-    one_header(project)
-
-    event = {"name": "Processing Header File", "args": {"detail": str(tmp_path / "second/header.h")}}
-    trace = read_trace(json.dumps({"traceEvents": [event]}).encode())
-
-    assert trace is None
-    assert project.learn(trace) == project.learn(None)
-
-
-def test_trace_that_lacks_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
-    """The second line of defence, should a damaged trace ever have its sentinel."""
-    project = Project(tmp_path)
-    one_header(project)
-
-    headers = project.learn(())
-
-    assert headers == project.learn(None)
-
-
-def test_trace_with_a_header_from_nowhere_is_refused(tmp_path: Path) -> None:
-    """A header that no include leads to says that the search is not understood."""
-    project = Project(tmp_path)
-    one_header(project)
-    stranger = project.write("second/stranger.h", "")
-
-    outcome = project.try_learn((str(tmp_path / "second/header.h"), str(stranger)))
-
-    assert outcome == Untrackable(UntrackableReason.UNEXPLAINED, str(stranger))
-
-
-PASTED = "#define STRING(x) #x\n#include STRING(header.h)\n" + KERNEL
-
-
-def test_include_computed_by_a_function_needs_the_trace(tmp_path: Path) -> None:
-    """The scanner cannot run macros; the trace says what came of it, and what could shadow it is kept."""
+def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
+    """The scanner cannot run macros: it compiles from the user's folders, and nothing is stored."""
     project = Project(tmp_path)
     one_header(project)
     project.source = PASTED
-    _, trace = compiled(project, "trace")
+    code = compiled(project, "mirror")
 
-    assert project.try_learn(None) == Untrackable(UntrackableReason.COMPUTED)
-    headers = project.learn(trace)
-
-    project.write("first/header.h", "#define VALUE 2\n")
-    outcome = project.check(headers)
-    assert isinstance(outcome, Mismatch)
-    assert outcome.change is Change.SHADOWED
+    assert project.through_mirror() == (code, Untrackable(UntrackableReason.COMPUTED))
 
 
 @pytest.mark.parametrize(
@@ -374,21 +374,10 @@ def test_header_that_cannot_be_captured_is_refused(
     project = Project(tmp_path)
     one_header(project)
     project.write("second/header.h", f"#define VALUE 1\n{text}\n")
-    code, trace = compiled(project, how)
+    code = compiled(project, how)
     assert code
 
-    assert project.try_learn(trace) == Untrackable(reason, str(tmp_path / "second/header.h"))
-
-
-def test_path_in_the_code_is_found(tmp_path: Path) -> None:
-    """A header that uses __FILE__ puts its own path into the cubin, which then is for this place only."""
-    project = Project(tmp_path)
-    one_header(project)
-    project.write("second/header.h", "#define VALUE 1\n__device__ const char *where = __FILE__;\n")
-    code, _ = compiled(project, "trace")
-    assert code
-
-    assert find_embedded_paths(code, project.search.folders) == (str(tmp_path / "second"),)
+    assert project.try_learn() == Untrackable(reason, str(tmp_path / "second/header.h"))
 
 
 def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: Path) -> None:
@@ -399,11 +388,11 @@ def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: P
     project.write("second/sub/outer.h", '#include "inner.h"\n')
     project.write("second/sub/inner.h", "#define VALUE 1\n")
     project.write("second/inner.h", "#define VALUE 2\n")
-    code, trace = compiled(project, "trace")
-    headers = project.learn(trace)
+    code = compiled(project, "mirror")
+    headers = project.learn()
 
     project.write("second/sub/inner.h", "#define VALUE 3\n")
-    assert compiled(project, "trace")[0] == code
+    assert compiled(project, "mirror") == code
     assert project.check(headers) == Match()
     project.write("second/inner.h", "#define VALUE 4\n")
     assert isinstance(project.check(headers), Mismatch)
@@ -411,14 +400,14 @@ def test_without_source_include_nothing_is_found_beside_its_includer(tmp_path: P
 
 @pytest.mark.parametrize("folder", ["ünïcode", b"not-utf8-\xff", "with space", "with\nnewline", "x/../with-dots"])
 def test_folder_may_have_any_name(tmp_path: Path, how: str, folder: str | bytes) -> None:
-    """Paths are bytes to the system; NVRTC writes those that are no UTF-8 wrongly into its trace."""
+    """Paths are bytes to the system; the compiler is told no others than the user has."""
     project = Project(tmp_path)
     one_header(project)
     name = os.fsdecode(folder)
     (tmp_path / "x").mkdir()
     project.write(f"{name}/header.h", "#define VALUE 1\n")
     project.folders = ["source", name]
-    headers = project.learn(compiled(project, how)[1])
+    headers = learn(project, how)
     assert [file.place for file in headers.files] == [(1, "header.h")]
 
     project.write(f"{name}/header.h", "#define VALUE 2\n")
@@ -436,45 +425,9 @@ def test_chain_of_headers_is_followed_to_its_end(tmp_path: Path, how: str) -> No
         project.write(f"second/deep/h{number}.h", f'#include "h{number + 1}.h"\n#include "w{number}.h"\n')
         project.write(f"second/deep/w{number}.h", "")
     project.write("second/deep/h150.h", "#define VALUE 1\n")
-    headers = project.learn(compiled(project, how)[1])
+    headers = learn(project, how)
     assert len(headers.files) == 302
 
     project.edit_and_restore_mtime("second/deep/h150.h", "#define VALUE 2\n")
 
     assert isinstance(project.check(headers), Mismatch)
-
-
-def test_young_header_read_after_the_compiler_is_not_learned(tmp_path: Path) -> None:
-    """One that only the trace names was not read ahead: its age must say that the compiler saw the same."""
-    project = Project(tmp_path)
-    one_header(project)
-    project.source = PASTED
-    _, trace = compiled(project, "trace")
-    now_ns = (tmp_path / "second/header.h").stat().st_ctime_ns + 1
-
-    outcome = learned(Survey(project.source, project.search, now_ns=now_ns), trace)
-
-    assert outcome == Untrackable(UntrackableReason.MODIFIED, str(tmp_path / "second/header.h"))
-
-
-def test_link_switched_while_compiler_ran_is_noticed_for_late_headers(tmp_path: Path) -> None:
-    """All files behind it are old; the link is not."""
-    project = Project(tmp_path)
-    one_header(project)
-    project.source = PASTED
-    project.write("v1/header.h", "#define VALUE 1\n")
-    project.write("v2/header.h", "#define VALUE 2\n")
-    project.link("current", "v1")
-    project.folders = ["source", "current"]
-    _, trace = compiled(project, "trace")
-    survey = Survey(project.source, project.search, now_ns=later_ns())
-
-    project.link("current", "v2")
-    os.utime(tmp_path / "current", ns=(0, 0), follow_symlinks=False)
-    link = os.lstat(tmp_path / "current")
-    survey.now_ns = link.st_ctime_ns + 1_000_000_000
-    young = learned(survey, trace)
-    survey.now_ns += 2_000_000_000
-
-    assert isinstance(young, Untrackable)
-    assert isinstance(learned(survey, trace), HeaderSet)

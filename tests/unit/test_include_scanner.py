@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,11 @@ from numba_kcache.headers.scanner import (
     Include,
     macro_values,
     scan_includes,
+    stringized,
     unconditional_includes,
     wrapper_uses,
 )
 from numba_kcache.headers.search import Search
-from numba_kcache.headers.trace import read_trace
 from tests.support.nvrtc import compile_source
 
 SPELLINGS = [
@@ -44,7 +43,7 @@ def test_include_is_seen_in_spelling(tmp_path: Path, text: str) -> None:
     """NVRTC takes it (with trigraphs, of C++11), so the scanner must see it."""
     (tmp_path / "x.h").write_text("#define VALUE 1\n")
     kernel = 'extern "C" __global__ void k(int *out) { *out = VALUE; }\n'
-    made = compile_source(f"{text}\n{kernel}", Search((str(tmp_path),)), traced=False, options=["--std=c++11"])
+    made = compile_source(f"{text}\n{kernel}", Search((str(tmp_path),)), options=["--std=c++11"])
     assert made.code, made.log
 
     assert "x.h" in [name for _form, name in scan_includes(text).includes]
@@ -141,11 +140,21 @@ def test_uses_of_a_wrapped_question_are_listed() -> None:
     assert wrapper_uses(b"#if TASK(WHICH) || ASKED\n", asks) == (set(), False)
 
 
-@pytest.mark.parametrize("word", ["assert(x);", "__LINE__", "__FILE__", "__BASE_FILE__", "__builtin_LINE()"])
+@pytest.mark.parametrize(
+    "word",
+    ["__FILE__", "__BASE_FILE__", "__builtin_FILE()", "std::source_location", "__FI\\\nLE__", "P(__FI##LE__)",
+     "P(__##FILE##__)"],
+)  # fmt: skip
 def test_location_is_noticed(word: str) -> None:
-    """What puts a line or a file name into the code."""
+    """What puts the name of a file into the code; the number of a line is its content's."""
     assert scan_includes(f"int x = {word};").has_location
-    assert not scan_includes("static_assert(true);").has_location
+    assert not scan_includes("int x = __LINE__ + __builtin_LINE();").has_location
+
+
+def test_assert_is_noticed() -> None:
+    """It puts the name into the code, where it is not compiled out."""
+    assert scan_includes("assert(x);").has_assert
+    assert not scan_includes("static_assert(true); my_assert(1);").has_assert
 
 
 def test_unconditional_includes_are_those_under_no_condition() -> None:
@@ -166,19 +175,24 @@ def test_macro_values_are_file_names_or_unknown() -> None:
     }
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"null", b'{"traceEvents": 3}', b'{"traceEvents": [{"name": 1}]}',
-                                  b"\xff", b"[" * 100_000, b'{"traceEvents": ["x"]}'])  # fmt: skip
-def test_file_that_is_no_trace_is_not_whole(data: bytes) -> None:
-    """Reading one never raises, and nothing is believed."""
-    assert read_trace(data) is None
+@pytest.mark.parametrize(
+    ("operand", "text", "names"),
+    [
+        ("STR(a/b.h)", "#define STR(x) #x", {"a/b.h"}),
+        ("STR( a.h )", "#define /* c */ STR(x)  # x // c", {"a.h"}),
+        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h", {"v.h", "N"}),
+        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h\n#define N w.h", {"v.h", "w.h", "N"}),
+        ("X(N.h)", "#define S(x) #x\n#define X(x) S(x)\n#define N v", {None}),
+        ("X(unix.h)", "#define S(x) #x\n#define X(x) S(x)", {None}),
+        ("STR(a.h)", "", {None}),
+        ("STR(a.h)", "#define STR(x) #x\n#define STR(x) <x>", {"a.h", None}),
+        ("STR(a.h)", "#define STR(x, y) #x", {None}),
+        ("STR(STR(a.h))", "#define STR(x) #x", {None}),
+        ("A(a.h)", "#define A(x) B(x)\n#define B(x) A(x)", {None}),
+    ],
+)
+def test_name_that_a_macro_makes_a_string_of(operand: str, text: str, names: set[str | None]) -> None:
+    """More files than the compiler may name, never fewer: None stands for what cannot be told."""
+    found = stringized(operand, [text.encode()])
 
-
-def test_trace_without_the_compilers_own_header_is_not_whole() -> None:
-    """The first header that a damaged trace loses."""
-
-    def trace(*names: str) -> bytes:
-        events = [{"name": "Processing Header File", "args": {"detail": name}} for name in names]
-        return json.dumps({"traceEvents": [{}, {"name": "Other"}, *events]}).encode()
-
-    assert read_trace(trace("a.h", "__nv_nvrtc_builtin_header.h", "a.h")) == ("a.h",)
-    assert read_trace(trace("a.h")) is None
+    assert {each and each.name for each in found} == names

@@ -5,18 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from numba_kcache.headers import survey as header_survey
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.open_watch import OpenWatch
 from numba_kcache.headers.search import Place
 from numba_kcache.headers.survey import Survey
-from tests.support.header_projects import Project, later_ns, learned, one_header
-from tests.support.nvrtc import library_path
+from tests.support.header_projects import Project, later_ns, learned, one_header, watch_of
 
 UNREAD = Place(2, "unread.h")
 
@@ -28,16 +27,16 @@ def branches(root: Path) -> Project:
     project.source = '#if 0\n#include "unread.h"\n#endif\n' + project.source
     project.write("second/unread.h", '#include "more.h"\n')
     project.write("second/more.h", "// 1\n")
-    project.watched_under = library_path()
+    project.how = "watch"
     return project
 
 
-def unread_of(project: Project, meanwhile: Callable[[], object]) -> frozenset[Place]:
-    """What the watch says after this has happened instead of a compile."""
-    watch = OpenWatch(Survey(project.source, project.search, now_ns=later_ns()))
+def is_unread(project: Project, meanwhile: Callable[[], object]) -> bool:
+    """What the watch says of the header in the branch after this has happened instead of a compile."""
+    watch = watch_of(Survey(project.source, project.search, now_ns=later_ns()))
     try:
         meanwhile()
-        return watch.unread()
+        return watch.is_unopened(str(project.root / "second/unread.h"))
     finally:
         watch.close()
 
@@ -45,7 +44,7 @@ def unread_of(project: Project, meanwhile: Callable[[], object]) -> frozenset[Pl
 def test_branch_not_taken_is_no_dependency(tmp_path: Path) -> None:
     """Neither is what its header includes; an edit of the other header is seen."""
     project = branches(tmp_path)
-    headers = project.learn(None)
+    headers = project.learn()
     assert [file.place for file in headers.files] == [Place(2, "header.h")]
 
     for name in ("unread.h", "more.h"):
@@ -62,14 +61,14 @@ def test_header_that_is_opened_by_another_path_counts_as_read(tmp_path: Path) ->
     os.link(tmp_path / "second/unread.h", tmp_path / "hard.h")
     (tmp_path / "soft").symlink_to("second")
 
-    assert UNREAD in unread_of(project, lambda: None)
+    assert is_unread(project, lambda: None)
     for path in ("second/unread.h", "hard.h", "soft/unread.h"):
-        assert UNREAD not in unread_of(project, (tmp_path / path).read_bytes)
+        assert not is_unread(project, (tmp_path / path).read_bytes)
 
 
 def test_header_that_another_process_opens_counts_as_read(tmp_path: Path) -> None:
     """NVRTC is in this process, but a backup is not: one dependency too many."""
-    assert UNREAD not in unread_of(branches(tmp_path), lambda: os.system(f"cat {tmp_path}/second/unread.h >/dev/null"))
+    assert not is_unread(branches(tmp_path), lambda: os.system(f"cat {tmp_path}/second/unread.h >/dev/null"))
 
 
 @pytest.mark.parametrize("way", ["replaced", "edited", "touched", "deleted"])
@@ -90,7 +89,7 @@ def test_header_that_is_not_the_same_afterwards_counts_as_read(tmp_path: Path, w
         else:
             path.unlink()
 
-    assert UNREAD not in unread_of(project, happen)
+    assert not is_unread(project, happen)
 
 
 class Libc:
@@ -119,7 +118,7 @@ def test_where_there_is_no_watch_all_count_as_read(tmp_path: Path, monkeypatch: 
         return Libc(real, wrong)
 
     monkeypatch.setattr(ctypes, "CDLL", library)
-    assert unread_of(branches(tmp_path), lambda: None) == frozenset()
+    assert not is_unread(branches(tmp_path), lambda: None)
 
 
 def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ def test_lost_events_mean_that_all_count_as_read(tmp_path: Path) -> None:
             for name in ("header.h", "more.h"):
                 os.close(os.open(tmp_path / "second" / name, os.O_RDONLY))
 
-    assert unread_of(project, flood) == frozenset()
+    assert not is_unread(project, flood)
 
 
 def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Path) -> None:
@@ -140,18 +139,32 @@ def test_watch_that_misses_an_unconditional_include_is_not_believed(tmp_path: Pa
     project = branches(tmp_path)
     survey = Survey(project.source, project.search, now_ns=later_ns())
 
-    headers = learned(survey, None, frozenset({Place(2, "header.h"), UNREAD}))
+    headers = learned(survey, {Place(2, "header.h"), UNREAD}.__contains__)
 
     assert isinstance(headers, HeaderSet)
     assert [file.place.rest for file in headers.files] == ["header.h", "more.h", "unread.h"]
 
 
-def test_header_beyond_those_read_ahead_counts_as_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was not watched."""
-    monkeypatch.setattr(header_survey, "AHEAD", 0)
-    project = branches(tmp_path)
+def test_header_that_is_not_watched_counts_as_read(tmp_path: Path) -> None:
+    """Nobody knows."""
+    with closing(OpenWatch(())) as watch:
+        assert not watch.is_unopened(str(branches(tmp_path).root / "second/unread.h"))
 
-    assert {file.place.rest for file in project.learn(None).files} == {"header.h", "more.h", "unread.h"}
+
+def test_tree_is_watched_by_folder(tmp_path: Path) -> None:
+    """Of a toolkit nobody knows before which headers are meant; a link in it may lead anywhere, and counts as read."""
+    (tmp_path / "kit/deep").mkdir(parents=True)
+    for name in ("kit/a.h", "kit/deep/b.h", "kit/deep/c.h"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "kit/link.h").symlink_to("a.h")
+    with closing(OpenWatch((), [str(tmp_path / "kit")])) as watch:
+        (tmp_path / "kit/deep/b.h").read_bytes()
+
+        unopened = {
+            name for name in ("a.h", "deep/b.h", "deep/c.h", "link.h") if watch.is_unopened(f"{tmp_path}/kit/{name}")
+        }
+
+    assert unopened == {"a.h", "deep/c.h"}
 
 
 def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> None:
@@ -159,18 +172,18 @@ def test_header_that_only_unread_ones_lead_to_is_no_stranger(tmp_path: Path) -> 
     project = branches(tmp_path)
     survey = Survey(project.source, project.search, now_ns=later_ns())
 
-    headers = learned(survey, None, frozenset({UNREAD}))  # not more.h, which it includes
+    headers = learned(survey, {UNREAD}.__contains__)  # not more.h, which it includes
 
     assert isinstance(headers, HeaderSet)
     assert {file.place.rest for file in headers.files} == {"header.h", "more.h", "unread.h"}
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, watched: bool) -> None:
-    """By the trace as by the watch: the include in the branch not taken asks for nothing."""
+@pytest.mark.parametrize("how", ["watch", "mirror"])
+def test_shadow_of_what_was_not_included_is_no_dependency(tmp_path: Path, how: str) -> None:
+    """The include in the branch not taken asks for nothing."""
     project = branches(tmp_path)
-    project.watched_under = library_path() if watched else ""
-    headers = project.learn(None if watched else project.compile().trace)
+    project.how = how
+    headers = project.learn()
 
     project.write("first/unread.h", "")
     assert project.check(headers) == Match()

@@ -16,7 +16,10 @@ from numba_kcache.store.entry import (
     StoredEntry,
     check_payloads,
     decode_entry,
+    decode_manifest,
     encode_entry,
+    encode_manifest,
+    merge,
     payload_records,
 )
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
@@ -293,3 +296,66 @@ def test_frame_that_claims_too_much_is_refused() -> None:
     assert zstandard.frame_content_size(lying) == 1 << 62
     with pytest.raises(DamagedEntry):
         decode_entry(forge(payloads=[(b"cubin", lying, 1 << 62, 1)]), KEY)
+
+
+def closure(edited: int, headers: int = 3_000) -> dict[str, object]:
+    """A variant with as many headers, of which one differs from those of any other variant."""
+    files = [[1, f"include/h{each}.h", f"{each:064x}", 1000, each, each, 1, each] for each in range(headers)]
+    files[edited % headers] = [1, f"include/h{edited % headers}.h", f"{10**9 + edited:064x}"]
+    return {"key": key_of(edited), "request": "r", "closures": [{"format": 1, "files": files, "same": []}], "paths": []}
+
+
+@pytest.mark.slow
+def test_lines_that_variants_share_are_stored_once() -> None:
+    """64 variants of 3,000 headers, each with one edited, take little more than one, and come back as they were."""
+    variants = [closure(number) for number in range(64)]
+    alone = len(encode_manifest(KEY, variants[:1]))
+
+    data = encode_manifest(KEY, variants)
+
+    assert len(data) < 4 * alone
+    assert decode_manifest(data, KEY) == variants
+
+
+def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest never grows above its limit, and storing one never raises for its size."""
+    monkeypatch.setattr(frame, "MAX_MANIFEST_BYTES", 100_000)
+    variants = [closure(1000 * number, 100) | {"of": number, "own": [[str(number) * 30_000]]} for number in range(6)]
+
+    kept = decode_manifest(encode_manifest(KEY, variants), KEY)
+
+    assert 1 <= len(kept) < 6
+    assert kept == variants[: len(kept)]
+    assert decode_manifest(encode_manifest(KEY, [closure(1, 2_000)]), KEY) == []
+
+
+@pytest.mark.slow
+def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None:
+    """Each edit is stored; the last 64 are there; the file's size has a bound."""
+    data = encode_manifest(KEY, [])
+    for number in range(100):
+        data = encode_manifest(KEY, merge(decode_manifest(data, KEY), closure(number, 1_000)))
+        assert decode_manifest(data, KEY)[0] == closure(number, 1_000)
+
+    assert [each["key"] for each in decode_manifest(data, KEY)] == [key_of(number) for number in range(99, 35, -1)]
+    assert len(data) < 1 << 20
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"variants": [{"key": "a", "x": {"lines": [1]}}], "lines": [[1]]},
+        {"variants": [{"key": "a", "x": {"lines": ["0"]}}], "lines": [[1]]},
+        {"variants": [{"key": "a", "x": {"lines": 3}}], "lines": [[1]]},
+        {"variants": [{"key": "a"}], "lines": 3},
+        {"variants": [{"key": {"lines": [0]}}], "lines": [[1]]},
+        {"variants": [{"key": "a", "x": {"lines": [0] * 1000}}] * 64, "lines": [[1]]},
+        {"variants": [{"lines": [0]}], "lines": [["key"]]},
+    ],
+)
+def test_manifest_with_wrong_lines_is_damaged(header: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it refers to: a miss, no other exception, and nothing that its size does not allow."""
+    monkeypatch.setattr(frame, "MAX_SHARED_LINES", 10_000)
+
+    with pytest.raises(DamagedEntry):
+        decode_manifest(encode_entry(StoredEntry(KEY, header, {}), MANIFEST), KEY)

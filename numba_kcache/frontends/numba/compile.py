@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
+from ...headers.mirror import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
-from ...toolchain.time_trace import TimeTrace
 from ..python.function import Fingerprint, Uncapturable
 from .definition import DECORATOR_OPTIONS, NumbaDefinition
 from .internals import assumed_device, forget_implementations, internals
@@ -65,13 +65,13 @@ def build(
     types: tuple[Any, ...],
     target: Target,
     ptx_target: Target | None,
-    trace: TimeTrace | None,
+    headers: Folders | None,
 ) -> Artifact:
     """Compile what a request is for.
 
     Args:
         definition, found, types, target, ptx_target: As for `numba_request`.
-        trace: As for `compile_numba`.
+        headers: As for `compile_numba`.
 
     Raises:
         UncacheableError: The result is only good for this process, or what was linked is not what was read for the key.
@@ -80,7 +80,7 @@ def build(
     try:
         made = compile_numba(
             definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx, trace=trace,
+            keep_ptx=definition.keep_ptx, headers=headers,
         )  # fmt: skip
     except Exception as error:  # Numba's own, mostly: its words stay as they are
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
@@ -102,7 +102,7 @@ def compile_numba(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
-    trace: TimeTrace | None = None,
+    headers: Folders | None = None,
 ) -> NumbaBuild:
     """Compile one signature of a kernel.
 
@@ -114,7 +114,7 @@ def compile_numba(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of what decides its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact holds Numba's PTX, as it is before linking.
-        trace: Where NVRTC tells which headers it read, for each linked CUDA C++ text.
+        headers: Where the headers of linked CUDA C++ are read; None for the user's own folders.
 
     Raises:
         NumbaError: Numba's own: typing, lowering, unsupported features.
@@ -133,7 +133,7 @@ def compile_numba(
         symbol = _as_kernel(parts, result, chosen)
         library = result.library
         ptx = library.get_asm_str(cc=(*generated.cc, generated.suffix))
-        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated, trace)
+        cubin, log, inputs = link_kernel(library, ptx, chosen, target, generated, headers)
         _remember(parts, generated.cc, chosen, device_functions)
     entry = _entry(cubin, symbol, dispatcher.py_func.__name__)
     attributes = _attributes(parts, result, chosen, argument_types)

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ...errors import CompileError, LinkError
+from ...headers.mirror import Folders
 from ...model import Target
 from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
 from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt
 from ...toolchain.nvjitlink import link
-from ...toolchain.time_trace import TimeTrace, run_traced
 from ..python.files import read_link
 from ..python.value import Refused
 from .internals import internals
@@ -42,7 +42,7 @@ def link_kernel(
     chosen: Mapping[str, Any],
     target: Target,
     generated: Target,
-    trace: TimeTrace | None = None,
+    headers: Folders | None = None,
 ) -> Linked:
     """Link the kernel with all that it and its callees ask for.
 
@@ -52,7 +52,7 @@ def link_kernel(
         chosen: Options: `link`, `lto`, `max_registers`.
         target: What to link for.
         generated: The target that the kernel's own code was generated for.
-        trace: Where NVRTC tells which headers it read, for each input that is CUDA C++.
+        headers: Where the headers of each input that is CUDA C++ are read; None for the user's own folders.
     """
     parts = internals()
     lto = bool(chosen["lto"])
@@ -61,7 +61,7 @@ def link_kernel(
     asked = sorted((_read(each) for each in library._linking_files), key=lambda each: (each.kind, each.name, each.data))
     read = [*map(_read, user), *asked, *_numbas_own(parts, library, ptx, user)]
     code = _own_code(library, lto, (*generated.cc, generated.suffix))
-    code += [_compiled(each, target, lto, logs, trace) for each in dict.fromkeys(read)]
+    code += [_compiled(each, target, lto, logs, headers) for each in dict.fromkeys(read)]
     flags = ["-lto"] if any(each.kind == "ltoir" for each in code) else []
     flags += [f"-maxrregcount={chosen['max_registers']}"] if chosen["max_registers"] else []
     cubin, log = link(code, target.name, flags)
@@ -120,7 +120,7 @@ def _read(item: Any) -> LinkInput:
     return found
 
 
-def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace: TimeTrace | None) -> LinkInput:
+def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], headers: Folders | None) -> LinkInput:
     """The input as the linker takes it: CUDA C++ goes through NVRTC first, to LTO-IR or PTX as Numba has it."""
     if item.kind != "cu":
         return item
@@ -128,9 +128,12 @@ def _compiled(item: LinkInput, target: Target, lto: bool, logs: list[str], trace
     flags = [f"-arch={target.name}", "--relocatable-device-code=true"]
     flags += ["--dlink-time-opt"] if lto else []
     extra = internals().config.CUDA_NVRTC_EXTRA_SEARCH_PATHS.split(":")
-    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *extra, item.folder) if folder]
+    headers = headers or Folders()
+    own = map(headers.folder, filter(None, (*extra, item.folder)))
+    flags += [f"--include-path={folder}" for folder in (*toolkit_dirs(), *own)]
     # A name with its folder: quoted names are then looked for there, as beside every header.
-    result = run_traced(trace, item, decoded(item.data), os.path.join(item.folder, item.name), flags, (kind,))
+    program = os.path.join(headers.folder(item.folder), item.name)
+    result = headers.run(item, decoded(item.data), program, flags, (kind,))
     if not result.ok:
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(result.log), "", result.log)
     if result.log:

@@ -26,11 +26,11 @@ from ..python.value import Refused
 from . import dialect
 
 if TYPE_CHECKING:
+    from ...headers.mirror import Folders
     from ...headers.search import HeaderQuery
     from ...model.artifact import Artifact
     from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
-    from ...toolchain.time_trace import TimeTrace
     from .definition import NumbaDefinition
 
 _LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
@@ -151,7 +151,7 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
     scans = [scan_includes(each.data) for each in texts]
     if any(scan.has_clock and not scan.asks_files for scan in scans):
         return "what it links uses __DATE__ or __TIME__", ()
-    if runtime is None and not any(scan.asks_files or scan.has_location for scan in scans):
+    if runtime is None and not any(scan.asks_files or scan.has_location or scan.has_assert for scan in scans):
         return "", ()
     from ...headers.search import HeaderQuery
 
@@ -180,11 +180,11 @@ def _build(
     target: Target,
     ptx_target: Target | None,
     _toolchain: Toolchain,
-    trace: TimeTrace | None,
+    headers: Folders | None,
 ) -> Artifact:
     from .compile import build
 
-    return build(definition, found, types, target, ptx_target, trace)
+    return build(definition, found, types, target, ptx_target, headers)
 
 
 def signature_component(types: Sequence[Any], *, is_vouched: bool = False) -> Component | Uncapturable:

@@ -21,9 +21,9 @@ from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
 if TYPE_CHECKING:
+    from ...headers.mirror import Folders
     from ...model.artifact import Artifact
     from ...toolchain import Toolchain
-    from ...toolchain.time_trace import TimeTrace
     from .module import ModuleDefinition
 
 OWN_OPTIONS = COMMON_OPTIONS | {"name", "link", "signature"}
@@ -138,14 +138,14 @@ class SourceResolutions(Resolutions):
         return request._replace(build=functools.partial(self._build_from_ptx, request, ptx_target))
 
     def _build_from_ptx(
-        self, request: Request, ptx_target: Target, toolchain: Toolchain, trace: TimeTrace | None
+        self, request: Request, ptx_target: Target, toolchain: Toolchain, headers: Folders | None
     ) -> Artifact:
         """Build from the PTX alone, where `compile` has stored it."""
         stored = None
         if not request.uncacheable:
             stored = self.session().find(self.definition.request(ptx_target, None))
         if stored is None or not stored.artifact.ptx:
-            return request.build(toolchain, trace)
+            return request.build(toolchain, headers)
         from ...model.request import SourceRequest
         from .build import link_stored
 

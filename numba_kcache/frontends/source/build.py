@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...errors import CompileError, EntryError, LinkError, OptionError
+from ...headers.mirror import Folders
 from ...model import Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
@@ -26,7 +27,6 @@ from ...model.text import decoded
 from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
-from ...toolchain.time_trace import TimeTrace, run_traced
 from .declarations import Declaration, declarations
 from .entries import choose_kernel, describe_kernel, has_decltype
 from .made_code import made_before
@@ -49,13 +49,13 @@ class Compiled(NamedTuple):
     refusal: str = ""
 
 
-def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
+def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
     """Compile and link one request.
 
     Args:
         request: What to build.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        trace: Where NVRTC tells which headers it read, for the source and each link input.
+        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
 
     Raises:
         CompileError, LinkError: The compilers refused the source; `.log` has all they said.
@@ -67,11 +67,11 @@ def build_source(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
     wanted = None
     if request.kind == "cuda":
         check_target(request.target)
-        wanted, compiled = _compile(request, toolkit_dirs, trace)
+        wanted, compiled = _compile(request, toolkit_dirs, headers)
     else:
         compiled = Compiled(made_before(request), _types_of_signature(request, toolkit_dirs))
     result = compiled.result
-    cubin, link_log = linked(request, result, toolkit_dirs, trace)
+    cubin, link_log = linked(request, result, toolkit_dirs, headers)
     described = read_cubin(cubin)
     kernel = choose_kernel(request, described, wanted, result.lowered)
     entry = describe_kernel(request, kernel, wanted, compiled.types, compiled.declared)
@@ -141,7 +141,7 @@ def check_target(target: Target) -> None:
 
 
 def _compile(
-    request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[str | None, Compiled]:
     """The entry's name if it is known by now, and what NVRTC made of the source."""
     declared = declared_in(request)
@@ -151,7 +151,7 @@ def _compile(
     if wanted is None:
         wanted = request.guess if request.guess in names else names[0] if len(names) == 1 else None
     asked = [each for each in kernels if each.has_c_name and wanted in (None, each.own_name, each.name)]
-    compiled = compile_asking(request, toolkit_dirs, trace, declared, names_to_ask([wanted], declared), asked)
+    compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask([wanted], declared), asked)
     if compiled.refusal and "<" in (wanted or ""):
         raise EntryError(
             f"cannot find the kernel {wanted!r} in {request.label}",
@@ -189,7 +189,7 @@ def declared_in(request: SourceRequest) -> tuple[Declaration, ...]:
 def compile_asking(
     request: SourceRequest,
     toolkit_dirs: Sequence[str],
-    trace: TimeTrace | None,
+    headers: Folders | None,
     declared: tuple[Declaration, ...],
     names: Iterable[str],
     asked: Iterable[Declaration],
@@ -199,7 +199,7 @@ def compile_asking(
     Args:
         request: With the source.
         toolkit_dirs: The toolkit's own header folders.
-        trace: Where NVRTC tells which headers it read.
+        headers: What NVRTC is told of the user's folders; None for the folders themselves.
         declared: All that the text declares.
         names: Name expressions of the user's.
         asked: Kernels and variables whose types are wanted.
@@ -208,7 +208,7 @@ def compile_asking(
         CompileError, OptionError: NVRTC refused the source, an option or the signature.
     """
     probe = make_probe(names, asked, has_decltype=has_decltype(request), signature=request.signature)
-    first = result = run_once(request, toolkit_dirs, trace, probe)
+    first = result = run_once(request, toolkit_dirs, headers, probe)
     rest = probe
     while not result.ok:
         of_source, of_probe = _faults(result.log)
@@ -216,7 +216,7 @@ def compile_asking(
             raise refused(request, result.log, toolkit_dirs)
         left = rest.without(result.log)
         rest = Probe() if of_source or rest is not probe or left.expressions == rest.expressions else left
-        result = run_once(request, toolkit_dirs, trace, rest)
+        result = run_once(request, toolkit_dirs, headers, rest)
     if request.signature is not None and SIGNATURE not in rest.asked:
         raise _no_signature(request, first.log)
     refusal = "" if set(probe.names) <= set(rest.names) else summary(first.log)
@@ -236,18 +236,18 @@ _NAME_MAP = "__nv_name_map"
 """What NVRTC calls the text in which it puts name expressions."""
 
 
-def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None, probe: Probe) -> NvrtcResult:
+def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
     """What NVRTC makes of the request's source, and what it answers."""
-    source, flags = _with_lines(request) + probe.text, _nvrtc_flags(request, toolkit_dirs)
-    program = _program_name(request)
-    result = run_traced(trace, None, source, program, flags, _outputs(request), probe.expressions)
+    headers = headers or Folders()
+    flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
+    result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
     if result.ok and _NAME_MAP in result.log:  # warnings about what was asked are none of the user's
         blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
         return result._replace(log="\n\n".join(blocks))
     return result
 
 
-def _program_name(request: SourceRequest) -> str:
+def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
     """What NVRTC calls the source. Where files are included, with the folder in which quoted names are looked for.
 
     Nowhere else: `__FILE__` and assert would put the folder into the code. A line table names the user's own file.
@@ -255,7 +255,8 @@ def _program_name(request: SourceRequest) -> str:
     if request.origin.is_whole_file and (request.options.lineinfo or request.options.debug):
         return request.origin.path
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
-    return os.path.join(request.options.base_dir, name) if request.asks_files else name
+    folder = request.options.base_dir
+    return os.path.join(headers.folder(folder) if headers else folder, name) if request.asks_files else name
 
 
 def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
@@ -286,7 +287,7 @@ def _with_lines(request: SourceRequest) -> str:
     return f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
-def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[str]:
+def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
     options = request.options
     arch = request.ptx_target or request.target
     flags = [f"-arch={arch.name}"]
@@ -304,9 +305,10 @@ def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str]) -> list[st
     ):
         if wanted:
             flags.append(flag)
-    flags += options.flags
-    folders = [options.base_dir, *options.include_dirs, *toolkit_dirs]
-    return flags + [f"-I{folder}" for folder in folders if folder]
+    headers = headers or Folders()
+    flags += headers.flags(options.flags)
+    folders = [*map(headers.folder, filter(None, (options.base_dir, *options.include_dirs))), *toolkit_dirs]
+    return flags + [f"-I{folder}" for folder in folders]
 
 
 def _outputs(request: SourceRequest) -> tuple[str, ...]:
@@ -316,7 +318,7 @@ def _outputs(request: SourceRequest) -> tuple[str, ...]:
 
 
 def linked(
-    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, result: NvrtcResult, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> tuple[bytes, str]:
     """The cubin and the linker's log, from what NVRTC or the user's own compiler made. A virtual target is linked for
     its own compute capability: nothing else says what its kernels take."""
@@ -326,7 +328,7 @@ def linked(
     kind = next(each for each in ("ltoir", "cubin", "fatbin", "ptx") if each in result.code)
     arch = Target(request.target.major, request.target.minor, request.target.suffix)
     inputs = [LinkInput(kind, f"{request.label}.{kind}", result.code[kind])]
-    inputs += [_linkable(each, request, toolkit_dirs, trace) for each in request.link]
+    inputs += [_linkable(each, request, toolkit_dirs, headers) for each in request.link]
     lto = any(each.kind == "ltoir" for each in inputs)
     try:
         return link(inputs, arch.name, link_flags(request.options, lto))
@@ -338,19 +340,22 @@ def linked(
 
 
 def _linkable(
-    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    item: LinkInput, request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> LinkInput:
     """The input as the linker takes it: CUDA C++ is compiled first, with the kernel's own options."""
     if item.kind != "cu":
         return item
+    headers = headers or Folders()
     flags = _nvrtc_flags(
-        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs
+        request._replace(options=request.options._replace(base_dir=item.folder), link=(item,)), toolkit_dirs, headers
     )
     kind = "ltoir" if request.options.lto else "cubin"
-    program = os.path.join(item.folder, item.name) if request.asks_files else item.name
-    result = run_traced(trace, item, decoded(item.data), program, flags, (kind,))
+    program = os.path.join(headers.folder(item.folder), item.name) if request.asks_files else item.name
+    result = headers.run(item, decoded(item.data), program, flags, (kind,))
     if not result.ok:
-        log = remap(result.log, program, "", Origin(os.path.join(item.folder, item.name), is_whole_file=True))
+        log = remap(
+            result.log, headers.map_back(program), "", Origin(os.path.join(item.folder, item.name), is_whole_file=True)
+        )
         raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
     return LinkInput(kind, item.name, result.code[kind])
 

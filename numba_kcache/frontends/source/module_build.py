@@ -18,12 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ...errors import EntryError, LinkError, OptionError
+from ...headers.mirror import Folders
 from ...model import Target
 from ...model.artifact import Artifact, Entry, Variable
 from ...model.cubin import Cubin, CubinKernel, read_cubin, read_variables
 from ...model.request import LinkInput, ModuleEntries, SourceRequest
 from ...toolchain.nvjitlink import link
-from ...toolchain.time_trace import TimeTrace
 from .build import Compiled, check_target, compile_asking, declared_in, extras_of, link_flags, linked, names_to_ask
 from .declarations import declarations
 from .entries import choose_kernel, describe_kernel, no_choice
@@ -49,13 +49,13 @@ _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""
 
 
-def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: TimeTrace | None = None) -> Artifact:
+def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> Artifact:
     """Compile a module.
 
     Args:
         request: What to build; `request.module` says which entries, and whether to stop at LTO-IR.
         toolkit_dirs: The toolkit's own header folders, searched last.
-        trace: Where NVRTC tells which headers it read.
+        headers: Where the headers of the source and of each link input are read; None for the user's own folders.
 
     Raises:
         CompileError, LinkError, EntryError, OptionError, ToolchainMissingError: As `build_source`.
@@ -66,23 +66,23 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], trace: Tim
         request = request._replace(options=request.options._replace(lto=True))
     if request.kind == "cuda":
         check_target(request.target)
-        compiled = _compile(request, module, toolkit_dirs, trace)
+        compiled = _compile(request, module, toolkit_dirs, headers)
     else:
         compiled = Compiled(made_before(request))
     if module.lazy:
         made = _lazy(request, module, compiled)
     else:
-        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs, trace))
+        made = _eager(request, module, compiled, linked(request, compiled.result, toolkit_dirs, headers))
     return made._replace(compile_time_s=time.perf_counter() - start)
 
 
 def _compile(
-    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], trace: TimeTrace | None
+    request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> Compiled:
     """What NVRTC makes of the source, with the types of all that the text declares."""
     declared = declared_in(request)
     asked = [each for each in declared if each.has_c_name or not each.is_kernel]
-    compiled = compile_asking(request, toolkit_dirs, trace, declared, names_to_ask(module.names, declared), asked)
+    compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask(module.names, declared), asked)
     instances = [each for each in module.names if "<" in each and each not in compiled.result.lowered]
     if compiled.refusal and instances:
         names = dict.fromkeys(each.own_name for each in declared if each.is_kernel)

@@ -22,8 +22,8 @@ from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
+    from ...headers.mirror import Folders
     from ...headers.search import HeaderQuery
-    from ...toolchain.time_trace import TimeTrace
     from . import SourceDefinition
     from .flags import RawFlags
 
@@ -117,8 +117,10 @@ def _components(
         values["environment"] = dict(environment)
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
-    if options.lineinfo or options.debug or (given and given.has_lines):
-        values["lines"] = _lines(source, text if isinstance(text, str) else "", options)
+    has_raw_lines = given is not None and given.has_lines
+    if options.lineinfo or options.debug or has_raw_lines:
+        of_source = text if isinstance(text, str) else ""
+        values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
     if definition.depends:
         values["depends"] = _dependencies(definition.depends, options.base_dir)
     return components(values)
@@ -149,22 +151,22 @@ def _link_input(item: LinkInput) -> Plain:
 
 
 def _build(
-    request: SourceRequest, has_source: bool, given: RawFlags | None, toolchain: Toolchain, trace: TimeTrace | None
+    request: SourceRequest, has_source: bool, given: RawFlags | None, toolchain: Toolchain, headers: Folders | None
 ) -> Artifact:
     if given and given.files:
         from .flags import with_files
 
         with with_files(request.options.flags, given.files) as flags:
             request = request._replace(options=request.options._replace(flags=flags))
-            return _build(request, has_source, None, toolchain, trace)
+            return _build(request, has_source, None, toolchain, headers)
     folders = toolchain.include_dirs() if has_source else ()
     if request.module is None:
         from .build import build_source
 
-        return build_source(request, folders, trace)
+        return build_source(request, folders, headers)
     from .module_build import build_module
 
-    return build_module(request, folders, trace)
+    return build_module(request, folders, headers)
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
@@ -186,7 +188,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
         name: The kernel, as the user calls it.
     """
 
-    def build(_toolchain: Toolchain, _trace: TimeTrace | None) -> Artifact:
+    def build(_toolchain: Toolchain, _headers: Folders | None) -> Artifact:
         from .module_build import build_lazy
 
         request = SourceRequest(definition.kind, label, text, name, None, module.target, definition.compile_options)
@@ -207,33 +209,47 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
     )
 
 
-def _lines(source: Source, text: str, options: CompileOptions) -> tuple[str, int, str, str]:
-    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory."""
+def _lines(
+    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, has_raw_lines: bool
+) -> tuple[Plain, ...]:
+    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory.
+
+    The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway.
+    """
+    from ...headers.scanner import has_line_directive
+    from ...model.text import encoded
     from ...toolchain.diagnostics import first_line
     from .flags import working_folder
 
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
-    return path, start or source.origin.line, options.base_dir, working_folder()
+    found = path, start or source.origin.line, options.base_dir
+    is_absolute = path and start is not None and options.lineinfo and not has_raw_lines
+    is_plain = not (options.debug or options.lto or link or has_line_directive(encoded(text)))
+    return found if is_absolute and is_plain else (*found, working_folder())
 
 
 def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
     """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
-    from ...headers.scanner import scan_includes
+    from ...headers.scanner import has_certain_clock, scan_includes
     from ...headers.search import HeaderQuery
+    from ...model.text import encoded
 
     forced, definitions = (given.forced, given.definitions) if given else ((), ())
-    macros = [value for _, value in options.defines if value] + list(options.flags)
-    if macros and scan_includes("\n".join(macros)).has_clock:
+    values = [value for _, value in options.defines if value] + list(options.flags)
+    if values and scan_includes("\n".join(values)).has_clock:
         return "its macros use __DATE__ or __TIME__", ()
     texts: list[tuple[LinkInput | None, str | bytes]] = [(None, text)] if kind == "cuda" else []
     texts += [(each, each.data) for each in link if each.kind == "cu"]
-    scans = [scan_includes(each) for _of, each in texts]
-    if any(scan.has_clock and not scan.asks_files for scan in scans):
+    macros = [f"#define {name} {value or ''}\n" for name, value in options.defines + definitions]
+    before = encoded("".join(macros))
+    codes = [encoded(each) if isinstance(each, str) else each for _of, each in texts]
+    scans = [scan_includes(before + code) for code in codes]
+    if any(scan.has_clock and has_certain_clock(code) for scan, code in zip(scans, codes, strict=True)):
         return "it uses __DATE__ or __TIME__", ()
-    if not forced and not any(scan.asks_files for scan in scans):
+    if not forced and not any(scan.asks_files or scan.has_clock for scan in scans):
         return "", ()
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
     return "", tuple(
@@ -244,6 +260,7 @@ def _read_off(
             options.defines + definitions,
             forced,
             siblings,
+            has_lines=options.lineinfo or options.debug or (given is not None and given.has_lines),
         )
         for of, each in texts
     )

@@ -1,0 +1,194 @@
+"""Compile texts that include files, from a mirror of what they can include, and learn what they did include.
+
+Promise     What the compiler was handed is what is returned as read. Where a mirror would show in the code, or could
+            lack a file, the compiler reads the user's own files, which are compared before and after.
+Method      At most two compiles: one from the mirror; where the toolkit's headers then turn out to lead to files of the
+            user's that it lacks, where its path stands in the code, or where it does not compile, one from the user's
+            folders, surveyed through the toolkit's headers as well.
+Not here    The mirror itself (mirror), which headers were read (reading), what is kept of them (learn).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+
+from ..errors import KCacheError
+from ..keys import Plain
+from ..model.artifact import Artifact
+from ..toolchain import Toolchain
+from .dependencies import HeaderSet
+from .learn import learn_headers
+from .lookup import located
+from .mirror import Folders, Mirror, Unmirrored, holds_path
+from .open_watch import OpenWatch
+from .scanner import has_certain_clock, without_clock
+from .search import MEMORY, HeaderQuery, Place, path_of
+from .survey import Survey
+from .tree_scans import save_scans, tree_scans
+from .untrackable import UntrackableError, UntrackableReason
+
+_UNTRUE = (UntrackableReason.COMPUTED, UntrackableReason.OPAQUE)
+"""Reasons to doubt that a mirror had all that the compiler asked for."""
+
+
+_Found = tuple[Artifact, list[HeaderSet | None]]
+
+
+class TrackedCompile:
+    """One compile of texts that include files.
+
+    Args:
+        build: Compiles, with the folders that it is given in place of the user's.
+        queries: The texts and the folders that are searched for files.
+        toolchain: The compilers.
+        now_ns: Gives the time, by the wall clock.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Folders], Artifact],
+        queries: Sequence[HeaderQuery],
+        toolchain: Toolchain,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._now_ns = now_ns
+        self._build, self._queries, self._toolchain = build, queries, toolchain
+        self._searches = [query.search(toolchain, is_fresh=True) for query in queries]
+        identities = {tree.identity for search in self._searches for tree in search.trees}
+        self._scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
+        self._surveys: list[Survey] = []
+        self._artifact: Artifact | None = None
+
+    def run(self) -> tuple[Artifact, list[HeaderSet | None], UntrackableError | None]:
+        """Compile; return the artifact, the header set of each text, and the reason for which there are none."""
+        try:
+            found = self._from_mirror() or self._in_place()
+            self._artifact = found[0]
+        except UntrackableError as error:
+            artifact = self._artifact or self._build(Folders())
+            return artifact, [], error
+        save_scans(self._scans, self._toolchain.save_record)
+        return (*found, None)
+
+    def paths(self) -> list[Plain]:
+        """List the folders whose place the code may hold, each with its number among the user's (located)."""
+        found: dict[tuple[int | str, ...], None] = {}
+        for query, survey in zip(self._queries, self._surveys, strict=True):
+            for number, folder in located(survey.search):
+                if number == -2:
+                    is_held = query.has_lines and survey.has_line_directive()
+                else:
+                    is_held = query.has_lines or (number != -1 and survey.has_location())
+                if is_held or (number != -2 and self._holds(str(folder), survey)):
+                    found[number, folder] = None
+        return [list(each) for each in found]
+
+    def _from_mirror(self) -> _Found | None:
+        """Compile from a mirror; None where there can be none, or where it turned out not to be true."""
+        self._survey(is_thorough=False)
+        if any(query.has_lines for query in self._queries):
+            return None
+        if any(each.has_location() or each.has_assert() or not each.is_certain() for each in self._surveys):
+            return None
+        try:
+            mirror = Mirror(self._surveys)
+        except (Unmirrored, OSError):
+            return None
+        with closing(mirror), closing(OpenWatch(mirror.paths(), self._trees())) as watch:
+            try:
+                artifact = self._build(mirror)
+            except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
+                return None
+            try:
+                sets = self._learned(mirror, watch)
+            except UntrackableError as error:
+                if not all(self._has_all(survey, mirror) for survey in self._surveys):
+                    return None
+                self._artifact = None if error.reason in _UNTRUE else artifact
+                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(artifact):
+                    raise
+                sets = self._learned(mirror, watch, is_timeless=True)
+        for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked ones have not been looked at
+            mirror.look_at(code)
+        is_true = not mirror.is_visible and all(self._has_all(survey, mirror) for survey in self._surveys)
+        if "ltoir" in artifact.extras and any(map(_names_toolkit_file, self._surveys)):
+            is_true = False  # LTO-IR cannot be searched for the mirror's path
+        return (artifact, sets) if is_true else None
+
+    def _in_place(self) -> _Found:
+        """Compile from the user's own folders."""
+        self._survey(is_thorough=True)
+        own = {each.headers[place].path for each in self._surveys for place in each.surveyed()}
+        folders = Folders()
+        with closing(OpenWatch(sorted(own), self._trees())) as watch:
+            self._artifact = artifact = self._build(folders)
+            return artifact, self._learned(folders, watch)
+
+    def _survey(self, *, is_thorough: bool) -> None:
+        now_ns = self._now_ns()
+        self._surveys = [
+            Survey(query.text, search, now_ns=now_ns, scans=self._scans, is_thorough=is_thorough)
+            for query, search in zip(self._queries, self._searches, strict=True)
+        ]
+        for survey in self._surveys:
+            with suppress(UntrackableError):  # it matters if the header that asks so was read
+                survey.run_wrappers({*survey.headers})
+
+    def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:
+        def learned(survey: Survey) -> HeaderSet:
+            def is_unread(place: Place) -> bool:
+                path = folders.path(place, survey.search) or path_of(place, survey.search)
+                return place.base != MEMORY and watch.is_unopened(path)
+
+            return learn_headers(survey, is_unread, is_mirrored=folders.is_mirror, is_timeless=is_timeless)
+
+        pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
+        return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
+
+    def _is_timeless(self, artifact: Artifact) -> bool:
+        """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken."""
+        own = [each.content(place) for each in self._surveys for place in each.surveyed()]
+        own += [query.text.encode("utf-8", "surrogatepass") for query in self._queries]
+        if any(has_certain_clock(text) or without_clock(text) is None for text in own):
+            return False
+        try:
+            with closing(Mirror(self._surveys, lambda text: without_clock(text) or b"")) as mirror:
+                other = self._build(mirror)
+        except (KCacheError, Unmirrored, OSError):
+            return False
+        products = [(each.cubin, each.extras.get("ptx"), each.extras.get("ltoir")) for each in (artifact, other)]
+        return products[0] == products[1]
+
+    def _trees(self) -> list[str]:
+        """List the toolkit's trees, if a header of the user's leads there."""
+        used = {
+            survey.search.layout()[place.base][0]
+            for survey in self._surveys
+            for of in survey.includes.values()
+            for lookup in of
+            for place in lookup.found
+            if survey.in_tree(place)
+        }
+        return [tree.root for index, tree in enumerate(self._searches[0].trees) if index in used]
+
+    def _has_all(self, survey: Survey, mirror: Mirror) -> bool:
+        """Tell if each file of the user's that may have been asked for was in the mirror."""
+        return all(mirror.path(place, survey.search) for place in survey.reachable())
+
+    def _holds(self, folder: str, survey: Survey) -> bool:
+        """Tell if the code may hold the path of a folder, as text."""
+        artifact = self._artifact
+        if artifact is None:
+            return False
+        if "ltoir" in artifact.extras:  # that cannot be searched
+            return survey.has_assert() or _names_toolkit_file(survey)
+        return any(holds_path(code, folder) for code in (artifact.cubin, artifact.extras.get("ptx", b"")))
+
+
+def _names_toolkit_file(survey: Survey) -> bool:
+    """Tell if a header of the toolkit's that was read may put a path into the code."""
+    scans = [header.scan for place, header in survey.headers.items() if survey.in_tree(place)]
+    return any(scan.has_location or scan.has_assert for scan in scans)

@@ -1,0 +1,330 @@
+"""Make a private copy of the user's headers, from the bytes that were surveyed, for the compiler to read instead.
+
+Promise     What the compiler reads of the user's is what the survey read. Two paths are one file in the mirror exactly
+            where the survey saw one file: `#pragma once` goes by inode. Where that cannot be had there is no mirror.
+Method      A mirror repeats the part of the file system that the survey's paths lead through, below a root of its own:
+            folders as folders, links as links, so that `..`, siblings and `#include_next` mean in it what they mean at
+            the user's. What lies above all of it is left out and the root is named by the contents, so that a checkout
+            that moved has the same mirror. What is not in it cannot be read.
+Not here    The toolkit's headers, which are read in place and known by their tree. Texts into whose code a path may
+            enter, or whose includes cannot be listed (lookup).
+Ground      NVRTC 13.5: PTX and cubins are the same bytes wherever source and headers lie, but for `__FILE__` and its
+            like and for line tables. In-memory headers break nested relative includes and `#include_next`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat as modes
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..keys import Plain, digest_of
+from ..model.request import LinkInput
+from .file_identity import digest, stat_of
+from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
+from .survey import Survey
+
+if TYPE_CHECKING:
+    from ..toolchain.nvrtc import NvrtcResult
+
+MAX_BYTES = 256 << 20
+"""Headers of more bytes than this are read where they are."""
+
+ABANDONED_S = 86_400.0
+"""Age of a mirror whose compile has certainly ended."""
+
+
+class Unmirrored(Exception):
+    """The headers cannot be mirrored: their paths, or what stands there, have a part that a copy would not have."""
+
+
+class Folders:
+    """What the compiler is told of the user's folders: the folders themselves.
+
+    Attributes:
+        compiled: The texts that were compiled: of link inputs; None for the source.
+        is_visible: A path that is not the user's stands in the code.
+    """
+
+    is_mirror = False
+
+    def __init__(self) -> None:
+        self.compiled: set[LinkInput | None] = set()
+        self.is_visible = False
+
+    def folder(self, path: str) -> str:
+        """Return the folder to name to the compiler in place of one of the user's; a toolkit's as it is."""
+        return path
+
+    def path(self, place: Place, search: Search) -> str | None:
+        """Return the file that stands for a place of the user's; None where that is the user's own."""
+        return None
+
+    def flags(self, flags: Sequence[str]) -> list[str]:
+        """Return raw flags as the compiler gets them: they may name files to include."""
+        return [*flags]
+
+    def map_back(self, text: str) -> str:
+        """Have a message name the user's own paths."""
+        return text
+
+    def edited(self, source: str) -> str:
+        """Return a source as the compiler gets it."""
+        return source
+
+    def look_at(self, code: bytes) -> None:
+        """Look for paths in code."""
+
+    def close(self) -> None:
+        """End the compile."""
+
+    def run(
+        self,
+        of: LinkInput | None,
+        source: str,
+        program: str,
+        flags: Sequence[str],
+        outputs: Sequence[str],
+        expressions: Sequence[str] = (),
+    ) -> NvrtcResult:
+        """Run NVRTC on a text whose program name and flags name these folders; `of` says which text it is."""
+        from ..toolchain.nvrtc import run_nvrtc
+
+        self.compiled.add(of)
+        result = run_nvrtc(self.edited(source), program, flags, outputs, expressions)
+        for kind in ("cubin", "ptx"):
+            self.look_at(result.code.get(kind, b""))
+        return result._replace(log=self.map_back(result.log))
+
+
+class Mirror(Folders):
+    """The headers of one compile, from now until `close`.
+
+    Args:
+        surveys: Of the texts that are compiled together.
+        edit: Changes each text, the source too, for a compile whose code is only compared.
+
+    Raises:
+        Unmirrored: There can be none.
+        OSError: It cannot be written.
+
+    Attributes:
+        root: The private folder that holds it.
+    """
+
+    is_mirror = True
+
+    def __init__(self, surveys: Sequence[Survey], edit: Callable[[bytes], bytes] | None = None) -> None:
+        super().__init__()
+        self._edit = edit or (lambda data: data)
+        self.root = ""
+        self._own: dict[str, str] = {}  # folders of the search, and where they really are
+        self._real: dict[str, str] = {}  # paths of files, likewise
+        self._folders: set[str] = set()
+        self._links: dict[str, str] = {}
+        self._files: dict[str, _File] = {}
+        self._forced: dict[str, tuple[str, str]] = {}
+        self._handed: dict[str, str] = {}
+        if os.name != "posix":
+            raise Unmirrored("links and inodes are otherwise here")
+        for survey in surveys:
+            self._add(survey)
+        if sum(len(file.data or b"") for file in self._files.values()) > MAX_BYTES:
+            raise Unmirrored(f"more than {MAX_BYTES} bytes")
+        self._top = os.path.commonpath([*self._folders, *self._own.values()]) if self._own else "/"
+        self._write()
+
+    def folder(self, path: str) -> str:
+        """Return the folder of the mirror that stands for one of the user's; another one as it is."""
+        return self._handed.get(path, path)
+
+    def flags(self, flags: Sequence[str]) -> list[str]:
+        """Have the raw flags that include a file name the mirror's."""
+        found = []
+        for flag in flags:
+            word, equals, name = flag.partition("=")
+            if equals and word in ("-include", "--pre-include") and name in self._forced:
+                folder, rest = self._forced[name]
+                flag = f"{word}={os.path.join(self.folder(folder), rest)}"
+            found.append(flag)
+        return found
+
+    def paths(self) -> list[str]:
+        """List the files that the compiler may read."""
+        return [self._at(real) for real in self._files]
+
+    def path(self, place: Place, search: Search) -> str | None:
+        """Return the file that stands at a place of the user's; None where the mirror has none."""
+        real = self._real.get(path_of(place, search))
+        return None if real is None else self._at(real)
+
+    def map_back(self, text: str) -> str:
+        """Have a message name the user's own paths."""
+        if self.root in text:
+            for folder, handed in sorted(self._handed.items(), key=lambda pair: -len(pair[1])):
+                text = text.replace(handed, folder)
+            text = text.replace(f"{self.root}/0", "" if self._top == "/" else self._top)
+        return text
+
+    def edited(self, source: str) -> str:
+        """Return a source as the compiler gets it."""
+        return self._edit(source.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def look_at(self, code: bytes) -> None:
+        """Look for the mirror's own paths; a macro of the toolkit may have put one in."""
+        self.is_visible = self.is_visible or holds_path(code, self.root)
+
+    def close(self) -> None:
+        """Remove it."""
+        if self.root:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    # -- what is in it ------------------------------------------------------------------------------
+
+    def _add(self, survey: Survey) -> None:
+        search = survey.search
+        trees = tuple(tree.root.rstrip("/") + "/" for tree in search.trees)
+        own = [folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0]
+        if search.source_base == WORKING and own:
+            raise Unmirrored("a text without a folder")
+        for folder in [*own, *([search.working_folder] if search.forced else [])]:
+            self._own.setdefault(folder, os.path.realpath(folder))
+        for place in survey.reachable():
+            path = path_of(place, search)
+            folder = self._own.get(search.roots[place.base], "") if place.base not in (ABSOLUTE, SOURCE) else ""
+            header, found = survey.headers.get(place), survey.stat(path)
+            if not folder or found is None or (header and header.error):
+                raise Unmirrored(path)  # the compiler opens it there, whatever it is told; or it cannot be read
+            real = self._follow(folder, place.rest.split("/"))
+            stat = header.stat if header and header.stat else stat_of(found)
+            file = _File(survey.content(place) if header else None, (stat.device, stat.inode))
+            known = self._files.get(real, file)
+            if real.startswith(trees) or not file.agrees_with(known):
+                raise Unmirrored(path)  # the toolkit's, or another file than a moment ago
+            self._real[path] = real
+            self._files[real] = known if file.data is None else file
+        for name in search.forced:
+            for place in survey.forced(name):
+                self._forced[name] = search.roots[place.base], place.rest
+
+    def _follow(self, folder: str, names: Sequence[str]) -> str:
+        """Walk as the kernel does, note the folders and links on the way, and return the real path."""
+        for name in names:
+            self._folders.add(folder)
+            if name == "..":
+                folder = os.path.dirname(folder)
+            elif name not in ("", "."):
+                path = os.path.join(folder, name)
+                if path not in self._links:
+                    self._links[path] = os.path.realpath(path) if os.path.islink(path) else path
+                folder = self._links[path]
+        self._folders.add(os.path.dirname(folder))
+        return folder
+
+    # -- on disk ------------------------------------------------------------------------------------
+
+    def _at(self, real: str) -> str:
+        """Return where a real path lies in the mirror."""
+        return f"{self.root}/0{real[len(self._top.rstrip('/')) :].rstrip('/')}"
+
+    def _write(self) -> None:
+        first: dict[tuple[int, int], str] = {}
+        for real, file in self._files.items():
+            original = first.setdefault(file.inode, real)
+            known = self._files[original]
+            if not file.agrees_with(known):
+                raise Unmirrored(real)
+            self._files[original] = known if file.data is None else file
+        links = {path: real for path, real in self._links.items() if path != real}
+        name = self._name(first, links)
+        for place in ("/dev/shm", tempfile.gettempdir()):
+            try:
+                self.root = _make_root(place, name)
+                self._fill(first, links)
+                return
+            except BaseException as error:  # an interrupt too must leave nothing behind
+                self.close()
+                if not isinstance(error, OSError) or place != "/dev/shm":
+                    raise
+
+    def _name(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> str:
+        """Name the mirror by all that is in it."""
+        files = sorted(self._files.items())
+        parts: list[Plain] = []
+        parts += [[self._at(real), self._at(first[each.inode]), digest(each.data or b"")] for real, each in files]
+        parts += [[self._at(path), self._at(real)] for path, real in sorted(links.items())]
+        return digest_of(parts)[:32]
+
+    def _fill(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> None:
+        for folder in sorted(self._folders.union(filter(os.path.isdir, self._own.values()))):
+            os.makedirs(self._at(folder), mode=0o700, exist_ok=True)
+        for real, file in self._files.items():
+            if first[file.inode] == real:
+                with open(self._at(real), "xb") as copy:
+                    copy.write(self._edit(file.data or b""))
+            else:
+                os.link(self._at(first[file.inode]), self._at(real))
+        for path, real in links.items():
+            os.symlink(self._at(real), self._at(path))
+        self._handed.clear()
+        for folder, real in self._own.items():
+            handed = self._at(real)
+            if handed in self._handed.values():  # the same by another name: two folders of the search
+                handed = f"{self.root}/{len(self._handed) + 1}"
+                os.symlink(self._at(real), handed)
+            self._handed[folder] = handed
+
+
+def holds_path(code: bytes, path: str) -> bool:
+    """Tell if a path stands in a cubin, or in PTX, which spells texts as numbers."""
+    name = os.fsencode(path)
+    return name in code or ", ".join(map(str, name)).encode() in code
+
+
+class _File(NamedTuple):
+    """A file of the mirror: its bytes, None where the compiler only asks if it is there; and what tells it apart."""
+
+    data: bytes | None
+    inode: tuple[int, int]
+
+    def agrees_with(self, other: _File) -> bool:
+        """Tell if both may be the same file, read once."""
+        return self.inode == other.inode and (None in (self.data, other.data) or self.data == other.data)
+
+
+def _make_root(place: str, name: str) -> str:
+    """Make the root of a mirror; with a number in its name, where another compile has the same one."""
+    private = _private_folder(place)
+    for number in range(1 << 16):
+        root = os.path.join(private, f"{name}-{number}" if number else name)
+        try:
+            os.mkdir(root, 0o700)
+        except FileExistsError:
+            continue
+        return root
+    raise Unmirrored(private)
+
+
+def _private_folder(place: str) -> str:
+    """Make the folder, of this user alone, that mirrors lie in; another one where something else has its name."""
+    path = os.path.join(place, f"numba_kcache-headers-{os.getuid()}")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if not (modes.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077):
+            return tempfile.mkdtemp(prefix="numba_kcache-headers-", dir=place)
+        _sweep(path)
+    return os.path.realpath(path)
+
+
+def _sweep(private: str) -> None:
+    """Remove what compiles left that were killed."""
+    with os.scandir(private) as entries:
+        old = [each.path for each in entries if each.stat(follow_symlinks=False).st_mtime < time.time() - ABANDONED_S]
+    for path in old:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,159 @@
+"""Changes around headers that once were served stale: served code is that of a compile without a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache, cached_kernel, cached_module
+
+KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
+HASH = "__device__ constexpr unsigned hash(const char *s) { return *s ? *s + 31 * hash(s + 1) : 7; }\n"
+SPELLINGS = {
+    "sizeof": "return sizeof(__FILE__);",
+    "hash": "constexpr unsigned h = hash(__FILE__); return h;",
+    "wide": "return GLUE(L, __FILE__)[x];",
+    "builtin": "return __builtin_FILE()[x];",
+    "pasted": "return sizeof(GLUE(__FI, LE__));",
+}
+"""The ways in which a header puts its path into the code."""
+
+
+def header(spelling: str) -> str:
+    paste = "#define PASTE(a, b) a##b\n#define GLUE(a, b) PASTE(a, b)\n"
+    return f"{paste}{HASH}#define VALUE value(*out)\n__device__ inline long value(long x) {{ {SPELLINGS[spelling]} }}\n"
+
+
+def code(directory: Path, options: dict[str, Any], *, is_cached: bool = True) -> tuple[bytes, int]:
+    """What a new process would be served, and how often it would compile."""
+    cache = KernelCache(directory) if is_cached else KernelCache(directory / "none", mode="off")
+    options = dict(options)
+    source, target = options.pop("source", '#include "value.h"\n' + KERNEL), options.pop("target", "sm_90")
+    kernel = cached_kernel(source, arch=target, cache=cache, **options)
+    kernel.compile()
+    made = kernel.ptx(target).encode() if target.startswith("compute") else kernel.cubin(target)
+    return made, cache.info("process").compiles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_90", "compute_90"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_path_in_whatever_form_invalidates_key(tmp_path: Path, spelling: str, target: str) -> None:
+    """The same header in another folder, whose name is in the code by its length, its hash, or as numbers."""
+    served = []
+    for folder in ("one", "another"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "value.h").write_text(header(spelling))
+        options = {"include_dirs": [tmp_path / folder], "target": target}
+        served.append(code(tmp_path / "cache", options)[0])
+        assert served[-1] == code(tmp_path, options, is_cached=False)[0]
+        assert code(tmp_path / "cache", options) == (served[-1], 0)
+
+    assert served[0] != served[1]
+
+
+@pytest.mark.slow
+def test_path_in_a_lazy_module_invalidates_key(tmp_path: Path) -> None:
+    """LTO-IR cannot be searched for it."""
+    served = []
+    for folder in ("one", "another"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "value.h").write_text(header("sizeof"))
+        source = '#include "value.h"\n' + KERNEL
+        options: dict[str, Any] = {"include_dirs": [tmp_path / folder], "arch": "sm_90", "lazy": True}
+        module = cached_module(source, cache=KernelCache(tmp_path / "cache"), **options)
+        served.append(module["k"].cubin("sm_90"))
+
+    assert served[0] != served[1]
+
+
+@pytest.mark.parametrize("given", ["question", "include"])
+def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> None:
+    """A macro of `defines=` asks if a file is there, or names the file that is included."""
+    if given == "question":
+        source = "#if ASK\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n" + KERNEL
+        options: dict[str, Any] = {"source": source, "defines": {"ASK": '__has_include("value.h")'}}
+    else:
+        (tmp_path / "value.h").write_text("#define VALUE 2\n")
+        options = {"source": "#include HEADER\n" + KERNEL, "defines": {"HEADER": "<value.h>"}}
+    options["include_dirs"] = [tmp_path]
+    before = code(tmp_path / "cache", options)
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -> None:
+    """The text that is linked is compiled with the kernel's own macros."""
+    device = (
+        '#if ASK\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\nextern "C" __device__ int f() { return VALUE; }\n'
+    )
+    (tmp_path / "device.cu").write_text(device)
+    source = 'extern "C" __device__ int f();\nextern "C" __global__ void k(int *out) { *out = f(); }\n'
+    options: dict[str, Any] = {
+        "source": source, "link": [tmp_path / "device.cu"], "defines": {"ASK": "__has_include(<v.h>)"},
+        "include_dirs": [tmp_path / "inc"],
+    }  # fmt: skip
+    before = code(tmp_path / "cache", options)
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    (tmp_path / "inc").mkdir()
+    (tmp_path / "inc/v.h").write_text("")
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '#line 10 "grammar.y"\n#define VALUE 1\n',
+        "#define VALUE 1\n#ifdef WITH_DATE\n__device__ const char *built = __DATE__;\n#endif\n",
+        "#define VALUE 1\n#define BUILT __TIMESTAMP__\n",
+    ],
+)
+def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path, text: str) -> None:
+    """In a header as in the source: the second process compiles nothing."""
+    (tmp_path / "value.h").write_text(text)
+    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}):
+        first = code(tmp_path / "cache", options)
+        assert first[1] == 1
+        assert code(tmp_path / "cache", options) == (first[0], 0)
+
+
+def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line table has absolute names; with `debug=True` it has the directory, too, and that is another key."""
+    (tmp_path / "k.cu").write_text(KERNEL.replace("VALUE", "clock64()"))
+    for option, compiles in (("lineinfo", 0), ("debug", 1)):
+        options = {"source": tmp_path / "k.cu", option: True}
+        monkeypatch.chdir(tmp_path)
+        first = code(tmp_path / "cache", options)[0]
+        monkeypatch.chdir("/")
+
+        second = code(tmp_path / "cache", options)
+
+        assert second == (code(tmp_path, options, is_cached=False)[0], compiles)
+        assert (first == second[0]) == (option == "lineinfo")
+
+
+def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
+    """Many headers beside a folder in which something was just made: cached all the same."""
+    (tmp_path / "include").mkdir()
+    (tmp_path / "inc").mkdir()
+    for number in range(300):
+        (tmp_path / f"include/h{number}.h").write_text(f"#define V{number} {number}\n")
+    text = "".join(f"#include <h{number}.h>\n" for number in range(300)) + "#define VALUE V299\n" + KERNEL
+    options = {"source": text, "include_dirs": [tmp_path / "inc", tmp_path / "include"]}
+    (tmp_path / "inc/just_made").write_text("")
+
+    first = code(tmp_path / "cache", options)
+
+    assert first[1] == 1
+    assert code(tmp_path / "cache", options) == (first[0], 0)
