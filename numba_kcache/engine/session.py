@@ -119,6 +119,7 @@ class Session(Lookup):
         actual = self.components(request)  # the libraries are loaded now: these made the code
         key = derive((*actual, *headers.components))
         self.remember(key, artifact)
+        self.refused.discard(key)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:
             self._compiled_for.clear()
         self._compiled_for[key] = reasons
@@ -179,6 +180,8 @@ class Session(Lookup):
         from ..explanation.text import summary
 
         why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
+        aside = [f"{key} ({reason})" for key, reason in self.damaged.items()]
+        why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
         return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
 
     def explain(self, wanted: Wanted) -> Explanation:

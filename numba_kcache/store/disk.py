@@ -213,6 +213,8 @@ class DiskStore(Store):
                 self._damaged(key, path, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)
+        except MemoryError:  # it may be whole: it stays
+            self.trouble("get", f"no memory for {key}")
         return None
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
@@ -303,6 +305,13 @@ class DiskStore(Store):
         path = self.tree.path(ENTRY, key)
         is_gone = not self.readonly and self.is_usable() and remove(path)
         return (self.private is not None and self.private.remove(key)) or is_gone
+
+    def set_aside(self, key: str) -> None:
+        """Move the entry of `key` out of the way: it is whole, and cannot be used."""
+        if not self.readonly and self.is_usable():
+            self.tree.set_aside(self.tree.path(ENTRY, key))
+        if self.private is not None:
+            self.private.set_aside(key)
 
     def wait_for_eviction(self) -> None:
         """Return when the pass that a put has started is over."""

@@ -92,6 +92,10 @@ class MemoryStore(Store):
         """Remove the entry of `key`; whether there was one."""
         return self._files.pop((ENTRY, require_key(key)), None) is not None
 
+    def set_aside(self, key: str) -> None:
+        """Do without the entry of `key`: it is whole, and cannot be used."""
+        self.remove(key)
+
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""
         limit = self.max_size_bytes if max_size_bytes is None else max_size_bytes

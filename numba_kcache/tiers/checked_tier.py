@@ -52,6 +52,7 @@ class CheckedTier:
         uploads: Queue of what is put in a remote tier.
         keeping: Queue of what was found in one and is to be kept locally.
         trust: Signatures that are demanded and made; None: neither.
+        refusal_of: The reason not to take an entry that is whole and vouched for; "" for none.
 
     Attributes:
         readonly: Nothing is put here; then any compiler's code will do, and a lesser target's.
@@ -67,12 +68,15 @@ class CheckedTier:
         uploads: UploadQueue,
         keeping: UploadQueue,
         trust: Trust | None = None,
+        refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
+        self._refusal_of = refusal_of
         self.tier, self._local, self._emit, self._uploads, self._keeping = tier, local, emit, uploads, keeping
         self._trust = None if tier.is_vouched else trust
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
-        self._label = sha256(tier.name.encode()).hexdigest()[:16]  # where its name may not stand
+        name = tier.name.encode("utf-8", "surrogatepass")  # a path that is no UTF-8
+        self._label = sha256(name).hexdigest()[:16]  # where its name may not stand
         is_kept = bool(local.directory) and not local.readonly
         down = f"{format_directory(local.directory)}/tiers/{self._label}.down" if is_kept else None
         self._breaker = Breaker(down) if tier.is_remote else None
@@ -119,10 +123,14 @@ class CheckedTier:
                 frame.check_payloads(found)
                 if target is not None and found.header.get("target") != target:
                     raise Unsigned(f"it is not for {target}, for which it was signed")
+                wrong = self._refusal_of(found)
+                if wrong:
+                    raise DamagedEntry(wrong)
             return found
-        except (DamagedEntry, Unsigned, KCacheError) as error:
-            how = "arrived damaged" if isinstance(error, DamagedEntry) else "is not to be believed"
-            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {error}")
+        except Exception as error:  # whatever arrives, and no memory for it: it is a miss
+            is_believed = not isinstance(error, (Unsigned, KCacheError))
+            how = "arrived damaged" if is_believed else "is not to be believed"
+            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
             return None
 
     def keep_variant(self, family: str, variant: Variant) -> None:

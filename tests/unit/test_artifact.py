@@ -58,7 +58,7 @@ def test_artifact_comes_back_through_json() -> None:
 names = st.text(max_size=20)
 counts = st.integers(0, 2**32 - 1)
 entries = st.builds(
-    Entry, names, names, st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts
+    Entry, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ entries = st.builds(
 @given(
     st.sampled_from(["cuda", "ptx", "cubin", "numba"]),
     st.sampled_from(["sm_75", "sm_90a", "sm_120f"]).map(parse_target),
-    st.lists(entries, max_size=4).map(tuple),
+    st.lists(entries, min_size=1, max_size=4).map(tuple),
     st.binary(min_size=1, max_size=30),
     st.floats(0, 1e6),
 )
