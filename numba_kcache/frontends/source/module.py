@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from ...engine.request import Request, Resolution, only
 from ...engine.session import Session
 from ...errors import (
-    FrozenCacheError, KCacheError, LinkError, OptionError, ToolchainMissingError, UncacheableError,
+    FrozenCacheError,
+    KCacheError,
+    LinkError,
+    OptionError,
+    ToolchainMissingError,
+    UncacheableError,
 )  # fmt: skip
 from ...keys import Component
 from ...model import Choice, Target, parse_target
