@@ -248,7 +248,7 @@ class Lookup:
                 from .arrival import arrived
 
                 return arrived(entry)
-            return artifact_from_header(entry.header, entry.payloads)
+            return artifact_from_header(entry.header, entry.payloads, is_launched=True)
         except (ValueError, KCacheError) as error:
             self.set_aside(key, f"no artifact: {error}")
         except Exception as error:  # no memory, or what nobody thought of: a launch must not fail by what is stored

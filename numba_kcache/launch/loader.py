@@ -182,7 +182,7 @@ class Loader:
             CodeRefusedError: The driver refuses the code, or it contradicts what is said of the kernel.
             LaunchError: The driver cannot load it for another reason.
         """
-        wrong = misfit(artifact, entry)  # whatever a store gave: no launch packs arguments for another kernel
+        wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # the only one was held against it before
         if wrong:
             raise CodeRefusedError(f"cannot load {entry.name} for {artifact.target}", wrong)
         with self._lock:

@@ -21,6 +21,7 @@ Not here    The file that holds it (store.entry), the key that names it (keys), 
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
 from struct import Struct
 from struct import error as StructError
@@ -211,11 +212,19 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) -> Artifact:
+def artifact_from_header(
+    header: Mapping[str, Any], payloads: Mapping[str, bytes], *, is_launched: bool = False
+) -> Artifact:
     """The artifact that `artifact_header` described, with its payloads: `"cubin"` and the extras.
 
+    Args:
+        header: JSON values.
+        payloads: Bytes by name.
+        is_launched: Hold the kernel against the cubin, where there is one alone; of several `misfit` is asked about
+            the one that is launched.
+
     Raises:
-        ValueError: A field is missing, of another type, or out of bounds.
+        ValueError: A field is missing, of another type, or out of bounds; or the cubin is not what is said of it.
     """
     try:
         entries, kind = header["entries"], header["kind"]
@@ -234,7 +243,10 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
             raise ValueError("a real target without a cubin")
         read = tuple([_entry(each) for each in entries])
         variables = tuple([_variable(each) for each in header["variables"]]) if "variables" in header else ()
-        return _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
+        artifact = _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
+        if is_launched and len(read) == 1 and (wrong := misfit(artifact, read[0])):
+            raise ValueError(wrong)
+        return artifact
     except (KeyError, TypeError) as error:
         raise ValueError(f"header is malformed: {error!r}") from None
 
@@ -280,21 +292,25 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
     Raises:
         ValueError: One has another.
     """
-    from .json_values import fits
-
-    where = [lambda each: each is None or fits(each, (str, str, int))]
-    shapes: dict[str, Any] = {
-        "cooperative": bool,
-        "debug": bool,
-        "lineinfo": bool,
-        "carveout": lambda each: each is None or (type(each) is int and -1 <= each <= 100),
-        "exceptions": [(int, str, list, *where)],
-        "prototypes": {str: str},
-        "constants": [str],
-    }
+    carveout = attributes.get("carveout")
+    if carveout is not None and not (type(carveout) is int and -1 <= carveout <= 100):
+        raise ValueError("attribute carveout")
     for name, value in attributes.items():
-        if name in shapes and not fits(value, shapes[name]):
+        if name in ("cooperative", "debug", "lineinfo") and type(value) is not bool:
             raise ValueError(f"attribute {name}")
+        if name in ("exceptions", "prototypes", "constants") and value:
+            from .json_values import fits
+
+            row = (int, _is_exception, list, lambda each: each is None or (type(each) is list and len(each) == 3))
+            shapes = {"exceptions": [row], "prototypes": {str: str}, "constants": [str]}
+            if not fits(value, shapes[name]):
+                raise ValueError(f"attribute {name}")
+
+
+def _is_exception(name: object) -> bool:
+    """Whether a name is that of a builtin exception: Numba calls what it leads to."""
+    found = getattr(builtins, name, None) if type(name) is str else None
+    return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
 def misfit(artifact: Artifact, entry: Entry) -> str:
@@ -334,6 +350,6 @@ def misfit(artifact: Artifact, entry: Entry) -> str:
             at += 4 + size if layout == _SIZED else 4
         if [found.get(each) for each in range(len(found))] != [each[:2] for each in entry.parameters]:
             return f"its cubin has other parameters of {entry.symbol}"
-    except (StructError, ValueError) as error:
+    except (StructError, ValueError, OverflowError) as error:
         return f"its cubin is damaged: {error}"
     return ""

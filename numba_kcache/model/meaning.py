@@ -31,7 +31,7 @@ def contradiction_of(artifact: Artifact) -> str:
         if "ltoir" in artifact.extras and not artifact.cubin:
             return _of_lto(artifact)
         return _of_ptx(artifact) if artifact.target.virtual else _of_cubin(artifact)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         return f"its code is no cubin: {error}"
 
 

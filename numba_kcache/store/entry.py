@@ -116,7 +116,11 @@ class Payloads(Mapping[str, bytes]):
 
     def __init__(self, packed: dict[str, tuple[PayloadRecord, memoryview]]) -> None:
         self._packed = packed
-        self._unpacked = {name: _unpack(*packed[name]) for name in list(packed)[:1]}
+        self._unpacked: dict[str, bytes] = {}
+        for name, (record, stored) in packed.items():
+            is_raw = record.codec == _RAW and record.size_bytes == len(stored)
+            self._unpacked[name] = bytes(stored) if is_raw else _unpack(record, stored)
+            break
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._unpacked:

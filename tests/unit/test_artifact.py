@@ -80,6 +80,41 @@ def test_any_artifact_comes_back(
     assert artifact_from_header(stored, {"cubin": cubin})._replace(extras={}) == artifact
 
 
+ATTRIBUTES: list[dict[str, Any]] = [
+    {"carveout": "50"},
+    {"carveout": 101},
+    {"carveout": [1]},
+    {"cooperative": 1},
+    {"debug": "yes"},
+    {"lineinfo": None},
+    {"exceptions": 1},
+    {"exceptions": [[1, "ValueError", []]]},
+    {"exceptions": [[1, "exec", ["print(1)"], None]]},
+    {"exceptions": [[1, "__import__", ["os"], None]]},
+    {"exceptions": [[1, "print", [], None]]},
+    {"exceptions": [[[], "ValueError", [], None]]},
+    {"prototypes": ["a"]},
+    {"prototypes": {"a": 1}},
+    {"constants": {"a": 1}},
+    {"constants": [None]},
+]
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_attribute_of_another_shape_is_refused(attributes: dict[str, Any]) -> None:
+    """What a launch or Numba acts on is held against its shape; an exception is a builtin one, and no function."""
+    with pytest.raises(ValueError, match="attribute"):
+        artifact_from_header({**header(), "attributes": attributes}, PAYLOADS)
+
+
+def test_attributes_of_a_debug_kernel_come_back() -> None:
+    """The table of its exceptions, with and without a place."""
+    table = [[1, "ZeroDivisionError", ["division by zero"], ["k", "k.py", 3]], [2, None, [], None]]
+    attributes = {"debug": True, "carveout": None, "cooperative": False, "exceptions": table, "signature": "void()"}
+
+    assert artifact_from_header({**header(), "attributes": attributes}, PAYLOADS).attributes == attributes
+
+
 def test_virtual_artifact_needs_no_cubin() -> None:
     """PTX alone is an artifact of a virtual target, and of no other."""
     virtual = {**header(), "target": "compute_80"}
