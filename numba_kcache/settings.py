@@ -51,6 +51,7 @@ class Settings(NamedTuple):
     toolchain: str = "exact"
     shared: bool = False
     durability: Durability = "data"
+    build_wait_s: float = 120.0
     debug_launches: bool = False
     log_level: str = "warning"
     tiers: tuple[TierAddress, ...] = ()
@@ -99,6 +100,14 @@ def _count(value: Any) -> int:
     if type(number) is not int or number < 1:
         raise ValueError("it must be a whole number of at least 1")
     return number
+
+
+def _seconds(value: Any) -> float:
+    is_text = isinstance(value, str) and re.fullmatch(r"\s*\d{1,6}(?:\.\d{1,6})?\s*", value)
+    seconds = float(value) if is_text or type(value) in (int, float) else -1.0
+    if not 0 <= seconds <= 86400:
+        raise ValueError("it must be a number of seconds from 0 to 86400")
+    return seconds
 
 
 def _flag(value: Any) -> bool:
@@ -182,6 +191,7 @@ SETTINGS = (
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
     Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
+    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for what another process builds"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),

@@ -285,7 +285,7 @@ class DiskStore(Store):
         The context is a `Turn`: `found` is the entry that appeared meanwhile, or None, and then the caller
         builds and puts. It never raises and never waits beyond `max_wait_s`.
         """
-        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s)
+        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s, builds=True)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit.
@@ -336,6 +336,7 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         emit: Takes the events of the store.
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
+    limits["max_wait_s"] = settings.build_wait_s
     readonly, lacks = settings.mode in ("readonly", "frozen"), missing()
     if settings.mode != "off" and directory is not None and lacks:
         why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"

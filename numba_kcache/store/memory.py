@@ -86,7 +86,7 @@ class MemoryStore(Store):
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
-        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
+        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s, builds=True)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""

@@ -54,6 +54,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         return ObjectTier(place, **given)
     from .redis import RedisTier
 
+    given.setdefault("wait_s", settings.build_wait_s)
     try:
         return RedisTier(place, **given)
     except ValueError as error:
