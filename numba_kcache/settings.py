@@ -29,6 +29,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_MOST = 1 << 62
+"""Beyond any disk: what is larger means as much."""
+
 _SIZE = r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z"
 
 TOOLCHAIN_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CONDA_PREFIX", "LD_LIBRARY_PATH")
@@ -72,7 +75,7 @@ class Setting(NamedTuple):
 
 def _path(value: Any) -> str:
     path = os.fspath(value)
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError("it is not a path")
     return os.path.abspath(os.path.expanduser(path))
 
@@ -89,17 +92,17 @@ def size_bytes(value: Any) -> int:
         match = re.match(_SIZE, value) if isinstance(value, str) else None
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError("it is not a size; write 512MB, 2GiB or a number of bytes")
-        size = int(float(match[1]) * _UNITS[match[2].lower()])
+        size = int(min(float(match[1]), _MOST) * _UNITS[match[2].lower()])
     if size < 1:
         raise ValueError("it must be at least 1 byte")
-    return size
+    return min(size, _MOST)
 
 
 def _count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    number = int(value.strip()[:20]) if isinstance(value, str) and value.strip().isdecimal() else value
     if type(number) is not int or number < 1:
         raise ValueError("it must be a whole number of at least 1")
-    return number
+    return min(number, _MOST)
 
 
 def _seconds(value: Any) -> float:

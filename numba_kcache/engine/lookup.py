@@ -223,7 +223,7 @@ class Lookup:
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
             searches = [each.search(toolchain) for each in candidate.request.headers]
             found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
-            if found.key is not None:
+            if found.key is not None and is_key(found.key):
                 is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
                 if found.renewed is not None and is_saved:
                     self.local.add_variant(family_of(candidate.components), found.renewed)

@@ -191,17 +191,18 @@ def _holds(record: Record, watched: list[list[Any]]) -> bool:
             texts += [root, identity]
         return (
             all(type(text) is str for text in texts)
+            and all(type(each) is list and type(each[0]) is str for each in libraries)
             and bool(record["watch"] == watched)
             and all(_stat(path) == (size, mtime, inode) for path, _build, size, mtime, inode in libraries)
         )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         return False
 
 
 def _stat(path: str) -> tuple[int, int, int] | None:
     try:
         found = os.stat(path)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, OverflowError):
         return None
     return found.st_size, found.st_mtime_ns, found.st_ino
 
