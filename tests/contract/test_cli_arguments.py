@@ -22,7 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 
 ODD = (
     "", " ", ".", "..", ":", "::", "a:", ":b", "/", "//", "~", "-1", "0", "1", "nan", "inf", "1e999", "9" * 30,
-    "9" * 400,    "9" * 5000, "9" * 400 + "d", "9" * 400 + "GiB", "1." + "9" * 400 + "s", "-", "--", "*", "%s", "{}", "\x1b[31mred",
+    "9" * 400, "9" * 5000, "9" * 400 + "d", "9" * 400 + "GiB", "1." + "9" * 400 + "s", "-", "--", "*", "%s", "{}",
+    "\x1b[31mred",
     "a\nb", "\x00", "a\x00b", "\udcff\udcfe", "\u202egnp", "\N{FIRE}", "a" * 5000, "package:resource", ":.kcache",
     "a.b:c.kcache", "redis://", "redis://\x1b", "s3://", "gopher://x", "redis://127.0.0.1:1/0", "?", "a?readonly=2",
     "sm_", "sm_999", "0" * 64, "/dev/null", "/dev/null/x", "nowhere.py", "./nowhere.py", "sys", "this.that",
