@@ -24,8 +24,8 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 LEASE_S = 10.0
-SILENT_S = 4.0
-SILENT_IN_ALL_S = 5.0
+SILENT_S = 3.0
+SILENT_IN_ALL_S = 3.0
 """How long a process waits for builders that give no sign of life: for one of them, and for all in its life."""
 
 BEAT_S = 1.0
@@ -33,6 +33,9 @@ KEPT_S = 5.0
 """How long it can be read what became of a build."""
 
 _DONE, _FAILED = "done", "failed"
+_MOST_SUCCESSORS = 4
+"""Builders of one key in a row that are listened to: a server that makes up a new one each time is not."""
+
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
@@ -119,7 +122,7 @@ def elected(
         patience: What may be waited.
     """
     token, start = f"{os.urandom(8).hex()}.0", patience.clock()
-    seen, heard_s = "", start
+    seen, heard_s, successors = "", start, 0
     pause, waited_s = _FIRST_PAUSE_S, 0.0
     standing: str | None = ""
     while True:
@@ -128,10 +131,13 @@ def elected(
             standing = ask(lambda: tier.claim(key, token, LEASE_S))
         if standing is None or standing in (token, _DONE, _FAILED):
             break
-        now_s = patience.clock()
+        now_s, silent_s = patience.clock(), min(SILENT_S, patience.silent_left_s)
+        if silent_s <= 0:
+            break
         if standing != seen:
-            seen, heard_s = standing, now_s
-        elif now_s - heard_s >= min(SILENT_S, patience.silent_left_s):
+            successors += not _is_next(seen, standing)
+            seen, heard_s = standing, now_s if successors <= _MOST_SUCCESSORS else heard_s
+        if now_s - heard_s >= silent_s:
             is_last = patience.silent_left_s < SILENT_S
             patience.spend(0.0, now_s - heard_s)
             heard_s = now_s
@@ -143,6 +149,7 @@ def elected(
         left_s = start + min(tier.wait_s, patience.left_s) - now_s
         if left_s <= 0:
             break
+        left_s = min(left_s, heard_s + silent_s - now_s)
         patience.pause(min(left_s, pause * (0.5 + os.urandom(1)[0] / 255)))  # `random` takes 5 ms to import
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         waited_s = patience.clock() - start
@@ -165,6 +172,12 @@ def elected(
 
         if not afterwards(release):
             beat.end()
+
+
+def _is_next(before: str, after: str) -> bool:
+    """Whether a token is a later one of the same builder: a sign of life."""
+    (owner, _, was), (other, _, now) = before.partition("."), after.partition(".")
+    return owner == other and was.isdecimal() and now.isdecimal() and int(was[:20]) < int(now[:20])
 
 
 def _replaced(tier: Electoral, key: str, before: str, after: str, kept_s: float) -> str:
