@@ -119,12 +119,12 @@ class Session(Lookup):
         actual = self.components(request)  # the libraries are loaded now: these made the code
         key = derive((*actual, *headers.components))
         self.remember(key, artifact)
-        self.refused.discard(key)
         if len(self._compiled_for) >= EXPLAINED_LIMIT:
             self._compiled_for.clear()
         self._compiled_for[key] = reasons
         if self.settings.mode == "verify":
             self._compare(request, key, artifact)
+        self.refused.discard(key)
         if self.settings.mode in STORING:
             publish(self, request, actual, headers, artifact, key)
         return Resolution(artifact, key, "compiled")
