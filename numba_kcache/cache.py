@@ -24,6 +24,7 @@ from .observe.detail import EntryDetail, read_report
 from .observe.history import History, history_of
 from .observe.info import CacheInfo
 from .settings import Settings, default_directory, read_settings
+from .store.entry import payload_records
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
@@ -161,12 +162,13 @@ class KernelCache:
             if stored is None:
                 raise ValueError("it cannot be read, or its digest differs")
             artifact = artifact_from_header(stored.header, stored.payloads)
-        except (ValueError, KCacheError) as error:
+        except (ValueError, KCacheError, MemoryError) as error:
             hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
             raise EntryError(f"cannot show the entry {key!r}", f"it is damaged ({error})", hint) from None
         hits = self.history().hits.get(file.key[:KEY_DIGITS], 0)
         kept = read_report(stored.payloads.get("report", b""))
-        return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, hits, **kept)
+        sizes = {each.name: each.size_bytes for each in payload_records(stored)}
+        return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, hits, sizes, **kept)
 
     def _find(self, key: str) -> Found:
         """The file of the entry whose key begins so."""

@@ -1,7 +1,8 @@
 """The command line: parses, calls, prints; decides nothing.
 
 Promise     Exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage. `--json` prints one JSON value
-            and nothing else on standard output. No verb needs a GPU unless its help says so.
+            and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the arguments and
+            the cache hold, a verb ends with a result or a message, and all that it prints is plain text.
 Method      A verb is a function that takes the process's cache and the parsed arguments and returns a `Result`; its
             docstring is its help. Modules that few verbs need are imported in these.
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 import argparse
 import gc
 import inspect
-import json
 import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .errors import CompileError, EntryError, KCacheError, SettingsError
-from .observe.text import age_text, bytes_text, entries_text, fill_streams, plain, plain_lines, seconds_text, table
+from .errors import CompileError, EntryError, KCacheError, SettingsError, plain, plain_lines
+from .observe.console import Parser, fill_streams, json_text, put, say
+from .observe.text import age_text, bytes_text, entries_text, seconds_text, table
 from .store.entry import is_key
 from .version import __version__
 
@@ -32,16 +34,16 @@ _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels tha
 The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
 
 _EPILOG = """exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage"""
-
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Result(NamedTuple):
-    """The outcome of a verb: the value that `--json` prints, the text for people, and the exit code."""
+    """The outcome of a verb: the value that `--json` prints, the text for people, the exit code, a table above it."""
 
     value: Any
     text: str
     code: int = 0
+    rows: tuple[Sequence[str], Sequence[Sequence[str]], Sequence[int]] | None = None
 
 
 Verb = Callable[["KernelCache", argparse.Namespace], Result]
@@ -61,34 +63,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and parsed.name in ("list", "report"):
         gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
     try:
-        from .cache import configure, process_cache
-
-        if parsed.directory is not None:
-            configure(directory=parsed.directory)
-        value, text, code = parsed.verb(process_cache, parsed)
-        print(_json(value) if parsed.json else text)
-        sys.stdout.flush()
-        return int(code)
-    except KCacheError as error:
-        if parsed.json:
-            print(_json({"error": {"what": error.what, "why": error.why, "hint": error.hint}}))
-        else:
-            print(f"numba-kcache: {error}", file=sys.stderr)
-        return 2 if isinstance(error, SettingsError) else 1
+        return _run(parsed)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"numba-kcache: cannot {parsed.name}: {error}", file=sys.stderr)
-        return 1
+        return _failed(f"cannot {parsed.name}: {error}")
     except KeyboardInterrupt:
         return 130
+    except (Exception, SystemExit) as error:  # of a module that is imported, or what nobody thought of
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    try:
+        from .cache import configure, process_cache
+
+        if parsed.directory is not None:
+            configure(directory=parsed.directory)
+        value, text, code, rows = parsed.verb(process_cache, parsed)
+        above = "" if rows is None or parsed.json else f"{table(*rows)}\n\n"
+        put(json_text(value) if parsed.json else above + plain_lines(text))
+        return int(code)
+    except KCacheError as error:
+        if parsed.json:
+            put(json_text({"error": {"what": error.what, "why": error.why, "hint": error.hint}}))
+        else:
+            _failed(str(error))
+        return 2 if isinstance(error, SettingsError) else 1
+
+
+def _failed(text: str) -> int:
+    say(f"numba-kcache: {text}")
+    return 1
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of every verb."""
     form: Any = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser("numba-kcache", description=_DESCRIPTION, **form)
+    parser = Parser("numba-kcache", description=_DESCRIPTION, **form)
     parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")
     for name, (verb, arguments) in _VERBS.items():
@@ -116,23 +130,16 @@ def _argument(name: str, help: str, **settings: Any) -> Argument:
     return name, {"help": help, **settings}
 
 
-def _json(value: Any) -> str:
-    if isinstance(value, list):  # an entry a line: quick for twenty thousand, and for grep
-        lines = ",\n".join([json.dumps(each, default=repr) for each in value])
-        return f"[\n{lines}\n]"
-    return json.dumps(value, indent=2, default=repr)
-
-
 def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number below a billion")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h|d|w)", text.strip())
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", text.strip())
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write 30d, 12h, 90min or 60s")
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a time: write 30d, 12h, 90min or 60s")
     return float(match[1]) * _UNITS_S[match[2]]
 
 
@@ -180,8 +187,8 @@ def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     if held.entries > len(entries):
         last = f"{len(entries)} of {last}; --limit 0 shows all"
     if held.obstacle:
-        last += f"\n{held.directory} cannot be used: {plain(held.obstacle)}"
-    return Result(None, f"{table(columns, rows, right=range(3, 7))}\n\n{last}")
+        last += f"\n{held.directory} cannot be used: {held.obstacle}"
+    return Result(None, last, rows=(columns, rows, range(3, 7)))
 
 
 @_verb(
@@ -196,14 +203,14 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     compiled; what the compilers said.
     """
     found = cache.entry(arguments.key)
-    codes = (arguments.cubin, found.artifact.cubin, "machine code"), (arguments.ptx, found.artifact.ptx, "PTX")
-    for path, code, what in codes:
+    for path, name, what in (arguments.cubin, "cubin", "machine code"), (arguments.ptx, "ptx", "PTX"):
         if path is not None:
+            code = getattr(found.artifact, name)
             if not code:
                 raise KCacheError(f"cannot write the {what} of {found.key[:12]}", "the entry holds none")
             with open(path, "wb") as file:
                 file.write(code)
-            print(f"wrote {len(code)} bytes to {path}", file=sys.stderr)
+            say(f"wrote {len(code)} bytes to {path}")
     return Result(found.to_dict(), str(found))
 
 
@@ -220,7 +227,7 @@ def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     differ from it. Exits with 1 if the kernel is not in the cache.
     """
     found = cache.explain(_kernel(arguments.what), arguments.arch, arguments.signature)
-    return Result(found.to_dict(), plain_lines(str(found)), 0 if found.is_hit else 1)
+    return Result(found.to_dict(), str(found), 0 if found.is_hit else 1)
 
 
 def _kernel(text: str) -> Any:
@@ -233,7 +240,7 @@ def _kernel(text: str) -> Any:
     found: Any = load_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise EntryError(f"cannot explain {text!r}", f"{module} has no {name}")
+            raise EntryError(f"cannot explain {text!r}", f"{module} has no {name or 'kernel of no name'}")
         found = getattr(found, part)
     return found
 
@@ -247,7 +254,7 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     devices, files of other names) is named and left. Exits with 1 if there was any of this.
     """
     problems = cache.verify()
-    lines = [plain(f"{each.key[:12] if is_key(each.key) else each.key}  {each.reason}") for each in problems]
+    lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]
     damaged = sum(is_key(each.key) for each in problems)
     others = f", {len(problems) - damaged} not the cache's" if len(problems) > damaged else ""
     lines.append(f"{damaged} damaged, {cache.info().entries} whole{others}")
@@ -308,7 +315,7 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
             raise
         report, error = raised.report, f"\n{raised}"
     value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
-    return Result(value, plain_lines(f"{report}{error}"), 1 if report.failed else 0)
+    return Result(value, f"{report}{error}", 1 if report.failed else 0)
 
 
 @_verb(
@@ -383,7 +390,7 @@ def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     text = cache.report()
     if arguments.file == "-":
         return Result(text, text)
-    with open(arguments.file, "w", encoding="utf-8") as file:
+    with open(arguments.file, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     return Result({"file": arguments.file, "size_bytes": len(text.encode())}, f"wrote {arguments.file}")
 

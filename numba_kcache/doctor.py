@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .engine.session import Session
-from .errors import KCacheError
+from .errors import KCacheError, plain
 from .observe.info import CacheInfo
-from .observe.text import aligned, bytes_text, plain
+from .observe.text import aligned, bytes_text
 from .store import CLOEXEC, NOFOLLOW
 from .store.publish import private_name
 from .store.tree import Tree, is_network
@@ -85,7 +85,7 @@ class Diagnosis(NamedTuple):
                 lines += ["", title, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
         if self.is_well:
             lines += ["", "nothing is wrong"]
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
 
 def examine(session: Session, info: CacheInfo) -> Diagnosis:

@@ -1,11 +1,23 @@
 """The errors that numba_kcache raises on purpose.
 
 Promise     Every one says what could not be done, why, and what to do next; all survive pickling, so that
-            a worker process can hand them to its parent.
+            a worker process can hand them to its parent. Their text, and all other that is for people, goes through
+            `plain` or `plain_lines` on its way out: nothing that a store, a server or a path holds is obeyed by a
+            terminal, or makes a second line of a log.
 Not here    Cache trouble. A store that fails is a miss, a warning and a count, never an exception.
 """
 
 from __future__ import annotations
+
+
+def plain(text: str) -> str:
+    """`text` on one line without what a terminal would act on."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def plain_lines(text: str) -> str:
+    """`text` with its lines, each of them plain, and with spaces for tabs."""
+    return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
 class KCacheError(Exception):
@@ -22,7 +34,7 @@ class KCacheError(Exception):
         self.what, self.why, self.hint = what, why, hint
 
     def __str__(self) -> str:
-        return self.what + (self.why and f": {self.why}") + (self.hint and f"\n  hint: {self.hint}")
+        return plain_lines(self.what + (self.why and f": {self.why}") + (self.hint and f"\n  hint: {self.hint}"))
 
 
 class SettingsError(KCacheError, ValueError):

@@ -29,6 +29,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_MOST = 1 << 62
+"""Beyond any disk: what is larger means as much."""
+
 _SIZE = r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*\Z"
 
 TOOLCHAIN_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PYTHONPATH")
@@ -51,6 +54,7 @@ class Settings(NamedTuple):
     toolchain: str = "exact"
     shared: bool = False
     durability: Durability = "data"
+    build_wait_s: float = 120.0
     debug_launches: bool = False
     log_level: str = "warning"
     tiers: tuple[TierAddress, ...] = ()
@@ -71,7 +75,7 @@ class Setting(NamedTuple):
 
 def _path(value: Any) -> str:
     path = os.fspath(value)
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise ValueError("it is not a path")
     return os.path.abspath(os.path.expanduser(path))
 
@@ -88,17 +92,25 @@ def size_bytes(value: Any) -> int:
         match = re.match(_SIZE, value) if isinstance(value, str) else None
         if match is None or match[2].lower() not in _UNITS:
             raise ValueError("it is not a size; write 512MB, 2GiB or a number of bytes")
-        size = int(float(match[1]) * _UNITS[match[2].lower()])
+        size = int(min(float(match[1]), _MOST) * _UNITS[match[2].lower()])
     if size < 1:
         raise ValueError("it must be at least 1 byte")
-    return size
+    return min(size, _MOST)
 
 
 def _count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    number = int(value.strip()[:20]) if isinstance(value, str) and value.strip().isdecimal() else value
     if type(number) is not int or number < 1:
         raise ValueError("it must be a whole number of at least 1")
-    return number
+    return min(number, _MOST)
+
+
+def _seconds(value: Any) -> float:
+    is_text = isinstance(value, str) and re.fullmatch(r"\s*\d{1,6}(?:\.\d{1,6})?\s*", value)
+    seconds = float(value) if is_text or type(value) in (int, float) else -1.0
+    if not 0 <= seconds <= 86400:
+        raise ValueError("it must be a number of seconds from 0 to 86400")
+    return seconds
 
 
 def _flag(value: Any) -> bool:
@@ -182,6 +194,7 @@ SETTINGS = (
     Setting("toolchain", "NUMBA_KCACHE_TOOLCHAIN", _one_of(*TOOLCHAINS), "whose cubins count as a hit"),
     Setting("shared", "NUMBA_KCACHE_SHARED", _flag, "accept a directory that others can write"),
     Setting("durability", "NUMBA_KCACHE_DURABILITY", _one_of(*DURABILITIES), "what a power cut may cost"),
+    Setting("build_wait_s", "NUMBA_KCACHE_BUILD_WAIT", _seconds, "longest wait for what another process builds"),
     Setting("debug_launches", "NUMBA_KCACHE_DEBUG", _flag, "wait for each launch and say which one failed"),
     Setting("log_level", "NUMBA_KCACHE_LOG", _one_of(*LOG_LEVELS), "lowest level of the numba_kcache logger"),
     Setting("tiers", "NUMBA_KCACHE_TIERS", _tiers, "stores behind the local directory, in order", _shown_tiers),

@@ -10,17 +10,17 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ..engine.arrival import arrived, refusal_of
 from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
 from ..keys import Component, sha256
 from ..model import Target, read_arch
-from ..model.artifact import artifact_from_header
+from ..model.json_values import read_json
 from ..settings import read_settings
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
@@ -80,8 +80,8 @@ def _chosen(
         try:
             entry = frame.decode_entry(data, key)
             frame.check_payloads(entry)
-            artifact = artifact_from_header(entry.header, entry.payloads)
-        except ValueError:
+            artifact = arrived(entry)
+        except (ValueError, MemoryError):
             continue  # damaged, or gone meanwhile: verify() says so
         if targets is not None and artifact.target not in targets:
             continue
@@ -100,7 +100,7 @@ def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
     """Digest, and value where it is small, of each component that an entry was made of."""
     made_of: defaultdict[str, tuple[str, Any]] = defaultdict(lambda: ("", None))
     try:
-        records = json.loads(entry.payloads["report"])["components"]
+        records = read_json(entry.payloads["report"])["components"]
         made_of.update({name: (digest, value) for name, digest, value in records})
     except (KeyError, ValueError, TypeError):
         pass  # a report of another version: it belongs to no kernel that is asked for
@@ -130,14 +130,16 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
     session.require_place(f"import the bundle {bundle.name}")
     cannot = f"cannot import the bundle {bundle.name}"
     try:
-        variants = [(each.key, _variants(bundle, each)) for each in bundle.manifests]
+        for each in bundle.manifests:
+            _variants(bundle, each)  # read again below: those of a large bundle together take more than the bundle
         new = [each for each in bundle.entries if _is_new(session, bundle, each)]
         files = ((each.key, bundle.get(ENTRY, each.key) or b"") for each in new)
         session.local.put_all(files, sum(each.size_bytes for each in new))
-    except (ValueError, OSError) as error:
-        raise BundleError(cannot, getattr(error, "strerror", None) or str(error), "nothing of it was added") from None
-    for family, rows in variants:
-        session.local.add_variant(family, *reversed(rows))
+    except (ValueError, OSError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or str(error) or "no memory for it"
+        raise BundleError(cannot, why, "nothing of it was added") from None
+    for each in bundle.manifests:
+        session.local.add_variant(each.key, *reversed(_variants(bundle, each)))
     return bundle.report
 
 
@@ -149,7 +151,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
     """
     entry = frame.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
     frame.check_payloads(entry)
-    artifact = artifact_from_header(entry.header, entry.payloads)
+    artifact = arrived(entry)
     if artifact.target.name != file.target:
         raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")
     return session.local.peek(file.key) is None
@@ -242,7 +244,7 @@ def _tier(session: Session, text: str | None, *, writes: bool) -> CheckedTier:
     if text is not None and writes and addresses[0].readonly is None:
         addresses = (addresses[0]._replace(options={**addresses[0].options, "readonly": "0"}),)
     opened = open_tiers(settings._replace(tiers=addresses))
-    chain = Chain(session.local, opened, session.events.emit, trust_of(settings))
+    chain = Chain(session.local, opened, session.events.emit, trust_of(settings), refusal_of)
     session.statistics.sources.append(chain.take_unsaved)
     for tier in chain.tiers:
         if tier.takes or not writes:

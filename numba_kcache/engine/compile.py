@@ -17,8 +17,8 @@ from ..headers.lookup import HeadersRead, compile_and_learn
 from ..keys import Component, derive
 from ..model import EventKind, trouble
 from ..model.artifact import Artifact, artifact_header
-from ..model.cubin import contradiction
-from ..store.entry import StoredEntry
+from ..model.meaning import contradiction_of
+from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
 from ..toolchain.diagnostics import bounded
 from .explain import subject_of
@@ -73,25 +73,22 @@ def publish(
     Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
     there must not outlive this process.
     """
-    wrong = _contradiction(artifact)
+    wrong = contradiction_of(artifact)
     if wrong:
         names = ", ".join(entry.name for entry in artifact.entries)
         cache.events.emit(trouble("cubin", f"cannot store {names} for {artifact.target}: {wrong}"))
         return
     subject, everything = subject_of(request), (*components, *headers.components)
     payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
-    if cache.store.put(StoredEntry(key, artifact_header(artifact), payloads)):
+    payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # the end of a log is lost
+    try:
+        is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
+    except (ValueError, MemoryError) as error:  # beyond what a store holds: it runs, and is compiled again
+        cache.events.emit(trouble("put", f"cannot store {request.label}: {error or 'no memory'}"))
+        return
+    if is_stored:
         family = family_of(components)
         cache.store.add_variant(
             family, {**variant_of(key, artifact.target.name, derive(components)), **headers.variant}
         )
         history.append(cache.local, subject, everything, key, family)
-
-
-def _contradiction(artifact: Artifact) -> str:
-    major, minor = artifact.target.cc
-    symbols = [entry.symbol for entry in artifact.entries]
-    if artifact.target.virtual or "ltoir" in artifact.extras:  # there is no cubin yet
-        return ""
-    is_given = artifact.kind in ("cubin", "fatbin")  # by the user: it may be for an earlier minor
-    return contradiction(artifact.cubin, major * 10 + minor, symbols, is_exact=not is_given)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..explanation.history import Evidence, Subject, peek, stored_of
-from ..explanation.nearest import why_missed
+from ..explanation.nearest import Missed, why_missed
 from ..explanation.text import Explanation
 from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
@@ -61,8 +61,16 @@ def _hit(lookup: Lookup, wanted: Wanted) -> Explanation | None:
     return None
 
 
+def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
+    """Find the reasons for which a request missed."""
+    try:
+        return why_missed(subject_of(request), components, evidence_of(lookup, components))
+    except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
+        return Missed((Reason(ReasonKind.UNKNOWN),))
+
+
 def _miss(lookup: Lookup, request: Request) -> Explanation:
     components = lookup.components(request)
-    missed = why_missed(subject_of(request), components, evidence_of(lookup, components))
+    missed = reasons_of(lookup, request, components)
     key = "" if request.headers else derive(components)
     return Explanation(request.label, request.target.name, key, "miss", reasons=missed.reasons, nearest=missed.nearest)

@@ -1,7 +1,8 @@
 """The half of a cache that never compiles: its store, the compilers' identities, and how a candidate is looked up.
 
 Promise     An artifact is only ever found under the key of exactly what would have been compiled. Cache trouble
-            is a miss. Nothing here compiles.
+            is a miss, and so is whatever goes wrong while stored data is read: `keys` and `_read` are the two places
+            where that happens, and each ends in a value or one event. Nothing here compiles.
 Method      A source that includes nothing has its whole key at once, so a warm start reads one file. The
             manifest of a family (the key without compilers and versions) lists what was stored for it; it is read
             where any compiler's code will do.
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import KCacheError, UncacheableError
 from ..keys import Component, components, derive, names_a_compiler
-from ..model import Emit, Event, EventKind
+from ..model import Emit, Event, EventKind, trouble
 from ..model.artifact import Artifact, artifact_from_header
 from ..observe import Events
 from ..settings import Settings
 from ..store.disk import DiskStore, open_store
+from ..store.entry import is_key
 from ..toolchain import Identified, Record, Toolchain
 from .candidates import Candidate, candidates
 from .request import Request, Resolution, only
@@ -63,6 +65,7 @@ class Lookup:
 
     Attributes:
         tiers: The stores behind the local one, in the order in which they are asked.
+        refused: Keys of stored code that could not be used: it is not looked for again before it was compiled.
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
@@ -70,6 +73,7 @@ class Lookup:
         self.events = Events(process)
         self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
+        self.refused: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._is_explaining = False
@@ -85,9 +89,10 @@ class Lookup:
         """Ask one more tier where the local store has nothing, before those that are asked already."""
         from ..tiers.chain import Chain
         from ..tiers.trust import trust_of
+        from .arrival import refusal_of
 
         if not isinstance(self.store, Chain):
-            self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings))
+            self.store = Chain(self.local, (), self.events.emit, trust_of(self.settings), refusal_of)
             self.statistics.sources.append(self.store.take_unsaved)
         self.store.mount(tier)
         self.tiers = self.store.tiers
@@ -180,8 +185,11 @@ class Lookup:
                 artifact = self.memory.get(key)
                 if artifact is not None:
                     return self._hit(request, key, artifact, "memory", 0.0)
-                artifact = self._read(key, tier)
+                artifact = None if key in self.refused else self._read(key, tier)
                 if artifact is None:
+                    continue
+                if artifact.target != request.target:
+                    self.set_aside(key, f"it is for {artifact.target}, and {request.target} was asked for")
                     continue
                 if tier is not None:
                     source, family = "tier", family_of(candidate.components)
@@ -192,14 +200,21 @@ class Lookup:
 
     def keys(self, candidate: Candidate) -> Iterator[tuple[str, Variant | None]]:
         """Yield the keys under which a candidate may be stored, each with its variant of the manifest if it has one."""
-        if candidate.request.headers:
-            yield from self._keys_by_headers(candidate)
-            return
-        if candidate.is_identified:
-            yield derive(candidate.components), None
-        if candidate.any_compiler:
-            for variant in self._variants(candidate):
-                yield str(variant.get("key")), variant
+        try:
+            if candidate.request.headers:
+                yield from self._keys_by_headers(candidate)
+                return
+            if candidate.is_identified:
+                yield derive(candidate.components), None
+            if candidate.any_compiler:
+                for variant in self._variants(candidate):
+                    if is_key(variant["key"]):
+                        yield variant["key"], variant
+        except KCacheError:
+            raise
+        except Exception as error:  # a manifest of any content, or no memory for it: it leads nowhere
+            why = f"cannot read what is stored for {candidate.request.label}: {error!r}"
+            self.events.emit(trouble("manifest", why))
 
     def _variants(self, candidate: Candidate) -> Sequence[Variant]:
         family, tier = family_of(candidate.components), candidate.tier
@@ -218,7 +233,7 @@ class Lookup:
         for toolchain in (None, self.toolchain) if candidate.any_compiler else (self.toolchain,):
             searches = [each.search(toolchain) for each in candidate.request.headers]
             found = find_key(variants, candidate.components, searches, any_compiler=candidate.any_compiler)
-            if found.key is not None:
+            if found.key is not None and is_key(found.key):
                 is_saved = candidate.tier is None and self.settings.mode == "readwrite" and not self._is_explaining
                 if found.renewed is not None and is_saved:
                     self.local.add_variant(family_of(candidate.components), found.renewed)
@@ -233,18 +248,33 @@ class Lookup:
         return Resolution(artifact, key, source, is_stored=source != "memory")
 
     def _read(self, key: str, tier: CheckedTier | None = None) -> Artifact | None:
-        entry = self.local.get(key)
-        if entry is None and tier is not None:
-            entry = tier.get(key)
-        if entry is None:
-            return None
         try:
-            return artifact_from_header(entry.header, entry.payloads)
+            entry = self.local.get(key)
+            if entry is None and tier is not None:
+                entry = tier.get(key)
+            if entry is None:
+                return None
+            if self.settings.shared:
+                from .arrival import arrived
+
+                return arrived(entry)
+            return artifact_from_header(entry.header, entry.payloads, is_launched=True)
         except (ValueError, KCacheError) as error:
-            self.local.remove(entry.key)
-            event = Event(EventKind.DAMAGED, {"key": entry.key, "reason": f"no artifact: {error}"})
-            _record_damage(self.events.emit, self.damaged, event)
-            return None
+            self.set_aside(key, f"no artifact: {error}")
+        except Exception as error:  # no memory, or what nobody thought of: a launch must not fail by what is stored
+            self.events.emit(trouble("entry", f"cannot read the entry {key}: {error!r}"))
+        return None
+
+    def set_aside(self, key: str, reason: str) -> None:
+        """Do without a stored entry that is whole and cannot be used: it is compiled anew."""
+        with self._lock:
+            gone = self.memory.pop(key, None)
+            self._memory_bytes -= len(gone.cubin) if gone else 0
+        self.refused.add(key)
+        if self.store is not self.local:
+            self.store.settle()  # type: ignore[union-attr]  # or it would be kept after this
+        self.local.set_aside(key)
+        _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
 
     # -- memory and records -------------------------------------------------------------------------
 
@@ -263,6 +293,7 @@ class Lookup:
             self.memory.clear()
             self._memory_bytes = 0
         self.damaged.clear()
+        self.refused.clear()
         self.toolchain.forget()
         self._compilers.clear()
         self._absent.clear()

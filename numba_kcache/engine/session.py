@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FrozenCacheError, KCacheError
+from ..errors import EntryError, FrozenCacheError, KCacheError
 from ..keys import Component, derive
 from ..launch.loader import Loader
 from ..model import Event, EventKind
@@ -131,6 +131,7 @@ class Session(Lookup):
         self._compiled_for[key] = reasons
         if self.settings.mode == "verify":
             self._compare(request, key, artifact)
+        self.refused.discard(key)
         if self.settings.mode in STORING:
             publish(self, request, actual, headers, artifact, key)
         return Resolution(artifact, key, "compiled")
@@ -171,21 +172,20 @@ class Session(Lookup):
 
     def _missed(self, request: Request, components: Sequence[Component]) -> Missed:
         """Explain a miss of this request."""
-        from ..explanation.nearest import Missed, why_missed
+        from ..explanation.nearest import Missed
         from ..model.reason import Reason, ReasonKind
-        from .explain import evidence_of, subject_of
+        from .explain import reasons_of
 
         if self.settings.mode in ("off", "refresh", "verify"):
             return Missed((Reason(ReasonKind.MODE, new=self.settings.mode),))
-        try:
-            return why_missed(subject_of(request), components, evidence_of(self, components))
-        except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
-            return Missed((Reason(ReasonKind.UNKNOWN),))
+        return reasons_of(self, request, components)
 
     def _frozen(self, request: Request, components: Sequence[Component]) -> FrozenCacheError:
         from ..explanation.text import summary
 
         why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
+        aside = [f"{key} ({reason})" for key, reason in self.damaged.items()]
+        why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
         return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
 
     def explain(self, wanted: Wanted) -> Explanation:
@@ -206,7 +206,12 @@ class Session(Lookup):
         from ..explanation.nearest import explain_entry
         from .explain import evidence_of
 
-        return explain_entry(key, evidence_of(self))
+        try:
+            return explain_entry(key, evidence_of(self))
+        except Exception as error:  # whatever its report holds, and those of the others of its kernel
+            raise EntryError(
+                f"cannot explain the entry {key}", f"what is kept of it cannot be read: {error!r}"
+            ) from error
 
     def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
         """Require that what is stored gets into the directory that was asked for, or that this entry is there.

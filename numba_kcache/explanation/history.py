@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..keys import Component, component, derive, sha256
+from ..model.json_values import read_json
 from ..model.reason import ReasonKind
 from .diff import KINDS, Record
 from .text import Stored
@@ -38,6 +39,7 @@ LOOKED_AT = 8
 """Entries of a kernel that are read to find the nearest."""
 
 _DIGITS = 16
+_MAX_TIME_S = 1e11
 
 
 class Subject(NamedTuple):
@@ -174,8 +176,8 @@ def peek(key: str, evidence: Evidence) -> StoredEntry | None:
 
 def _json(entry: StoredEntry, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(entry.payloads[name])
-    except (KeyError, ValueError):
+        found = read_json(entry.payloads[name])
+    except (KeyError, ValueError, MemoryError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -228,13 +230,16 @@ def kinds_of(report: Mapping[str, Any]) -> dict[str, ReasonKind]:
     """Read the kinds of a report's components; what is no kind is left out."""
     rows = report.get("kinds")
     known = {each.value: each for each in ReasonKind}
-    return {name: known[kind] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if kind in known}
+    return {
+        name: known[str(kind)] for name, kind in (rows.items() if isinstance(rows, dict) else ()) if str(kind) in known
+    }
 
 
 def stored_of(entry: StoredEntry) -> Stored:
     """Describe an entry for an explanation."""
     report, header = report_of(entry), entry.header
     numbers = [report.get("created_s"), header.get("compile_time_s")]
-    created_s, seconds = (float(each) if isinstance(each, (int, float)) else 0.0 for each in numbers)
+    is_known = [isinstance(each, (int, float)) and 0 <= each < _MAX_TIME_S for each in numbers]
+    created_s, seconds = (float(each or 0) if known else 0.0 for each, known in zip(numbers, is_known, strict=True))
     size = len(entry.payloads["cubin"]) if "cubin" in entry.payloads else 0
     return Stored(entry.key, str(report.get("kernel", "")), str(header.get("target", "")), created_s, seconds, size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..errors import plain
 from ..model.reason import Reason, ReasonKind
 
 _SHOWN = 5
@@ -97,7 +98,7 @@ class Explanation(NamedTuple):
             for stored, reasons in self.others:
                 lines.append(f"    {stored.key[:12]} for {stored.target}, {_facts(stored)}")
                 lines += [f"      {text_of(each)}" for each in reasons]
-        return "\n".join(lines)
+        return "\n".join(map(plain, lines))
 
 
 def _plain(reasons: Sequence[Reason]) -> list[dict[str, str | None]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..engine.request import Request, Resolution, Wanted
 from ..engine.session import Session
-from ..errors import OptionError, UncacheableError
+from ..errors import FrozenCacheError, KCacheError, OptionError, UncacheableError
 from ..keys import OF_ONE_REQUEST, Component
 from ..launch.launcher import Launcher, Relaunch
 from ..launch.loader import LoadedKernel
@@ -302,6 +302,27 @@ class Resolutions:
                     session.users.add(self)
                     found = self._resolved[name] = self._resolve_anew(session, choice, variant)
         return found
+
+    def give_up(self, resolution: Resolution, error: KCacheError) -> None:
+        """Have stored code that could not be used set aside, so that the next resolution compiles.
+
+        Args:
+            resolution: With the code.
+            error: Of who could not use it.
+
+        Raises:
+            FrozenCacheError: Nothing is compiled here; it names the entry.
+            KCacheError: `error`, where the code was compiled here.
+        """
+        if resolution.source == "compiled" or not resolution.key:
+            raise error
+        session = self.session()
+        session.set_aside(resolution.key, f"{error.what}: {error.why}")
+        if session.settings.mode == "frozen":
+            what = f"cannot use the entry {resolution.key} for {self.definition.label}"
+            raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up anew") from error
+        with self.lock:
+            self._resolved = {name: each for name, each in self._resolved.items() if each.key != resolution.key}
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         return session.resolve(self.wanted(choice, variant))

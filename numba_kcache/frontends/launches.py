@@ -20,7 +20,7 @@ from ..errors import LaunchConfigError, OptionError
 from ..launch import BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.launcher import Launcher
-from ..launch.loader import GRID_LIMIT, LoadedKernel
+from ..launch.loader import GRID_LIMIT, CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
 from .base import Definition, RunsUncached, Variant
 
@@ -240,7 +240,13 @@ class Launches(Configurations):
             resolution = self._resolutions.for_device(device.target, variant, session)
             artifact, key = resolution.artifact, resolution.key or resolution.name
             entry = definition.entry(artifact)
-            loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
+            try:
+                loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
+            except CodeRefusedError as error:
+                self._resolutions.give_up(resolution, error)
+                resolution = self._resolutions.for_device(device.target, variant, session)
+                artifact, key = resolution.artifact, resolution.key or resolution.name
+                loaded = session.loader.load(artifact, definition.entry(artifact), key, device, stored=False)
             options = definition.launch_options_of(artifact)
             launcher = definition.launcher(
                 loaded,

@@ -39,7 +39,7 @@ class TreeScans:
                     wrappers: {path: (_includes(asked), bool(more)) for path, (asked, more) in of.items()}
                     for wrappers, of in record["uses"].items()
                 }
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except Exception:  # a record of another shape: the files are scanned again
             self.scans, self.uses = {}, {}
         self._saved = self._size()
 

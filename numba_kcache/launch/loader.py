@@ -28,7 +28,7 @@ from typing import Any
 
 from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
-from ..model.artifact import Artifact, Entry
+from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
 from . import DeviceLimits, LaunchShape, check_launch
 from .devices import (
@@ -44,10 +44,20 @@ from .devices import (
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
+_OF_THE_CODE = (
+    "INVALID_IMAGE", "INVALID_PTX", "INVALID_SOURCE", "INVALID_VALUE", "NO_BINARY_FOR_GPU", "UNSUPPORTED_PTX_VERSION",
+    "SHARED_OBJECT_SYMBOL_NOT_FOUND", "SHARED_OBJECT_INIT_FAILED", "ERROR_NOT_FOUND",
+)  # fmt: skip
+"""Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
+
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMIT = (1024, 1024, 64)
 """The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
 Compute Capability"): not worth six questions to the driver on each warm start."""
+
+
+class CodeRefusedError(LaunchError):
+    """The code itself cannot be loaded, or is not what is said of it, whatever else the driver is doing."""
 
 
 class LoadedKernel:
@@ -169,8 +179,12 @@ class Loader:
             stored: Whether the artifact came from a store, for the statistics.
 
         Raises:
-            LaunchError: The driver refuses the module.
+            CodeRefusedError: The driver refuses the code, or it contradicts what is said of the kernel.
+            LaunchError: The driver cannot load it for another reason.
         """
+        wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # the only one was held against it before
+        if wrong:
+            raise CodeRefusedError(f"cannot load {entry.name} for {artifact.target}", wrong)
         with self._lock:
             module = self._modules.get((key, device.ordinal))
             if module is not None and not module.has_lost_its_context():
@@ -302,7 +316,8 @@ class LoadedModule:
         hint = ""
         if "NO_BINARY_FOR_GPU" in why or "UNSUPPORTED_PTX" in why or "INVALID_" in why:
             hint = "it is for another device, or newer than the driver: update the driver, or pin an older toolkit"
-        return LaunchError(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
+        made = CodeRefusedError if any(name in why for name in _OF_THE_CODE) else LaunchError
+        return made(f"cannot load a module for {self._target} on device {self.device.ordinal}", why, hint)
 
 
 class _ContextSentinel:

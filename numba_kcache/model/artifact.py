@@ -2,6 +2,7 @@
 
 Promise     `artifact_from_header` believes nothing: each field is held against its type, its bounds and the
             closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
+            `misfit` holds one kernel against the cubin that is about to be loaded.
 Method      Grammar of the code of a parameter:
 
                 code     ::= pointer | value
@@ -14,12 +15,16 @@ Method      Grammar of the code of a parameter:
 
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
-Not here    The file that holds it (store.entry) and the key that names it (keys).
+Not here    The file that holds it (store.entry), the key that names it (keys), and the whole of an artifact against its
+            own code (meaning).
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Mapping
+from struct import Struct
+from struct import error as StructError
 from typing import Any, NamedTuple
 
 from ..errors import EntryError
@@ -74,6 +79,14 @@ MAX_PARAMETERS_BYTES = 32764
 _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
 _MAX_KIND = 32
+_MAX_SECONDS = 1e9
+
+_ELF = Struct("<4sB3xB9xH20xQI8xHH")  # magic, class, ABI, machine, section headers, flags, their count and names
+_SECTION_NAME = Struct("<I60x")
+_SECTION_PLACE = Struct("<24xQQ24x")
+_RECORD = Struct("<BBH")
+_PARAMETER = Struct("<4xHHI")  # ordinal, offset, and a word with the size: in its upper 14 bits, or its lower 16
+_SIZED, _PARAMETER_RECORD, _LARGE_PARAMETER_RECORD = 4, 0x17, 0x45
 
 
 class Entry(NamedTuple):
@@ -199,19 +212,29 @@ def artifact_header(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) -> Artifact:
+def artifact_from_header(
+    header: Mapping[str, Any], payloads: Mapping[str, bytes], *, is_launched: bool = False
+) -> Artifact:
     """The artifact that `artifact_header` described, with its payloads: `"cubin"` and the extras.
 
+    Args:
+        header: JSON values.
+        payloads: Bytes by name.
+        is_launched: Hold the kernel against the cubin, where there is one alone; of several `misfit` is asked about
+            the one that is launched.
+
     Raises:
-        ValueError: A field is missing, of another type, or out of bounds.
+        ValueError: A field is missing, of another type, or out of bounds; or the cubin is not what is said of it.
     """
     try:
         entries, kind = header["entries"], header["kind"]
         seconds, attributes = header["compile_time_s"], header["attributes"]
-        if type(entries) is not list or len(entries) > _MAX_ENTRIES:
+        if type(entries) is not list or not 0 < len(entries) <= _MAX_ENTRIES:
             raise ValueError("entries")
-        if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < 1e12:
+        if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < _MAX_SECONDS:
             raise ValueError("compile_time_s or attributes")
+        if attributes:
+            _check_attributes(attributes)
         if type(kind) is not str or len(kind) > _MAX_KIND or not (kind.isidentifier() and kind.islower()):
             raise ValueError("kind")
         target = parse_target(header["target"])
@@ -220,7 +243,10 @@ def artifact_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes
             raise ValueError("a real target without a cubin")
         read = tuple([_entry(each) for each in entries])
         variables = tuple([_variable(each) for each in header["variables"]]) if "variables" in header else ()
-        return _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
+        artifact = _new(Artifact, (kind, target, read, cubin, float(seconds), attributes, payloads, variables))
+        if is_launched and len(read) == 1 and (wrong := misfit(artifact, read[0])):
+            raise ValueError(wrong)
+        return artifact
     except (KeyError, TypeError) as error:
         raise ValueError(f"header is malformed: {error!r}") from None
 
@@ -231,7 +257,7 @@ _new = tuple.__new__
 
 def _entry(fields: Any) -> Entry:
     name, symbol, typed, resources, parameters = fields
-    if not (type(name) is type(symbol) is str and type(typed) is bool and len(symbol) <= _MAX_NAME):
+    if not (type(name) is type(symbol) is str and type(typed) is bool and 0 < len(symbol) <= _MAX_NAME):
         raise ValueError("entry")
     registers, shared, local, const = resources
     for amount in resources:
@@ -255,6 +281,75 @@ def _variable(fields: Any) -> Variable:
     name, symbol, size, code, shape = fields
     if not (type(name) is type(symbol) is str and type(size) is int and 0 <= size < 1 << 40 and code in CODE_SIZES):
         raise ValueError("variable")
-    if type(shape) is not list or not all(type(each) is int and each >= 0 for each in shape):
+    if type(shape) is not list or len(shape) > 64 or not all(type(n) is int and 0 <= n < 1 << 40 for n in shape):
         raise ValueError("variable of no shape")
     return _new(Variable, (name, symbol, size, code, tuple(shape)))
+
+
+def _check_attributes(attributes: Mapping[str, Any]) -> None:
+    """Hold the attributes that this package gives a meaning against their shapes.
+
+    Raises:
+        ValueError: One has another.
+    """
+    carveout = attributes.get("carveout")
+    if carveout is not None and not (type(carveout) is int and -1 <= carveout <= 100):
+        raise ValueError("attribute carveout")
+    for name, value in attributes.items():
+        if name in ("cooperative", "debug", "lineinfo") and type(value) is not bool:
+            raise ValueError(f"attribute {name}")
+        if name in ("exceptions", "prototypes", "constants") and value:
+            from .json_values import fits
+
+            row = (int, _is_exception, list, lambda each: each is None or (type(each) is list and len(each) == 3))
+            shapes = {"exceptions": [row], "prototypes": {str: str}, "constants": [str]}
+            if not fits(value, shapes[name]):
+                raise ValueError(f"attribute {name}")
+
+
+def _is_exception(name: object) -> bool:
+    """Whether a name is that of a builtin exception: Numba calls what it leads to."""
+    found = getattr(builtins, name, None) if type(name) is str else None
+    return name is None or (isinstance(found, type) and issubclass(found, Exception))
+
+
+def misfit(artifact: Artifact, entry: Entry) -> str:
+    """How a cubin contradicts what is said of one of its kernels; "" where it does not, and where there is no cubin.
+
+    This runs at each hit, so it reads the one kernel alone, and calls nothing of this package.
+    """
+    cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
+    if not cubin:
+        return ""
+    try:
+        magic, width, abi, machine, table, flags, count, names_at = _ELF.unpack_from(cubin)
+        if magic != b"\x7fELF" or width != 2 or machine != 190:
+            return "its code is no cubin"
+        sm = flags >> 8 & 0xFF if abi >= 8 else flags & 0xFF
+        is_earlier = artifact.kind in ("cubin", "fatbin") and major * 10 <= sm <= major * 10 + minor
+        if sm != major * 10 + minor and not is_earlier:
+            return f"its cubin is for sm_{sm}"
+        if not count:  # more sections than the header can count: those of a module of ten thousand kernels
+            from .meaning import contradiction_of
+
+            return contradiction_of(artifact)
+        starts = [each for (each,) in _SECTION_NAME.iter_unpack(cubin[table : table + 64 * count])]
+        names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
+        name, at = b".nv.info." + entry.symbol.encode() + b"\0", names - 1
+        while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in starts:
+            pass  # the end of a longer name
+        if at < 0:
+            return f"its cubin has no kernel {entry.symbol}"
+        at, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * starts.index(at - names))
+        end, found = at + size, {}
+        while at + 4 <= end:
+            layout, attribute, size = _RECORD.unpack_from(cubin, at)
+            if attribute in (_PARAMETER_RECORD, _LARGE_PARAMETER_RECORD) and size == _PARAMETER.size:
+                ordinal, offset, word = _PARAMETER.unpack_from(cubin, at + 4)
+                found[ordinal] = offset, word >> 18 if attribute == _PARAMETER_RECORD else word & 0xFFFF
+            at += 4 + size if layout == _SIZED else 4
+        if [found.get(each) for each in range(len(found))] != [each[:2] for each in entry.parameters]:
+            return f"its cubin has other parameters of {entry.symbol}"
+    except (StructError, ValueError, OverflowError) as error:
+        return f"its cubin is damaged: {error}"
+    return ""

@@ -11,8 +11,16 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..errors import plain
 from ..model.artifact import Artifact, Entry
-from .text import aligned, bytes_text, plain, seconds_text
+from ..model.json_values import fits, read_json
+from .text import aligned, bytes_text, seconds_text
+
+_MAX_TIME_S = 1e11
+"""Some three thousand years: what the calendar of a system takes."""
+
+_MAX_LOG = 65536
+"""Characters of a compile log that are shown; `.artifact.log` has all."""
 
 
 class EntryDetail(NamedTuple):
@@ -24,6 +32,7 @@ class EntryDetail(NamedTuple):
         size_bytes: Bytes its file takes.
         used_s: When it was stored or last used, in seconds since the epoch, to the hour.
         hits: Times it was served, in all processes.
+        payload_bytes: Unpacked size of each of its parts.
         created_s: When it was compiled, in seconds since the epoch; 0 where it does not say.
         built: What it was compiled on: system and Python.
         kernel: The name of the kernel in the user's code, `"package.module.saxpy"`; "" where it does not say.
@@ -35,6 +44,7 @@ class EntryDetail(NamedTuple):
     size_bytes: int
     used_s: float
     hits: int
+    payload_bytes: Mapping[str, int] = {}
     created_s: float = 0.0
     built: Mapping[str, str] = {}
     kernel: str = ""
@@ -47,7 +57,7 @@ class EntryDetail(NamedTuple):
         return fields | {
             "kind": artifact.kind,
             "target": artifact.target.name,
-            "payload_bytes": self._payload_bytes(),
+            "payload_bytes": dict(self.payload_bytes),
             "compile_time_s": artifact.compile_time_s,
             "kernels": [
                 {**entry._asdict(), "parameters": [each._asdict() for each in entry.parameters]}
@@ -59,7 +69,7 @@ class EntryDetail(NamedTuple):
 
     def __str__(self) -> str:
         artifact = self.artifact
-        sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in self._payload_bytes().items())
+        sizes = ", ".join(f"{name} {bytes_text(size)}" for name, size in self.payload_bytes.items())
         created = f", {_time(self.created_s)}" if self.created_s else ""
         built = ", ".join(self.built[name] for name in ("system", "python") if name in self.built)
         rows = [
@@ -79,27 +89,36 @@ class EntryDetail(NamedTuple):
         if self.components:
             components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
             lines += ["", "components of the key", *(f"  {line}" for line in components)]
-        if artifact.log:
-            lines += ["", "compile log", *(f"  {line}" for line in artifact.log.splitlines())]
+        log = artifact.log
+        if log:
+            lines += ["", "compile log", *(f"  {line}" for line in log[:_MAX_LOG].splitlines())]
+        if len(log) > _MAX_LOG:
+            lines.append(f"  and {len(log) - _MAX_LOG} more characters")
         return "\n".join(map(plain, lines))
-
-    def _payload_bytes(self) -> dict[str, int]:
-        extras = self.artifact.extras
-        return {name: len(extras.get(name, b"")) for name in extras}  # 0 for one that does not unpack
 
 
 def read_report(report: bytes) -> dict[str, Any]:
     """The fields of `EntryDetail` that stand in what is kept with an entry for people; none where it is malformed."""
     try:
-        kept = json.loads(report)
+        kept = read_json(report)
+        if not fits(kept, {"created_s": _is_time, "components": [(str, str, _is_any)]}):
+            return {}
         return {
             "created_s": float(kept["created_s"]),
             "built": {str(name): str(text) for name, text in kept.get("built", {}).items()},
             "kernel": str(kept.get("kernel", "")),
-            "components": tuple((str(name), str(digest), value) for name, digest, value in kept["components"]),
+            "components": tuple((name, digest, value) for name, digest, value in kept["components"]),
         }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, MemoryError):
         return {}
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 <= value < _MAX_TIME_S
+
+
+def _is_any(_value: object) -> bool:
+    return True
 
 
 def _kernel_lines(entry: Entry) -> list[str]:

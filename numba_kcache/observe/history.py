@@ -42,6 +42,8 @@ def history_of(sums: Mapping[str, float]) -> History:
     hits: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for name, value in sums.items():
+        if name.startswith(("hits/", "reason/")) and value < 1:
+            continue  # nothing counts down
         family, _, label = name.partition("/")
         if family == "hits" and re.fullmatch(_KEY, label):
             hits[label] = int(value)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .text import aligned, bytes_text, plain, seconds_text
+from ..errors import plain
+from .text import aligned, bytes_text, seconds_text
 
 
 class CacheInfo(NamedTuple):
@@ -97,7 +98,9 @@ class CacheInfo(NamedTuple):
         from html import escape
 
         left = "style='text-align:left'"
-        rows = "".join(f"<tr><th {left}>{name}</th><td {left}>{escape(text)}</td></tr>" for name, text in self.rows())
+        rows = "".join(
+            f"<tr><th {left}>{name}</th><td {left}>{escape(plain(text))}</td></tr>" for name, text in self.rows()
+        )
         hints = "".join(f"<p>{escape(text)}</p>" for text in self.advice)
         return f"<table><caption>numba_kcache, {_SCOPES[self.scope]}</caption>{rows}</table>{hints}"
 

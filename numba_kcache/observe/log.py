@@ -1,7 +1,7 @@
 """The log under `numba_kcache`, and warnings: the words about events.
 
 Promise     The log has one line for each compile, with the reason of the miss, and nothing of ordinary hits. A warning
-            names the user's line, and never raises.
+            names the user's line, and never raises. Both are plain text on one line, whatever an event holds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Any
 
-from ..errors import KCacheWarning
+from ..errors import KCacheWarning, plain
 from ..model import Event, EventKind
 
 _LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
@@ -47,6 +47,10 @@ def line_of(event: Event, reason: object) -> str:
         event: What happened.
         reason: Why the kernel that was last looked up in this thread was not there.
     """
+    return plain(_line_of(event, reason))
+
+
+def _line_of(event: Event, reason: object) -> str:
     from .text import bytes_text, seconds_text
 
     kind, fields = event.kind, event.fields
@@ -81,6 +85,7 @@ def warning_of(event: Event) -> tuple[str, str]:
 
 def warn(text: str) -> None:
     """Warn the user, at the first line outside this package."""
+    text = plain(text)
     try:
         warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
     except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from ..errors import plain
 from . import Counts
 from .history import Day, History
 from .info import CacheInfo
-from .text import bytes_text, plain, seconds_text
+from .text import bytes_text, seconds_text
 
 _MOST_DAYS = 60
 """Days that are drawn: the latest."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from ..errors import plain
 from .log import logger
 from .text import seconds_text
 
@@ -45,7 +46,7 @@ def shown(what: str, after_s: float = 1.0, stream: TextIO | None = None) -> Iter
 class _Line(threading.Thread):
     def __init__(self, what: str, after_s: float, stream: TextIO | None) -> None:
         super().__init__(name="numba_kcache progress", daemon=True)
-        self._what, self._after_s, self._stream = what, after_s, stream
+        self._what, self._after_s, self._stream = plain(what), after_s, stream
         self._since_s = time.perf_counter()
         self._is_done = threading.Event()
         self._is_live = self.has_succeeded = False

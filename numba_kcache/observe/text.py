@@ -5,21 +5,10 @@ Ground      rich lays out a table on a terminal; it is imported for one and not 
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 
-
-def plain(text: str) -> str:
-    """`text` on one line without what a terminal would act on."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
-def plain_lines(text: str) -> str:
-    """`text` with its lines, each of them plain."""
-    return "\n".join(map(plain, text.splitlines()))
+from ..errors import plain
 
 
 def bytes_text(size_bytes: float) -> str:
@@ -56,12 +45,13 @@ def entries_text(number: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Lines of rows, with each column as wide as its longest cell and two spaces between columns.
+    """Lines of rows, each cell plain, with each column as wide as its longest and two spaces between columns.
 
     Args:
         rows: Their cells.
         right: Columns, counted from 0, that are aligned at their right edge, as numbers are.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -73,9 +63,8 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     """Rows under the names of their columns: in colours and as wide as it on a terminal, plain lines elsewhere."""
-    cells = [[plain(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():  # for grep and awk: a line a row, whatever its length, and at once
-        return "\n".join(aligned([columns, *cells], right))
+        return "\n".join(aligned([columns, *rows], right))
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -84,18 +73,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for at, name in enumerate(columns):
         drawn.add_column(name, justify="right" if at in right else "left", overflow="fold")
-    for row in cells:
-        drawn.add_row(*map(Text, row))
+    for row in rows:
+        drawn.add_row(*(Text(plain(cell)) for cell in row))
     console = Console()
     with console.capture() as captured:
         console.print(drawn)
     return captured.get().removesuffix("\n")
-
-
-def fill_streams() -> None:
-    """Open what a daemon has closed of the standard streams: else the next file that is opened takes its number."""
-    with suppress(OSError):
-        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-            pass
-        os.close(fd)
-    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()

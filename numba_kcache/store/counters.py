@@ -38,6 +38,7 @@ _STALE_S = 3600
 _MANY = 128
 _MAX_SHARD_BYTES = 64 << 20
 _MOST_LABELS = 20_000
+_MAX_COUNT = 1e15
 
 
 class CounterFile:
@@ -189,8 +190,8 @@ def _counts(record: object) -> Counts:
     if type(record) is not dict:
         raise ValueError("not counts")
     for value in record.values():
-        if type(value) not in (int, float) or value - value != 0:
-            raise ValueError("not a finite number")
+        if type(value) not in (int, float) or not -_MAX_COUNT < value < _MAX_COUNT:
+            raise ValueError("not a number that anybody counts to")
     return record
 
 

@@ -250,6 +250,8 @@ class DiskStore(Store):
                 self._report_damage(key, f"not a regular file: {error.strerror}")
             elif error.errno not in ABSENT:
                 self.trouble("get", error)
+        except MemoryError:  # it may be whole: it stays
+            self.trouble("get", f"no memory for {key}")
         return None
 
     def get_encoded(self, key: str, kind: int = ENTRY) -> bytes | None:
@@ -329,7 +331,7 @@ class DiskStore(Store):
         The context is a `Turn`: `found` is the entry that appeared meanwhile, or None, and then the caller
         builds and puts. It never raises and never waits beyond `max_wait_s`.
         """
-        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s)
+        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s, builds=True)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit.
@@ -351,6 +353,15 @@ class DiskStore(Store):
         file = Found(ENTRY, require_key(key), self.tree, 0, 0)
         is_gone = not self.readonly and self.is_usable() and remove(file)
         return (self.private is not None and self.private.remove(key)) or is_gone
+
+    def set_aside(self, key: str) -> None:
+        """Move the entry of `key` out of the way: it is whole, and cannot be used."""
+        if not self.readonly and self.is_usable():
+            from .folders import set_aside
+
+            set_aside(self.tree, ENTRY, require_key(key))
+        if self.private is not None:
+            self.private.set_aside(key)
 
     def wait_for_eviction(self) -> None:
         """Return when the pass that a put has started is over."""
@@ -380,6 +391,7 @@ def open_store(settings: Settings, directory: str | None, emit: Emit) -> DiskSto
         emit: Takes the events of the store.
     """
     limits: dict[str, Any] = {"max_size_bytes": settings.max_size_bytes, "max_entries": settings.max_entries}
+    limits["max_wait_s"] = settings.build_wait_s
     readonly, lacks = settings.mode in ("readonly", "frozen"), missing()
     if settings.mode != "off" and directory is not None and lacks:
         why = f"no {lacks} on this system: kernels are kept in memory only, and compiled again by the next process"

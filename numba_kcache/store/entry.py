@@ -2,10 +2,12 @@
 
 Promise     What `decode_entry` returns is what `encode_entry` was given, for the very key asked for; any
             other bytes raise DamagedEntry, whatever they are. No size that a file claims is allocated before
-            it has been held against a limit.
+            it has been held against a limit; there is one for all payloads of an entry together, one for what a payload
+            unpacks to from its stored bytes, and one for the values of its JSON.
 Method      prefix | payload table | JSON header | payloads | digest; docs/format.md is the grammar. The
             digest is taken over the bytes as stored, before anything in them is believed. The first payload
-            (the one that a hit needs) is unpacked at once, the others when they are asked for.
+            (the one that a hit needs) is unpacked at once, the others when they are asked for; a full check reads them
+            piece by piece.
 Not here    Trust. xxh3_128 finds damage, not malice: whoever can write the file can write its digest. Whom to
             believe is decided by ownership and mode (store.tree) and by signatures, for which the table
             holds a sha256 of each payload, taken when it was stored.
@@ -30,9 +32,20 @@ FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""
 
 MAX_HEADER_BYTES = 16 << 20
-MAX_PAYLOAD_BYTES = 512 << 20
-MAX_FILE_BYTES = 1 << 30
+MAX_UNPACKED_BYTES = 160 << 20
+"""Of all payloads of an entry together: with a copy of the file, what reading one takes."""
+
+MAX_FILE_BYTES = 192 << 20
 MAX_PAYLOADS = 16
+MAX_RATIO = 64
+"""Unpacked bytes that a payload may have for each stored one, beyond the first megabyte; cubins have 3 to 15."""
+
+MAX_TEXT_BYTES = {"log": 4 << 20, "report": 4 << 20, "source": 1 << 20}
+"""Of payloads that are read as text or JSON, which then take many times their bytes."""
+
+MAX_VALUES = 1 << 20
+"""Values in a header: an empty list of two bytes takes 64 in memory."""
+
 MAX_VARIANTS = 64
 """Variants that are kept of a family."""
 
@@ -55,6 +68,10 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the same time; 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
+_ANY_RATIO_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
+_WINDOW_BYTES = 8 << 20
+_LONG_NUMBER = re.compile(rb"[0-9]{20}").search
 
 _json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -64,6 +81,13 @@ Header = dict[str, Any]
 
 Variant = dict[str, Any]
 """One of the entries that a manifest lists, by its `"key"`; what else it holds is the caller's."""
+
+
+_VARIANT_KINDS = (
+    ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("record", dict),
+    ("paths", list), ("closures", list),
+)  # fmt: skip
+"""What the fields of a variant that this version knows are, where they are there."""
 
 
 class DamagedEntry(ValueError):
@@ -98,7 +122,11 @@ class Payloads(Mapping[str, bytes]):
 
     def __init__(self, packed: dict[str, tuple[PayloadRecord, memoryview]]) -> None:
         self._packed = packed
-        self._unpacked = {name: _unpack(*packed[name]) for name in list(packed)[:1]}
+        self._unpacked: dict[str, bytes] = {}
+        for name, (record, stored) in packed.items():
+            is_raw = record.codec == _RAW and record.size_bytes == len(stored)
+            self._unpacked[name] = bytes(stored) if is_raw else _unpack(record, stored)
+            break
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._unpacked:
@@ -165,9 +193,12 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
     size = _SMALLEST - len("{}") + len(table) * _RECORD.size + len(header) + sum(map(len, stored))
-    largest = max(map(len, entry.payloads.values()), default=0)
-    if len(header) > MAX_HEADER_BYTES or largest > MAX_PAYLOAD_BYTES or size > MAX_FILE_BYTES:
-        raise ValueError(f"cannot hold an entry of {size} bytes with a payload of {largest}")
+    unpacked = sum(map(len, entry.payloads.values()))
+    if len(header) > MAX_HEADER_BYTES or unpacked > MAX_UNPACKED_BYTES:
+        raise ValueError(f"cannot hold an entry with a header of {len(header)} bytes and payloads of {unpacked}")
+    for name, payload in entry.payloads.items():
+        if len(payload) > MAX_TEXT_BYTES.get(name, MAX_UNPACKED_BYTES):
+            raise ValueError(f"cannot hold a payload {name} of {len(payload)} bytes")
     if len(table) > MAX_PAYLOADS:
         raise ValueError(f"cannot hold {len(table)} payloads: at most {MAX_PAYLOADS}")
     prefix = _PREFIX.pack(_MAGIC, FORMAT, kind, len(table), len(header), size, key)
@@ -236,14 +267,21 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     prefix = _PREFIX.unpack_from(data)
     if len(data) < end or prefix[6].hex() != key:
         raise DamagedEntry("cut short, or of another key")
-    table_end = _PREFIX.size + prefix[3] * _RECORD.size
+    table_end, unpacked = _PREFIX.size + prefix[3] * _RECORD.size, 0
     records = []
     for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
         if not _NAME.fullmatch(name):
             raise DamagedEntry("a payload's name is malformed")
+        stored_bytes, size_bytes = rest[:2]
+        if size_bytes > MAX_TEXT_BYTES.get(name, _ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
+            raise DamagedEntry(f"payload {name} claims {size_bytes} bytes in {stored_bytes}")
+        unpacked += size_bytes
         records.append(PayloadRecord(name, *rest))
-    return parse_object(data[table_end:end]), records
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise DamagedEntry(f"its payloads claim {unpacked} bytes")
+    header = data[table_end:end]
+    return parse_object(header, is_text=prefix[2] == ENTRY), records
 
 
 def encode_manifest(family: str, variants: list[Variant]) -> bytes:
@@ -274,8 +312,12 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
             variants = _unshared(variants, list(lines), [MAX_SHARED_LINES])
         except (TypeError, IndexError, RecursionError):
             raise DamagedEntry("refers to lines that it does not hold") from None
-    if not all(type(each) is dict and type(each.get("key")) is str for each in variants):
-        raise DamagedEntry("holds a variant without a key")
+    for variant in variants:
+        if type(variant) is not dict or type(variant.get("key")) is not str:
+            raise DamagedEntry("holds a variant without a key")
+        for name, kind in _VARIANT_KINDS:
+            if name in variant and type(variant[name]) is not kind:
+                raise DamagedEntry(f"holds a variant whose {name} is a {type(variant[name]).__name__}")
     return variants
 
 
@@ -328,27 +370,46 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
 
 
 def check_payloads(entry: StoredEntry) -> None:
-    """Unpack every payload of a decoded entry and hold it against its sha256.
+    """Hold every payload of a decoded entry against its sha256, without keeping any of them unpacked.
 
     Raises:
         DamagedEntry: One does not unpack, or to other bytes.
     """
-    for record in payload_records(entry):
-        payload = entry.payloads.get(record.name)
-        if payload is None or sha256(payload).digest() != record.sha256:
+    if not isinstance(entry.payloads, Payloads):
+        return
+    for record, stored in entry.payloads._packed.values():
+        if _digest_of(record, stored) != record.sha256:
             raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
+
+
+def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
+    """The sha256 of what a payload unpacks to; b"" where it does not."""
+    if record.codec == _RAW:
+        return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
+    digest, size_bytes = sha256(b""), 0
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(stored) as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                size_bytes += len(chunk)
+                if size_bytes > record.size_bytes:
+                    return b""
+                digest.update(chunk)
+    except zstandard.ZstdError:
+        return b""
+    return digest.digest()
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:
     packed = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
-    return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 else (_RAW, payload)
+    is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # an array of zeros: a reader would refuse it
+    return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (_RAW, payload)
 
 
 def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     size_bytes, codec = record.size_bytes, record.codec
     if codec == _RAW and size_bytes == len(stored):
         return bytes(stored)
-    if codec != _ZSTD or size_bytes > MAX_PAYLOAD_BYTES:
+    if codec != _ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
     try:
         if zstandard.frame_content_size(stored) != size_bytes:  # what decompress() would allocate
@@ -358,12 +419,18 @@ def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
         raise DamagedEntry(f"a payload does not unpack: {error}") from None
 
 
-def parse_object(text: bytes) -> Header:
+def parse_object(text: bytes, *, is_text: bool = True) -> Header:
     """Read one JSON object as `encode_entry` writes it: no name twice, no NaN, nothing around it.
 
+    Args:
+        text: All of it.
+        is_text: Refuse halves of surrogate pairs; paths on record may hold some.
+
     Raises:
-        DamagedEntry: It is none.
+        DamagedEntry: It is none, or beyond the limits.
     """
+    if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
+        raise DamagedEntry("the header holds too many values")
     try:
         header: Header = json.loads(text)
         is_own = _json(header).encode("ascii") == text
@@ -371,4 +438,11 @@ def parse_object(text: bytes) -> Header:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
     if type(header) is not dict or not is_own:
         raise DamagedEntry("the header is not one JSON object as it is written here")
+    if _LONG_NUMBER(text) or (is_text and b"\\ud" in text):  # maybe a digest, or a letter
+        from ..model.json_values import is_in_range, is_unicode
+
+        if not is_in_range(header):
+            raise DamagedEntry("the header holds a number out of range")
+        if is_text and not is_unicode(header):
+            raise DamagedEntry("the header holds what is not text")
     return header

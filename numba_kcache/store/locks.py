@@ -1,13 +1,17 @@
 """Single flight: one builder per key among the threads and processes of a node; the others wait, in bounds.
 
 Promise     While one holds the turn for a key, no other of this node does, unless it waited its full time or
-            the one before it failed: it then goes on by itself. A turn ends with its owner, also when killed.
-            Keys never wait for each other. Correctness never rests on it: all that is lost is work.
+            the one before it failed: it then goes on by itself. A turn ends with its owner, also when killed; of those
+            that wait for one who gives no sign of life, one takes the turn over, and the others wait for that one.
+            What a process waits in vain is bounded over its whole life. Keys never wait for each other. Correctness
+            never rests on it: all that is lost is work.
 Method      A threading.Lock per key within the process, flock on a file per key between processes. flock
             belongs to an open file and dies with it; it takes 3 us where a lock file made and removed takes
             20 and the filelock package 174. The owner removes its file before letting go, and who then gets
             the lock of a removed file starts over. An owner that fails leaves a byte in the file, so that
-            256 ranks do not fail one after the other.
+            256 ranks do not fail one after the other. A builder gives the file a new time each second, from a thread
+            that stops when its process is stopped; who sees no new time for `SILENT_S`, by its own monotonic clock,
+            removes the file and so takes the turn.
 Not here    What was built: the waiter looks for itself, by `look`, at each step.
 Ground      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
 """
@@ -28,6 +32,10 @@ if TYPE_CHECKING:  # threads alone go without it
 
 Result = TypeVar("Result")
 
+SILENT_S = 10.0
+"""How long a builder may give no sign of life."""
+
+_BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
 _OPEN = os.O_RDWR | os.O_CREAT
@@ -62,10 +70,19 @@ class KeyLocks:
 
     Args:
         folder: Where the lock files are: on this node, writable. None: threads alone take turns.
+        clock: Seconds of a clock that is never set.
+        pause: Waits for so many seconds; None for `time.sleep`.
     """
 
-    def __init__(self, folder: Folder | None) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Folder | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._folder, self._clock, self._pause = folder, clock, pause
+        self._vain_s = 0.0
         self._reset()
         renewed_in_children.add(self)
 
@@ -82,16 +99,22 @@ class KeyLocks:
         self._reset()
 
     @contextmanager
-    def turn(self, name: str, look: Callable[[], Result | None], wait_s: float) -> Iterator[Turn[Result]]:
+    def turn(
+        self, name: str, look: Callable[[], Result | None], wait_s: float, *, builds: bool = False
+    ) -> Iterator[Turn[Result]]:
         """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds.
 
         Args:
             name: A file name: the key.
             look: Returns what is waited for, or None. Called after every wait, the last one included.
             wait_s: Longest wait; after it the caller goes on by itself.
+            builds: It may take long: who has the turn gives signs of life, and who waits listens for them. Of such
+                turns all together no more than `wait_s` is waited in vain.
         """
-        start = time.monotonic()
+        start = self._clock()
+        wait_s = max(0.0, wait_s - self._vain_s) if builds else wait_s
         deadline = start + wait_s
+        end_of_beat: Callable[[], object] = _no_beat
         with self._mutex:
             seat = self._seats.setdefault(name, _Seat())
             seat.users += 1
@@ -107,10 +130,16 @@ class KeyLocks:
                     seated = False
             if found is None and seated:
                 seat.failed = False
-                fd, found = self._lock_file(name, look, deadline)
-            yield Turn(found, time.monotonic() - start, fd is not None or (seated and self._folder is None))
+                fd, found = self._lock_file(name, look, deadline, SILENT_S if builds else wait_s)
+            waited_s = self._clock() - start
+            if builds and found is None:
+                self._vain_s += waited_s
+            if builds and fd is not None:
+                end_of_beat = _beating(fd)
+            yield Turn(found, waited_s, fd is not None or (seated and self._folder is None))
             failed = False
         finally:
+            end_of_beat()
             if fd is not None:
                 self._unlock_file(name, fd, failed)
             if seated:
@@ -122,12 +151,12 @@ class KeyLocks:
                     del self._seats[name]
 
     def _lock_file(
-        self, name: str, look: Callable[[], Result | None], deadline: float
+        self, name: str, look: Callable[[], Result | None], deadline: float, silent_s: float
     ) -> tuple[int | None, Result | None]:
         """The locked file or None, and what was found."""
         if self._folder is None:
             return None, look()
-        pause, fd = _FIRST_PAUSE_S, -1
+        pause, fd, beat, heard = _FIRST_PAUSE_S, -1, -1, 0.0
         try:
             while True:
                 if fd < 0:
@@ -135,10 +164,20 @@ class KeyLocks:
                 try:
                     try_flock(fd)
                 except BlockingIOError:
-                    found, remaining = look(), deadline - time.monotonic()
-                    if found is not None or remaining <= 0:
+                    found, status, now = look(), os.fstat(fd), self._clock()
+                    if status.st_mtime_ns != beat:
+                        beat, heard = status.st_mtime_ns, now
+                    remaining = deadline - now
+                    if found is not None or remaining <= 0 or (status.st_size and not status.st_nlink):
                         return None, found
-                    time.sleep(min(pause, remaining))
+                    is_stopped = now - heard >= silent_s
+                    if is_stopped:
+                        self._remove(name, fd)
+                    if is_stopped or not status.st_nlink:  # the turn is that of the file that has the name now
+                        os.close(fd)
+                        fd = beat = -1
+                        continue
+                    (self._pause or time.sleep)(min(pause, remaining))
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
                     continue
                 found, status = look(), os.fstat(fd)
@@ -167,8 +206,43 @@ class KeyLocks:
         try:
             if failed:
                 os.write(fd, b"!")
-            self._folder.unlink(name)
+            self._remove(name, fd)
         except OSError:
             pass
         finally:
             os.close(fd)
+
+    def _remove(self, name: str, fd: int) -> None:
+        """Remove the file of a name if it is the open one: another may have taken the turn over."""
+        assert self._folder is not None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._folder.status(name), os.fstat(fd)):
+                self._folder.unlink(name)
+
+
+def _no_beat() -> None:
+    """Nothing to end."""
+
+
+def _beating(fd: int) -> Callable[[], object]:
+    """Give the open file a new time each second, until what is returned is called."""
+    ended = threading.Event()
+
+    def work() -> None:
+        with suppress(OSError):
+            while not ended.wait(_BEAT_S):
+                os.utime(fd)
+
+    thread = threading.Thread(target=work, name="numba_kcache-beat", daemon=True)
+    pid = os.getpid()
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads: others may build it a second time
+        return _no_beat
+
+    def end() -> None:
+        ended.set()
+        if pid == os.getpid():  # a forked child has no such thread
+            thread.join()  # before the file is closed: its number may then be another's
+
+    return end

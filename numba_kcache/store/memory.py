@@ -94,11 +94,15 @@ class MemoryStore(Store):
 
     def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
-        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s)
+        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s, builds=True)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""
         return self._files.pop((ENTRY, require_key(key)), None) is not None
+
+    def set_aside(self, key: str) -> None:
+        """Do without the entry of `key`: it is whole, and cannot be used."""
+        self.remove(key)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit."""

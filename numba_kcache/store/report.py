@@ -43,7 +43,7 @@ class EntryInfo(NamedTuple):
     def compile_time_s(self) -> float:
         """Seconds that its compilation took; 0 where the header does not say."""
         seconds = self.header.get("compile_time_s")
-        return float(seconds) if isinstance(seconds, (int, float)) else 0.0
+        return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """What a list shows of it, as JSON values."""

@@ -5,10 +5,11 @@ Promise     From a failure on, nobody of this node asks for `period_s`; then one
             the others when it got its answer. Only a server that fell silent within `FRESH_S` of its last answer may
             cost several processes a wait, at the same time, once.
 Method      Two files beside the local store: the time of `<tier>.down` is that of the last failure, the time of
-            `<tier>.up` that of the last answer. While neither says enough, processes take turns (store.locks): the
-            holder asks, the others wait for what it finds. The holder renews a `.down` that is too old before it asks,
-            so that the others stay away meanwhile; an answer removes it. Where there is no directory, or none that is
-            written to, each process has a breaker of its own.
+            `<tier>.up` that of the last answer, by the clock that all processes of a system share and nobody sets; of
+            another boot or machine it says something of at most a period. While neither says enough, processes take
+            turns (store.locks): the holder asks, the others wait for what it finds. The holder renews a `.down` that is
+            too old before it asks, so that the others stay away meanwhile; an answer removes it. Where there is no
+            directory, or none that is written to, each process has a breaker of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ PERIOD_S = 30.0
 FRESH_S = 5.0
 """How long an answer says that the server is there."""
 
-_GATE_S = 6.0
+_GATE_S = 3.0
 """Longest wait for another's answer: it may have been stopped while it asked."""
 
 
@@ -41,7 +42,7 @@ class Breaker:
         folder: Where the two files are; None for this process alone.
         label: Their name, without an ending.
         period_s: How long a server is left alone.
-        clock: Seconds since the epoch, as the file's times are.
+        clock: Seconds of a clock that is never set, the same in all processes of the system.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Breaker:
         label: str = "",
         *,
         period_s: float = PERIOD_S,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._period_s, self._clock = folder, period_s, clock
         self._down, self._up = f"{label}.down", f"{label}.up"

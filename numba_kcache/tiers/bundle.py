@@ -26,7 +26,7 @@ from .signing import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1
 MAX_BUNDLE_BYTES = 16 << 30
-MAX_INDEX_BYTES = 64 << 20
+MAX_INDEX_BYTES = 32 << 20
 
 MAGIC = b"\x89NKB\r\n\x1a\n"
 PREFIX = Struct("<8sHHIQ")  # magic, format, signatures, bytes of the index, bytes of the files
@@ -86,8 +86,9 @@ class Bundle:
             signed_by = signature[:8].hex()
             if trusted:
                 signed_by = trusted.check(signature, statement_of(index, files_bytes, targets))
-        except (ValueError, OSError) as error:
-            raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
+        except (ValueError, OSError, MemoryError) as error:
+            why = str(error) or "no memory for it"
+            raise BundleError(f"cannot use the bundle {name}", why, "build or fetch it again") from None
         self.report = BundleReport(name, len(self.entries), size_bytes, targets, signed_by)
         self._at: dict[tuple[int, str], tuple[int, BundledFile]] = {}
         for kind, files in ((ENTRY, self.entries), (MANIFEST, self.manifests)):

@@ -9,7 +9,7 @@ Not here    What may stand in for what (engine.candidates), and what is done wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +39,26 @@ class Chain:
         tiers: In the order in which they are asked.
         emit: Takes TROUBLE.
         trust: Signatures that are demanded and made; None: neither.
+        refusal_of: The reason not to take an entry that is whole and vouched for; "" for none. What an entry means is
+            known further up.
     """
 
     def __init__(
-        self, local: DiskStore | MemoryStore, tiers: Sequence[Tier], emit: Emit, trust: Trust | None = None
+        self,
+        local: DiskStore | MemoryStore,
+        tiers: Sequence[Tier],
+        emit: Emit,
+        trust: Trust | None = None,
+        refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
-        self.local, self._emit, self._trust = local, emit, trust
+        self.local, self._emit, self._trust, self._refusal_of = local, emit, trust, refusal_of
         self._uploads, self._keeping = UploadQueue(), UploadQueue()
         self.tiers = tuple(self.checked(tier) for tier in tiers)
 
     def checked(self, tier: Tier) -> CheckedTier:
         """A tier, to be asked in safety."""
         queues = {"uploads": self._uploads, "keeping": self._keeping}
-        return CheckedTier(tier, self.local, self._emit, trust=self._trust, **queues)
+        return CheckedTier(tier, self.local, self._emit, trust=self._trust, refusal_of=self._refusal_of, **queues)
 
     def mount(self, tier: Tier) -> None:
         """Ask one more tier, before the others, in place of one of the same name."""

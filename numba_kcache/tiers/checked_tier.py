@@ -8,6 +8,7 @@ Not here    The order of tiers (tiers.chain), and how a tier moves bytes (tiers.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter
@@ -21,15 +22,16 @@ from ..model import Emit, trouble
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
+from .allowance import Allowance
 from .breaker import Away, Breaker
 from .signing import Unsigned
 from .trust import SIGNATURE, Trust
-from .upload_queue import UploadQueue
+from .upload_queue import HURRIED_S, UploadQueue
 
 if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of them before
     from ..store.disk import DiskStore
     from ..store.memory import MemoryStore
-    from .lease import Election
+    from .lease import Election, Patience
     from .tier import Tier, TierReport
 
 Result = TypeVar("Result")
@@ -52,6 +54,7 @@ class CheckedTier:
         uploads: Queue of what is put in a remote tier.
         keeping: Queue of what was found in one and is to be kept locally.
         trust: Signatures that are demanded and made; None: neither.
+        refusal_of: The reason not to take an entry that is whole and vouched for; "" for none.
 
     Attributes:
         readonly: Nothing is put here; then any compiler's code will do, and a lesser target's.
@@ -67,13 +70,19 @@ class CheckedTier:
         uploads: UploadQueue,
         keeping: UploadQueue,
         trust: Trust | None = None,
+        refusal_of: Callable[[StoredEntry], str] = lambda entry: "",
     ) -> None:
+        self._refusal_of = refusal_of
         self.tier, self._local, self._emit, self._uploads, self._keeping = tier, local, emit, uploads, keeping
         self._trust = None if tier.is_vouched else trust
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
-        self._label = sha256(tier.name.encode()).hexdigest()[:16]  # where its name may not stand
+        name = tier.name.encode("utf-8", "surrogatepass")  # a path that is no UTF-8
+        self._label = sha256(name).hexdigest()[:16]  # where its name may not stand
         self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
+        self._allowance = Allowance() if tier.is_remote else None
+        self._patience: Patience | None = None
+        self._last_s = 0.0
         self._counting = threading.Lock()
         self._counts, self._unsaved = Counter[str](), Counter[str]()
         self._operations, self._seconds = 0, 0.0
@@ -117,10 +126,15 @@ class CheckedTier:
                 frame.check_payloads(found)
                 if target is not None and found.header.get("target") != target:
                     raise Unsigned(f"it is not for {target}, for which it was signed")
+                wrong = self._refusal_of(found)
+                if wrong:
+                    raise DamagedEntry(wrong)
             return found
-        except (DamagedEntry, Unsigned, KCacheError) as error:
-            how = "arrived damaged" if isinstance(error, DamagedEntry) else "is not to be believed"
-            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {error}")
+        except Exception as error:  # whatever arrives, and no memory for it: it is a miss
+            is_believed = not isinstance(error, (Unsigned, KCacheError))
+            self._charge(self._last_s)
+            how = "arrived damaged" if is_believed else "is not to be believed"
+            self._trouble(f"the {'entry' if kind == ENTRY else 'manifest'} {key} {how}: {str(error) or repr(error)}")
             return None
 
     def keep_variant(self, family: str, variant: Variant) -> None:
@@ -223,16 +237,21 @@ class CheckedTier:
 
     def elected(self, key: str) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
-        from .lease import Electoral, elected
+        from .lease import Electoral, Patience, elected
 
         assert isinstance(self.tier, Electoral)
-        return elected(self.tier, key, self._asked, self._uploads.add, lambda: self._counts["errors"])
+        self._patience = self._patience or Patience(self.tier.wait_s)
+        tell = functools.partial(self._asked, is_awaited=False)
+        errors: Callable[[], int] = lambda: self._counts["errors"]  # noqa: E731
+        return elected(self.tier, key, self._asked, tell, self._uploads.add, errors, self._patience)
 
     def close(self) -> None:
         """Let the tier go."""
         self._asked(self.tier.close)
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
+        if is_awaited and self._allowance is not None and self._allowance.is_spent():
+            return None  # what nobody waits for goes on
         start, result, is_reachable = time.perf_counter(), None, False
         try:
             with self._breaker.asking(is_awaited=is_awaited) if self._breaker else nullcontext():
@@ -243,11 +262,20 @@ class CheckedTier:
             return None  # the failure that it stands for was reported and counted
         except Exception as error:  # whatever a server, a client library or a disk does, a launch goes on without
             self._trouble(str(error) or type(error).__name__)
+        self._last_s = time.perf_counter() - start
         with self._counting:
             self._is_reachable = is_reachable
             self._operations += 1
-            self._seconds += time.perf_counter() - start
+            self._seconds += self._last_s
+        if is_awaited and not isinstance(result, bytes):
+            self._charge(self._last_s)
         return result
+
+    def _charge(self, seconds: float) -> None:
+        """Count a question in vain, and say so where it leads to the tier being left alone."""
+        if self._allowance is not None and self._allowance.charge(seconds):
+            self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
+            self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches leave it alone for a while")
 
     # -- counting ----------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from .trust import SIGNATURE
 
 Result = TypeVar("Result")
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 3.0
 
 _KINDS = {
     ENTRY: "entries",

@@ -54,6 +54,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
         return ObjectTier(place, **given)
     from .redis import RedisTier
 
+    given.setdefault("wait_s", settings.build_wait_s)
     try:
         return RedisTier(place, **given)
     except ValueError as error:
@@ -71,7 +72,9 @@ def open_any(source: Any, settings: Settings) -> Bundle:
     from .signing import TrustedKeys
 
     trusted = TrustedKeys(settings.trusted_keys)
-    if isinstance(source, str) and "://" not in source and parse_tier(source).kind == "resource":
+    if isinstance(source, str) and (not source or "\0" in source):
+        raise OptionError(f"cannot find a bundle in {source!r}", "it is not a path")
+    if isinstance(source, str) and "://" not in source and _is_resource(source):
         package, _, resource = source.partition(":")
         return open_resource(package, resource, trusted)
     if isinstance(source, (str, os.PathLike)):
@@ -81,3 +84,10 @@ def open_any(source: Any, settings: Settings) -> Bundle:
     raise OptionError(
         f"cannot find a bundle in {source!r}", f"it is a {type(source).__name__}", 'give a path or "package:resource"'
     )
+
+
+def _is_resource(text: str) -> bool:
+    try:
+        return parse_tier(text).kind == "resource"
+    except ValueError:  # with options, or what else no tier has: a file may be called so
+        return False

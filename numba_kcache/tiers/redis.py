@@ -44,12 +44,11 @@ _KINDS = {
     MANIFEST + SIGNATURE: "manifest.signature",
     _LEASE: "lease",
 }
-_RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
 _REPLACE = """
 if (redis.call('get', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 if ARGV[3] == '0' then redis.call('set', KEYS[1], ARGV[2]) else redis.call('set', KEYS[1], ARGV[2], 'EX', ARGV[3]) end
 return 1"""
-_RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
+_TURN = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[3]) or 0"
 
 
 class RedisTier:
@@ -132,14 +131,10 @@ class RedisTier:
         """What stands under `name`; "" for nothing."""
         return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 
-    def renew(self, name: str, token: str, lease_s: float) -> bool:
-        """Have `token` stand for another `lease_s`; whether it stood."""
-        return bool(self._run(lambda client: client.eval(_RENEW, 1, self._name(_LEASE, name), token, _ms(lease_s))))
-
-    def release(self, name: str, token: str, outcome: str, kept_s: float) -> bool:
-        """Put `outcome` in place of `token`, for `kept_s`; whether it stood."""
-        arguments = self._name(_LEASE, name), token, outcome, _ms(kept_s)
-        return bool(self._run(lambda client: client.eval(_RELEASE, 1, *arguments)))
+    def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
+        """Put `after` in place of `before`, for `kept_s`; whether that stood there."""
+        arguments = self._name(_LEASE, name), before, after, _ms(kept_s)
+        return bool(self._run(lambda client: client.eval(_TURN, 1, *arguments)))
 
     def ready(self) -> None:
         """Import redis-py, which cannot be done any more when the process ends."""

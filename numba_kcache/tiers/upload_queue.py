@@ -24,6 +24,8 @@ PAUSE_S = 0.01
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
+HURRIED_S = 1.0
+"""In place of it, for what goes to a server that is slow."""
 
 
 class UploadQueue:
@@ -32,10 +34,13 @@ class UploadQueue:
     Args:
         most: Works that may wait.
         most_bytes: Bytes that they may hold together.
+
+    Attributes:
+        flush_s: What the end of the process gives it at most.
     """
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
+        self._most, self._most_bytes, self.flush_s = most, most_bytes, FLUSH_S
         self.after_fork()
         renewed_in_children.add(self)
         _all.add(self)
@@ -99,7 +104,7 @@ def flush_all() -> None:
     """Wait until no queue of this process has anything waiting, or for `FLUSH_S`; done by itself as Python ends."""
     deadline = time.monotonic() + FLUSH_S
     for each in list(_all):
-        each.flush(max(0.0, deadline - time.monotonic()))
+        each.flush(min(each.flush_s, max(0.0, deadline - time.monotonic())))
 
 
 atexit.register(flush_all)

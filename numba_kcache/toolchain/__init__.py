@@ -276,7 +276,7 @@ def _is_sound(record: Record) -> bool:
             text for row in record["header_trees"].values() for root, identity, _ in row for text in (root, identity)
         ]
         return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         return False
 
 
@@ -289,7 +289,7 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
     for path in paths:
         try:
             found = os.stat(path) if path else None
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, OverflowError):
             found = None
         fields = [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns] if found else []
         identities.append(fields)

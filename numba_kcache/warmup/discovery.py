@@ -75,6 +75,8 @@ def load_module(module_or_file: Any) -> ModuleType:
     name = os.fspath(module_or_file)
     if name.endswith(".py") or os.sep in name:
         return _load_file(os.path.abspath(name))
+    if not all(map(str.isidentifier, name.split("."))):
+        raise EntryError(f"cannot import {name!r}", "it is no module's name", "a file ends in .py")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -89,7 +91,7 @@ def _load_file(path: str) -> ModuleType:
     for known in list(sys.modules.values()):
         if isinstance(known, ModuleType) and vars(known).get("__file__") == path and known.__name__ != "__main__":
             return known
-    if not os.path.isfile(path):
+    if "\0" in path or not os.path.isfile(path):
         raise EntryError(f"cannot import {path}", "there is no such file")
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or name in sys.modules:

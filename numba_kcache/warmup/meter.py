@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ..errors import plain
 from ..observe.text import seconds_text
 
 Tell = Callable[[str, str, float], None]
@@ -34,7 +35,8 @@ def _lines(total: int) -> Tell:
         nonlocal done
         done += 1
         took = f" in {seconds_text(seconds)}" if how != "hit" else ""
-        print(f"numba_kcache: {done} of {total}: {what}: {how}{took}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:
+            print(plain(f"numba_kcache: {done} of {total}: {what}: {how}{took}"), file=sys.stderr, flush=True)
 
     return tell
 
@@ -50,6 +52,6 @@ def _bar(total: int) -> Iterator[Tell]:
         task = progress.add_task("", total=total)
 
         def tell(what: str, how: str, _seconds: float) -> None:
-            progress.update(task, advance=1, description=escape(f"{what}: {how}"))
+            progress.update(task, advance=1, description=escape(plain(f"{what}: {how}")))
 
         yield tell

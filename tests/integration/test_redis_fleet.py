@@ -191,14 +191,14 @@ def test_failed_build_lets_the_others_try_at_once(server: RedisServer, tmp_path:
 
 
 def test_only_the_owner_renews_and_releases(server: RedisServer) -> None:
-    """Another's token is left as it stands, and so is what became of it."""
+    """Another's token is left as it stands, and so is what became of it; a sign of life is another token."""
     tier = RedisTier(server.url)
 
     assert tier.claim(key_of(1), "mine", 60.0) == "mine"
     assert tier.claim(key_of(1), "yours", 60.0) == "mine"
-    assert not tier.renew(key_of(1), "yours", 60.0)
-    assert not tier.release(key_of(1), "yours", "done", 60.0)
-    assert tier.renew(key_of(1), "mine", 60.0)
-    assert tier.release(key_of(1), "mine", "done", 60.0)
+    assert not tier.replace(key_of(1), "yours", "done", 60.0)
+    assert tier.replace(key_of(1), "mine", "mine.1", 60.0)
+    assert tier.standing(key_of(1)) == "mine.1"
+    assert tier.replace(key_of(1), "mine.1", "done", 60.0)
     assert tier.claim(key_of(1), "mine", 60.0) == "done"
-    assert not tier.renew(key_of(1), "mine", 60.0)
+    assert not tier.replace(key_of(1), "mine", "mine.2", 60.0)

@@ -58,7 +58,7 @@ def test_artifact_comes_back_through_json() -> None:
 names = st.text(max_size=20)
 counts = st.integers(0, 2**32 - 1)
 entries = st.builds(
-    Entry, names, names, st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts
+    Entry, names, names.filter(bool), st.just(PARAMETERS), st.booleans(), counts, counts, counts, counts
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ entries = st.builds(
 @given(
     st.sampled_from(["cuda", "ptx", "cubin", "numba"]),
     st.sampled_from(["sm_75", "sm_90a", "sm_120f"]).map(parse_target),
-    st.lists(entries, max_size=4).map(tuple),
+    st.lists(entries, min_size=1, max_size=4).map(tuple),
     st.binary(min_size=1, max_size=30),
     st.floats(0, 1e6),
 )
@@ -78,6 +78,41 @@ def test_any_artifact_comes_back(
     stored = json.loads(json.dumps(artifact_header(artifact)))
 
     assert artifact_from_header(stored, {"cubin": cubin})._replace(extras={}) == artifact
+
+
+ATTRIBUTES: list[dict[str, Any]] = [
+    {"carveout": "50"},
+    {"carveout": 101},
+    {"carveout": [1]},
+    {"cooperative": 1},
+    {"debug": "yes"},
+    {"lineinfo": None},
+    {"exceptions": 1},
+    {"exceptions": [[1, "ValueError", []]]},
+    {"exceptions": [[1, "exec", ["print(1)"], None]]},
+    {"exceptions": [[1, "__import__", ["os"], None]]},
+    {"exceptions": [[1, "print", [], None]]},
+    {"exceptions": [[[], "ValueError", [], None]]},
+    {"prototypes": ["a"]},
+    {"prototypes": {"a": 1}},
+    {"constants": {"a": 1}},
+    {"constants": [None]},
+]
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_attribute_of_another_shape_is_refused(attributes: dict[str, Any]) -> None:
+    """What a launch or Numba acts on is held against its shape; an exception is a builtin one, and no function."""
+    with pytest.raises(ValueError, match="attribute"):
+        artifact_from_header({**header(), "attributes": attributes}, PAYLOADS)
+
+
+def test_attributes_of_a_debug_kernel_come_back() -> None:
+    """The table of its exceptions, with and without a place."""
+    table = [[1, "ZeroDivisionError", ["division by zero"], ["k", "k.py", 3]], [2, None, [], None]]
+    attributes = {"debug": True, "carveout": None, "cooperative": False, "exceptions": table, "signature": "void()"}
+
+    assert artifact_from_header({**header(), "attributes": attributes}, PAYLOADS).attributes == attributes
 
 
 def test_virtual_artifact_needs_no_cubin() -> None:

@@ -378,7 +378,7 @@ def test_bundle_that_nobody_would_read_is_not_written(
     filled: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The limits of reading hold for writing."""
-    monkeypatch.setattr(writing.form, limit, 10 if limit == "MAX_INDEX_BYTES" else 64 << 20)
+    monkeypatch.setattr(writing.form, limit, 10 if limit == "MAX_INDEX_BYTES" else 32 << 20)
     with pytest.raises(BundleError, match="are too many"):
         filled.export_bundle(tmp_path / "out.kcache")
 

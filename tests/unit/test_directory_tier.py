@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, encode_entry
+from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.directory import DirectoryTier
-from tests.support.stores import entry_of, file_of, files_below, key_of, open_store
+from tests.support.stores import Events, entry_of, file_of, files_below, key_of, open_store
 
 VARIANT = {"key": key_of(1)}
 
@@ -29,6 +32,16 @@ def test_hands_over_the_files_as_they_are(filled: Path) -> None:
     assert tier.get(ENTRY, key_of(1)) == encode_entry(entry_of(1))
     assert tier.get(MANIFEST, key_of(9)) == file_of(open_store(filled), key_of(9), "manifests").read_bytes()
     assert tier.get(ENTRY, key_of(2)) is tier.get(MANIFEST, key_of(8)) is None
+
+
+def test_path_that_is_no_utf_8_is_a_tier_like_another(tmp_path: Path) -> None:
+    """Its name stands in no file and in no key of a counter as it is."""
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff\xfe")
+    open_store(Path(path)).put(entry_of(1))
+    chain = Chain(open_store(tmp_path / "local"), [DirectoryTier(path)], Events())
+
+    assert chain.get(key_of(1)) == entry_of(1)
+    assert json.dumps(chain.take_unsaved()).isascii()
 
 
 def test_reading_changes_nothing(filled: Path) -> None:

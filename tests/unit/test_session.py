@@ -303,7 +303,9 @@ def test_verify_compares_what_is_stored(directory: Path) -> None:
     assert cache.info("process").errors == 0
 
     header = artifact_header(kernel._at_hand())
-    assert cache.session.store.put(StoredEntry(kernel.key(), header, {"cubin": b"other code"}))
+    assert cache.session.store.put(
+        StoredEntry(kernel.key(), header, {"cubin": kernel._at_hand().cubin + b"other code"})
+    )
     cache = open_cache(directory, mode="verify")
     with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
         compiled(cache)

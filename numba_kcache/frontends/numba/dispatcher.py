@@ -25,7 +25,7 @@ from ...errors import CompileError, NoDeviceError, OptionError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
 from ...launch.devices import check_interpreter, current_device, numba_stream
-from ...launch.loader import LoadedKernel, loaded_by_numba
+from ...launch.loader import CodeRefusedError, LoadedKernel, loaded_by_numba
 from ..base import RunsUncached
 from .definition import NumbaResolutions
 from .overload import make_overload
@@ -79,7 +79,13 @@ class DispatcherCache:
         device = current_device()
         found = self.resolutions.for_device(device.target, types)
         artifact, loader = found.artifact, self.resolutions.session().loader
-        loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
+        try:
+            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=found.is_stored)
+        except CodeRefusedError as error:
+            self.resolutions.give_up(found, error)
+            found = self.resolutions.for_device(device.target, types)
+            artifact = found.artifact
+            loaded = loader.load(artifact, artifact.entries[0], found.key or found.name, device, stored=False)
         carveout = artifact.attributes.get("carveout")
         if carveout is not None:
             loaded.prefer_shared(int(carveout))

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, only
 from ...engine.session import Session
-from ...errors import OptionError
+from ...errors import (
+    FrozenCacheError,
+    KCacheError,
+    LinkError,
+    OptionError,
+    ToolchainMissingError,
+    UncacheableError,
+)  # fmt: skip
 from ...keys import Component
 from ...model import Choice, Target, parse_target
 from ...model.artifact import Artifact, Entry
@@ -117,6 +124,16 @@ class LinkedResolutions(Resolutions):
         self._whole = whole
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        whole = self._whole.resolve(choice, variant)
+        try:
+            return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
+        except (FrozenCacheError, UncacheableError, ToolchainMissingError):
+            raise
+        except Exception as error:  # the linker's, or of what is said of the LTO-IR: of the user's own it comes again
+            if whole.source == "compiled":
+                raise
+            known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))
+            self._whole.give_up(whole, known)
         whole = self._whole.resolve(choice, variant)
         return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
 

@@ -1,0 +1,88 @@
+"""Hold an artifact against its own code: what is said of a cubin or PTX, and what that says of itself.
+
+Promise     Of an artifact in which `contradiction_of` finds nothing, the code is for the target that is named, has each
+            kernel and variable that is named, with parameters at the same offsets and of the same sizes. Whatever the
+            bytes are, the answer is text; nothing is raised.
+Method      Done once where code arrives from elsewhere, and before it is stored. At a hit of one's own the kernel that
+            is launched is looked at alone (`artifact.misfit`).
+Not here    Whether the instructions mean what the source says: nothing but the compiler, or a signature, knows that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .artifact import Artifact, Entry
+from .cubin import Cubin, read_cubin, read_variables
+
+_GIVEN = ("cubin", "fatbin")
+"""Kinds whose code the user gave: it may be for an earlier minor of the target."""
+
+_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
+_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?")
+_TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_(\d+)", re.MULTILINE)
+_LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
+
+
+def contradiction_of(artifact: Artifact) -> str:
+    """How an artifact contradicts itself; "" where it does not."""
+    try:
+        if "ltoir" in artifact.extras and not artifact.cubin:
+            return _of_lto(artifact)
+        return _of_ptx(artifact) if artifact.target.virtual else _of_cubin(artifact)
+    except (ValueError, OverflowError) as error:
+        return f"its code is no cubin: {error}"
+
+
+def _of_cubin(artifact: Artifact) -> str:
+    cubin = read_cubin(artifact.cubin)
+    wrong = _wrong_target(artifact, cubin)
+    kernels = {each.symbol: each for each in cubin.kernels}
+    for entry in artifact.entries:
+        kernel = kernels.get(entry.symbol)
+        if kernel is None:
+            wrong = wrong or f"its cubin has no kernel {entry.symbol}"
+        elif tuple((each.offset, each.size) for each in entry.parameters) != kernel.parameters:
+            wrong = wrong or f"its cubin has other parameters of {entry.symbol}"
+    return wrong or _wrong_variable(artifact)
+
+
+def _wrong_target(artifact: Artifact, cubin: Cubin) -> str:
+    sm = artifact.target.major * 10 + artifact.target.minor
+    is_earlier = artifact.kind in _GIVEN and sm // 10 * 10 <= cubin.sm <= sm
+    return "" if cubin.sm == sm or is_earlier else f"its cubin is for sm_{cubin.sm}"
+
+
+def _wrong_variable(artifact: Artifact) -> str:
+    there = {each.symbol: each.size_bytes for each in read_variables(artifact.cubin)} if artifact.variables else {}
+    for each in artifact.variables:
+        if there.get(each.symbol) != each.size_bytes:
+            return f"its cubin has no variable {each.symbol} of {each.size_bytes} bytes"
+    return ""
+
+
+def _of_ptx(artifact: Artifact) -> str:
+    text = artifact.ptx.decode("latin-1")
+    named = _TARGET.search(text)
+    if named is None or int(named[1][:4]) > artifact.target.major * 10 + artifact.target.minor:
+        return f"its PTX is not for {artifact.target}"
+    kernels = {match[1]: _sizes(match[2] or "") for match in _ENTRY.finditer(text)}
+    return next(filter(None, (_wrong_in_ptx(each, kernels) for each in artifact.entries)), "")
+
+
+def _wrong_in_ptx(entry: Entry, kernels: Mapping[str, list[int]]) -> str:
+    if entry.symbol not in kernels:
+        return f"its PTX has no kernel {entry.symbol}"
+    is_same = [each.size for each in entry.parameters] == kernels[entry.symbol]
+    return "" if is_same else f"its PTX has other parameters of {entry.symbol}"
+
+
+def _sizes(parameters: str) -> list[int]:
+    """Bytes of each parameter in the parentheses behind the name of an entry."""
+    found = (_PARAMETER.search(each) for each in parameters.split(","))
+    return [int(each[1]) // 8 * int(each[2] or 1) for each in found if each and len(each[2] or "") < 10]
+
+
+def _of_lto(artifact: Artifact) -> str:
+    return "" if artifact.extras["ltoir"].startswith(_LTO_MAGIC) else "its LTO-IR is none"

@@ -1,0 +1,56 @@
+"""What the command line prints: plain text whatever it holds, on streams in whatever state they are."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+from ..errors import plain, plain_lines
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of command lines whose complaints about words are plain text."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with a complaint."""
+        super().error(plain(message))
+
+
+def fill_streams() -> None:
+    """Open what a daemon has closed of the standard streams: else the next file that is opened takes its number."""
+    with contextlib.suppress(OSError):
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(fd)
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, a list with an entry a line: quick for twenty thousand, and for grep."""
+    if isinstance(value, list):
+        lines = ",\n".join([json.dumps(each, default=repr) for each in value])
+        return f"[\n{lines}\n]"
+    return json.dumps(value, indent=2, default=repr)
+
+
+def put(text: str) -> None:
+    """Print a text that is plain already, as the result of a command.
+
+    Raises:
+        OSError: Nobody reads it.
+    """
+    if sys.stdout is None or sys.stdout.closed:
+        raise OSError("standard output is closed")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
+    print(text, flush=True)
+
+
+def say(text: str) -> None:
+    """Print a message on standard error, if anybody can read it."""
+    if sys.stderr is not None and not sys.stderr.closed:
+        with contextlib.suppress(OSError):
+            print(plain_lines(text), file=sys.stderr)

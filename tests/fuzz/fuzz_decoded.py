@@ -1,0 +1,264 @@
+"""Mutate decoded JSON under right digests, and hold what reads it to its promises.
+
+    python -m tests.fuzz.fuzz_decoded --count 1000000 --seed 1
+
+Promise     Whatever values stand in entries, manifests, records, reports, counters and indexes of bundles: no exception
+            leaves their readers but those that they name, and what is accepted fits its own code.
+Method      A real one of each is mutated in one to four places: values of other types, huge and negative numbers, None,
+            nested lists, halves of surrogates, names that are missing or new. Then it is encoded as its writer does,
+            with the digests that fit, so that nothing but its meaning is wrong. tests/unit/test_decoded_mutations.py
+            runs a few hundred of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_128
+
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.engine.arrival import arrived
+from numba_kcache.engine.candidates import candidates
+from numba_kcache.engine.request import only
+from numba_kcache.errors import BundleError, EntryError
+from numba_kcache.model.artifact import artifact_from_header, misfit
+from numba_kcache.model.meaning import contradiction_of
+from numba_kcache.observe import Counts
+from numba_kcache.observe.detail import EntryDetail, read_report
+from numba_kcache.observe.history import history_of
+from numba_kcache.observe.info import CacheInfo
+from numba_kcache.observe.page import page
+from numba_kcache.store import entry as frame
+from numba_kcache.store.counters import CounterFile
+from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
+from numba_kcache.store.report import EntryInfo
+from numba_kcache.tiers import bundle as form
+from numba_kcache.tiers.signing import TrustedKeys
+from numba_kcache.toolchain import Toolchain
+
+SOURCE = """
+struct Box { double a; char b; };
+__constant__ float table[4];
+extern "C" __global__ void one(float a, const float *x, Box box, int n) { ((float *)x)[n] = a + box.a + table[n]; }
+"""
+INCLUDING = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
+
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 255, 2**31, 2**32, 2**63, 2**64 - 1, 2**64, 10**40, 10**400, -(10**30), 0.5, -0.0,
+    1e300, -1e300, 5e-324, "", "a", "\x00", "\ud800", "\udcff", "\x1b[31m", "a" * 300, "0" * 64, "f" * 64, "sm_90",
+    "sm_80", "compute_80", "*kf4", "exec", "__import__", "../../etc/passwd", [], {}, [[]], [None], [[[[[[[[]]]]]]]],
+    {"a": {"a": {}}}, [0] * 5, ["a"] * 5, {"key": 1}, {"": None},
+)  # fmt: skip
+
+
+def mutated(value: Any, chance: random.Random) -> Any:
+    """The value with one to four of its parts replaced, left out, doubled or moved."""
+    found = copy.deepcopy(value)
+    for _ in range(chance.randint(1, 4)):
+        place: Any = found
+        while True:
+            names = list(place) if isinstance(place, dict) else list(range(len(place)))
+            if not names:
+                break
+            name = chance.choice(names)
+            inner = place[name]
+            if isinstance(inner, (dict, list)) and inner and chance.random() < 0.8:
+                place = inner
+                continue
+            _change(place, name, chance)
+            break
+    return found
+
+
+def _change(place: Any, name: Any, chance: random.Random) -> None:
+    way = chance.random()
+    if way < 0.1:
+        del place[name]
+    elif way < 0.2 and isinstance(place, list):
+        place.insert(name, copy.deepcopy(place[chance.randrange(len(place))]))
+    elif way < 0.3 and isinstance(place, dict):
+        place[chance.choice(("key", "new", "", "\ud800", "paths", "closures", "record"))] = copy.deepcopy(place[name])
+    elif way < 0.45 and isinstance(place[name], (int, float)) and not isinstance(place[name], bool):
+        place[name] += chance.choice((-8, -1, 1, 4, 8, 10**9))
+    else:
+        place[name] = copy.deepcopy(chance.choice(ODD))
+
+
+class Bases:
+    """A real one of each that is stored.
+
+    Args:
+        folder: Where caches may be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.cache = KernelCache(folder / "cache", durability="none", toolchain="any")
+        kernel = cached_kernel(SOURCE, arch="sm_90", cache=self.cache)
+        kernel.compile()
+        (found,) = self.cache.session.local.files(ENTRY)
+        entry = frame.decode_entry(Path(found.path).read_bytes(), found.key)
+        self.path = Path(found.path)
+        self.key, self.header, self.payloads = found.key, entry.header, dict(entry.payloads.items())
+        self.report = json.loads(self.payloads["report"])
+        self.source = json.loads(self.payloads["source"])
+        (folder / "mine.h").write_text("#define TWO 2\n")
+        including = cached_kernel(INCLUDING, arch="sm_90", cache=self.cache, include_dirs=[str(folder)])
+        including.compile()
+        self.requests = [each._request(*each._requests(None)[0][:1], None) for each in (kernel, including)]
+        self.manifests = {
+            file.key: frame.decode_manifest(Path(file.path).read_bytes(), file.key)
+            for file in self.cache.session.local.files(MANIFEST)
+        }
+        self.paths = {file.key: Path(file.path) for file in self.cache.session.local.files(MANIFEST)}
+        self.record = next(each["record"] for rows in self.manifests.values() for each in rows if "record" in each)
+        self.folder = folder
+
+
+def entries(bases: Bases, chance: random.Random) -> None:
+    """The header of an entry: what is accepted fits its code, and people can look at all of it."""
+    payloads = dict(bases.payloads)
+    which = chance.random()
+    header = mutated(bases.header, chance) if which < 0.7 else bases.header
+    if which > 0.6:
+        payloads["report"] = json.dumps(mutated(bases.report, chance)).encode()
+        payloads["source"] = json.dumps(mutated(bases.source, chance)).encode()
+    stored = sealed_entry(bases.key, header, payloads)
+    info = EntryInfo(bases.key, header if isinstance(header, dict) else {}, 1, 0.0, {})
+    assert json.dumps(info.to_dict())
+    try:
+        entry = frame.decode_entry(stored, bases.key)
+    except DamagedEntry:
+        return
+    with contextlib.suppress(ValueError):
+        artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
+        assert all(not misfit(artifact, each) for each in artifact.entries)
+        artifact.entry(artifact.entries[0].symbol, "x").symbol.encode()
+        detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **read_report(entry.payloads.get("report", b"")))
+        assert all(each.isprintable() or each == "\n" for each in str(detail))
+        assert json.dumps(detail.to_dict())
+    with contextlib.suppress(ValueError):
+        assert contradiction_of(arrived(entry)) == ""
+    bases.path.write_bytes(stored)
+    said = ""
+    with contextlib.suppress(EntryError):
+        said = str(bases.cache.explain(bases.key))
+        assert all(each.isprintable() or each == "\n" for each in said)
+
+
+def manifests(bases: Bases, chance: random.Random) -> None:
+    """A manifest, a history or the record of the compilers: a look-up finds something or nothing."""
+    family = chance.choice(list(bases.manifests))
+    variants = mutated(bases.manifests[family], chance)
+    bases.paths[family].write_bytes(sealed_entry(family, {"variants": variants}, {}, MANIFEST))
+    session = bases.cache.session
+    session.forget()
+    for request in bases.requests:
+        for candidate in candidates(session, only(request)):
+            assert all(frame.is_key(key) for key, _variant in session.keys(candidate._replace(any_compiler=True)))
+        found = session.find(request)
+        assert found is None or not misfit(found.artifact, found.artifact.entries[0])
+    bases.paths[family].parent.mkdir(exist_ok=True)
+    bases.paths[family].write_bytes(frame.encode_manifest(family, bases.manifests[family]))
+
+
+def records(bases: Bases, chance: random.Random) -> None:
+    """The record of the compilers alone: it holds, or they are looked for."""
+    record = mutated(bases.record, chance)
+    found = Toolchain(lambda name: [{"key": name, "record": record}], lambda name, value: None)
+    found.identify(("nvrtc", "nvrtc-builtins"), ("numba",), looks=False)
+
+
+def counters(bases: Bases, chance: random.Random) -> None:
+    """The counts of other processes: sums, a table and a page."""
+    base = {"hits": 3, "misses": 2.0, "time_saved_s": 1.5, "reason/options": 2, "day/2026-11-22/hits": 3,
+            f"hits/{bases.key[:16]}": 2, "compile_time_s": 0.5, "tier/ab/hits": 1}  # fmt: skip
+    folder = bases.folder / "statistics"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    text = json.dumps(mutated(base, chance) if chance.random() < 0.9 else chance.choice(ODD))
+    (folder / "1-a.jsonl").write_text(f"\n{text}\n")
+    total = {"counts": base, "folded": ["2-b.jsonl"]}
+    (folder / "total").write_text(json.dumps(mutated(total, chance)))
+    sums = CounterFile(str(folder)).read()
+    counts = Counts.of(sums)
+    info = CacheInfo("lifetime", "/x", 1, 1, 1, **vars(counts))
+    assert str(info)
+    assert json.dumps(info.to_dict())
+    assert "<script" not in page(info, history_of(sums), [], [], now_s=0.0)
+
+
+def bundles(bases: Bases, chance: random.Random) -> None:
+    """The index of a bundle: refused, or each file is what it says."""
+    data = sealed_entry(bases.key, bases.header, bases.payloads)
+    row = [bases.key, len(data), sha256(data).hexdigest(), "sm_90", ["one"]]
+    index = json.dumps(mutated({"entries": [row], "manifests": []}, chance), separators=(",", ":")).encode()
+    body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(data)) + index + data
+    body += xxh3_128(body).digest()
+    try:
+        found = form.Bundle("x", lambda at, size: body[at : at + size], len(body), TrustedKeys(()))
+    except BundleError:
+        return
+    for each in found.entries:
+        with contextlib.suppress(DamagedEntry):
+            assert found.get(ENTRY, each.key) == data
+    assert str(found.report)
+
+
+def sealed_entry(key: str, header: Any, payloads: dict[str, bytes], kind: int = ENTRY) -> bytes:
+    """The file of an entry, whatever its header holds, with the digest that fits."""
+    frame_of = frame.encode_entry(StoredEntry(key, {}, payloads), kind)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    prefix, table = frame_of[:56], frame_of[56 : frame_of.index(b"{}", 56)]
+    rest = frame_of[56 + len(table) + 2 : -16]
+    size = len(frame_of) - 2 + len(text)
+    prefix = prefix[:12] + len(text).to_bytes(4, "little") + size.to_bytes(8, "little") + prefix[24:]
+    body = prefix + table + text + rest
+    return body + xxh3_128(body).digest()
+
+
+READERS: tuple[Callable[[Bases, random.Random], None], ...] = (entries, manifests, records, counters, bundles)
+
+
+def runs(folder: Path, reader: Callable[[Bases, random.Random], None], seeds: Iterator[int]) -> int:
+    """Have a reader read one mutation for each seed; how many there were."""
+    bases, count = Bases(folder), 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in seeds:
+            try:
+                reader(bases, random.Random(f"{reader.__name__} {seed}"))
+            except Exception as error:
+                raise AssertionError(f"{reader.__name__} with seed {seed}: {error!r}") from error
+            count += 1
+    return count
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=10_000, help="mutations in all")
+    parser.add_argument("--seed", type=int, default=1, help="of the first one")
+    arguments = parser.parse_args()
+    each = arguments.count // len(READERS)
+    for reader in READERS:
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.monotonic()
+            number = runs(Path(folder), reader, iter(range(arguments.seed, arguments.seed + each)))
+            print(f"{reader.__name__}: {number} mutations in {time.monotonic() - start:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.pop("NUMBA_KCACHE_MODE", None)
+    sys.exit(main())

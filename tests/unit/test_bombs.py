@@ -1,0 +1,220 @@
+"""Small files that claim much: what is read, shown and imported stays within its own size and 256 MiB."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zstandard
+from xxhash import xxh3_128
+
+from numba_kcache.model import EventKind
+from numba_kcache.store import entry as frame
+from numba_kcache.store.entry import MANIFEST, DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from numba_kcache.tiers import bundle as form
+from numba_kcache.tiers.chain import Chain
+from tests.support.compiling import ROOT
+from tests.support.stores import Events, file_of, key_of, open_store
+from tests.support.tiers import MemoryTier
+from tests.unit.test_store_entry import KEY, forge
+
+MIB = 1 << 20
+ALLOWED = 256 * MIB
+
+MEASURED = """
+import resource, sys
+from numba_kcache.cli import main
+from numba_kcache.bundles import transfer
+main(["info"])
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before = peak()
+code = main(sys.argv[1:])
+print(peak() - before, code, file=sys.stderr)
+"""
+
+
+def peak_of(directory: Path, *words: str) -> tuple[int, str]:
+    """Bytes that one command takes beyond those of an empty one, and what it says."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(directory)}
+    command = [sys.executable, "-c", MEASURED, *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=120)
+    *said, last = done.stderr.splitlines()
+    return int(last.split()[0]), "\n".join(said)
+
+
+def squeezed(size_bytes: int) -> bytes:
+    """So many zeros, in a few bytes."""
+    packer = zstandard.ZstdCompressor(level=3).compressobj(size=size_bytes)
+    zeros = bytes(MIB)
+    return b"".join([*(packer.compress(zeros) for _ in range(size_bytes // MIB)), packer.flush()])
+
+
+def many(size_bytes: int) -> bytes:
+    """A header in which each three bytes are a list."""
+    return b'{"a":[' + b"[]," * (size_bytes // 3) + b"[]]}"
+
+
+def deep(size_bytes: int) -> bytes:
+    """A header in which each two bytes are a list."""
+    return b'{"a":[' + b",".join([b"[" * 400 + b"]" * 400] * (size_bytes // 801)) + b"]}"
+
+
+def wide(size_bytes: int) -> bytes:
+    """A header whose text takes four bytes for each letter."""
+    return json.dumps({"a": "a" * (size_bytes - 100) + "\N{FIRE}"}, separators=(",", ":")).encode()
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "payloads of zeros": lambda: forge(
+        payloads=[(b"p%d" % n, packed, 500 * MIB, 1) for packed in [squeezed(500 * MIB)] for n in range(16)]
+    ),
+    "many payloads within the ratio": lambda: forge(
+        payloads=[(b"cubin", b"x", 1, 0)] + [(b"p%d" % n, squeezed(MIB), MIB, 1) for n in range(15)]
+    ),
+    "a header of lists": lambda: forge(many(15 * MIB)),
+    "a header of nested lists": lambda: forge(deep(15 * MIB)),
+    "a header of wide text": lambda: forge(wide(15 * MIB)),
+    "a report of lists": lambda: forge(payloads=[(b"report", text, len(text), 0) for text in [many(4 * MIB - 10)]]),
+    "a log of wide text": lambda: forge(
+        payloads=[(b"cubin", b"x", 1, 0), *((b"log", text, len(text), 0) for text in ["🔥".encode() * MIB])]
+    ),
+    "a payload of random bytes": lambda: forge(payloads=[(b"cubin", os.urandom(MIB) * 150, 150 * MIB, 0)]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_entry_is_shown_within_256_mib_more_than_its_size(tmp_path: Path, bomb: str) -> None:
+    """Or refused, within the same."""
+    data = BOMBS[bomb]()
+    store = open_store(tmp_path)
+    assert store.put_encoded(KEY, data)
+    for words in (("show", KEY), ("explain", KEY), ("list",)):
+        peak, said = peak_of(tmp_path, *words)
+        assert peak < ALLOWED + len(data), words
+        assert "Traceback" not in said
+
+
+def bundle_of(path: Path, index: bytes, files: bytes) -> Path:
+    """A bundle with whatever index and files one likes, and the digest that fits."""
+    body = form.PREFIX.pack(form.MAGIC, form.FORMAT, 0, len(index), len(files)) + index + files
+    path.write_bytes(body + xxh3_128(body).digest())
+    return path
+
+
+def row_of(key: str, data: bytes) -> list[object]:
+    return [key, len(data), sha256(data).hexdigest()]
+
+
+BUNDLES: dict[str, Callable[[Path], Path]] = {
+    "an index of lists": lambda path: bundle_of(path, many(31 * MIB), b""),
+    "an index of wide text": lambda path: bundle_of(path, wide(31 * MIB), b""),
+    "an entry of zeros": lambda path: bundle_of(
+        path,
+        json.dumps(
+            {
+                "entries": [[*row_of(KEY, data), "sm_90", []] for data in [BOMBS["payloads of zeros"]()]],
+                "manifests": [],
+            },
+            separators=(",", ":"),
+        ).encode(),
+        BOMBS["payloads of zeros"](),
+    ),
+    "a hundred manifests of lists": lambda path: bundle_of(
+        path,
+        json.dumps(
+            {
+                "entries": [],
+                "manifests": [row_of(key, MANIFESTS[key]) for key in sorted(MANIFESTS)],
+            },
+            separators=(",", ":"),
+        ).encode(),
+        b"".join(MANIFESTS[key] for key in sorted(MANIFESTS)),
+    ),
+}
+MANIFESTS = {
+    key_of(number): encode_entry(
+        StoredEntry(key_of(number), {"variants": [{"closures": [[]] * 100_000, "key": KEY}]}, {}), MANIFEST
+    )
+    for number in range(100)
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", BUNDLES)
+def test_bundle_is_imported_within_256_mib_more_than_its_size(tmp_path: Path, bomb: str) -> None:
+    """Or refused, within the same; nothing of it was added."""
+    path = BUNDLES[bomb](tmp_path / "x.kcache")
+    peak, said = peak_of(tmp_path / "cache", "import", str(path))
+
+    assert peak < ALLOWED + path.stat().st_size
+    assert "cannot" in said
+
+
+@pytest.mark.parametrize("size_bytes", [4 * MIB, 100 * MIB])
+def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
+    """What would unpack like a bomb is stored as it is."""
+    entry = StoredEntry(KEY, {}, {"cubin": bytes(size_bytes)})
+    read = decode_entry(encode_entry(entry), KEY)
+
+    check_payloads(read)
+    assert read.payloads["cubin"] == entry.payloads["cubin"]
+
+
+def test_entry_beyond_the_sum_is_not_written() -> None:
+    """The limits of reading hold for writing."""
+    half = bytes(frame.MAX_UNPACKED_BYTES // 2 + 1)
+    with pytest.raises(ValueError, match="cannot hold"):
+        encode_entry(StoredEntry(KEY, {}, {"cubin": half, "ptx": half}))
+    with pytest.raises(ValueError, match="cannot hold"):
+        encode_entry(StoredEntry(KEY, {}, {"log": bytes(frame.MAX_TEXT_BYTES["log"] + 1)}))
+
+
+@pytest.mark.parametrize("stored_bytes", [1, 1000, MIB])
+def test_ratio_is_bounded(stored_bytes: int) -> None:
+    """Beyond the first megabyte a payload unpacks to no more than 64 times its bytes, whatever it says."""
+    claimed = frame.MAX_RATIO * stored_bytes + MIB + 1
+    with pytest.raises(DamagedEntry, match="claims"):
+        decode_entry(forge(payloads=[(b"ptx", bytes(stored_bytes), claimed, 1)]), KEY)
+
+
+def test_only_the_payload_that_is_needed_is_unpacked() -> None:
+    """A full check reads the others piece by piece."""
+    payloads = {"cubin": b"x", "ptx": os.urandom(MIB) * 20}
+    read = decode_entry(encode_entry(StoredEntry(KEY, {}, payloads)), KEY)
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        check_payloads(read)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 3 * MIB
+
+
+def test_no_memory_for_an_entry_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locally and from a tier, with one event each; the entry stays, for it may be whole."""
+    entry = StoredEntry(KEY, {}, {"cubin": bytes(MIB)})
+    events = Events()
+    store = open_store(tmp_path, emit=events)
+    store.put(entry)
+    tier = MemoryTier().with_entry(StoredEntry(key_of(9), {}, {"cubin": bytes(MIB)}))
+    chain = Chain(store, [tier], events)
+
+    def full(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(frame, "_unpack", full)
+    assert store.get(KEY) is None
+    assert chain.get(key_of(9)) is None
+    assert len(events.of(EventKind.TROUBLE)) == 2
+    assert not events.of(EventKind.DAMAGED)
+    assert file_of(store, KEY).exists()

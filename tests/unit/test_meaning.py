@@ -1,0 +1,116 @@
+"""Artifacts held against their own code: what real compiles say of themselves fits, and nothing else does."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from numba_kcache.model import parse_target
+from numba_kcache.model.artifact import Artifact, Entry, Parameter, Variable, misfit
+from numba_kcache.model.cubin import read_cubin, read_variables
+from numba_kcache.model.meaning import contradiction_of
+from tests.support.compiling import compiled
+
+SOURCE = r"""
+__constant__ float table[10];
+struct Box { double a; char b; };
+extern "C" __global__ void first(float a, const float *x, char c, Box box, short s) { ((float *)x)[s] = a + table[c]; }
+extern "C" __global__ void t() {}
+extern "C" __global__ void first_t(int a) {}
+template<class T> __global__ void third(T a, T *b) { *b = a; }
+template __global__ void third<int>(int, int *);
+"""
+TARGETS = ["sm_75", "sm_90a", "sm_120"]
+
+
+def artifact(target: str = "sm_90") -> Artifact:
+    """An artifact that says of its cubin what is so."""
+    cubin = compiled(SOURCE, "cubin", target)
+    entries = tuple(
+        Entry(each.symbol, each.symbol, tuple(Parameter(*place, "?") for place in each.parameters))
+        for each in read_cubin(cubin).kernels
+    )
+    variables = tuple(Variable(each.symbol, each.symbol, each.size_bytes) for each in read_variables(cubin))
+    return Artifact("cuda", parse_target(target), entries, cubin, variables=variables)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_compiled_artifact_fits_its_code(target: str) -> None:
+    """As a whole and kernel by kernel, also where a name is the end of another."""
+    made = artifact(target)
+
+    assert len(made.entries) == 4
+    assert contradiction_of(made) == ""
+    assert [misfit(made, each) for each in made.entries] == [""] * 4
+
+
+@pytest.mark.parametrize(
+    ("entry", "target", "why"),
+    [
+        ({"symbol": "second"}, "sm_90", "has no kernel second"),
+        ({"symbol": "irst"}, "sm_90", "has no kernel irst"),
+        ({"parameters": ()}, "sm_90", "other parameters of"),
+        ({"parameters": (Parameter(0, 4, "?"), Parameter(8, 8, "?"), Parameter(16, 8, "?"))}, "sm_90", "other param"),
+        ({}, "sm_80", "is for sm_90"),
+        ({}, "sm_100", "is for sm_90"),
+    ],
+)
+def test_header_that_lies_about_a_cubin_is_found_out(entry: dict[str, object], target: str, why: str) -> None:
+    """Another kernel, other parameters, another target: by the whole check and by that of a hit."""
+    made = artifact()
+    first = made.entries[0]._replace(**entry)
+    lying = made._replace(entries=(first, *made.entries[1:]), target=parse_target(target))
+
+    assert why in contradiction_of(lying)
+    assert why in misfit(lying, first)
+
+
+def test_variable_of_another_size_is_found_out() -> None:
+    """The host would get an array that reaches beyond it."""
+    made = artifact()
+    table = made.variables[0]
+
+    assert "no variable" in contradiction_of(made._replace(variables=(table._replace(size_bytes=80),)))
+    assert "no variable" in contradiction_of(made._replace(variables=(table._replace(symbol="tables"),)))
+
+
+def test_cubin_cut_or_flipped_anywhere_is_text_and_no_exception() -> None:
+    """Whatever the bytes are, both checks answer."""
+    made = artifact()
+    (table,) = struct.unpack_from("<Q", made.cubin, 40)
+    places = [*range(64), *range(table, len(made.cubin), 3)]
+    broken = [made.cubin[:at] + b"\xff" + made.cubin[at + 1 :] for at in places]
+    broken += [made.cubin[:size] for size in range(0, len(made.cubin), 97)] + [b"\x7fELF" + bytes(200), b"x" * 64]
+
+    for cubin in broken:
+        forged = made._replace(cubin=cubin)
+        assert isinstance(contradiction_of(forged), str)
+        assert all(isinstance(misfit(forged, each), str) for each in made.entries)
+
+
+def test_large_parameters_are_held_against_their_records() -> None:
+    """Beyond 4 KiB of parameters the compiler writes records of another kind."""
+    source = 'struct S { char c[5000]; }; extern "C" __global__ void k(S s, int *out) { out[0] = s.c[5]; }'
+    entry = Entry("k", "k", (Parameter(0, 5000, "o"), Parameter(5000, 8, "*i4")))
+    made = Artifact("cuda", parse_target("sm_90"), (entry,), compiled(source, "cubin", "sm_90"))
+
+    assert misfit(made, entry) == ""
+    assert "other parameters" in misfit(made, entry._replace(parameters=(Parameter(0, 500, "o"),)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "target", "why"),
+    [
+        ((4, 8, 1, 16, 2), "compute_80", ""),
+        ((4, 8, 1, 16, 2), "compute_75", "not for compute_75"),
+        ((4, 8), "compute_80", "other parameters of first"),
+    ],
+)
+def test_ptx_is_held_against_its_text(parameters: tuple[int, ...], target: str, why: str) -> None:
+    """Code of a virtual target says its target, kernels and sizes in words."""
+    entry = Entry("first", "first", tuple(Parameter(32 * at, size, "?") for at, size in enumerate(parameters)))
+    extras = {"ptx": compiled(SOURCE, "ptx", "compute_80")}
+    found = contradiction_of(Artifact("cuda", parse_target(target), (entry,), b"", extras=extras))
+
+    assert (why in found) if why else not found

@@ -1,0 +1,145 @@
+"""Waiting for another's build on one node: who gives no sign of life is succeeded, and waits are bounded as a whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.store import locks, try_flock
+from numba_kcache.store.locks import SILENT_S, KeyLocks
+from tests.support.stores import folder_of
+
+WAIT_S = 120.0
+
+
+class Time:
+    """A monotonic clock that a pause moves on.
+
+    Attributes:
+        meanwhile: Called in each pause.
+    """
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.now_s, self.meanwhile = 1000.0, meanwhile
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.meanwhile()
+
+
+def place_of(directory: Path) -> Path:
+    """The folder of the lock files."""
+    place = directory / "v1" / "locks"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return place
+
+
+def of_node(directory: Path, time: Time) -> KeyLocks:
+    return KeyLocks(folder_of(directory, "locks"), clock=time, pause=time.pause)
+
+
+def stopped_builder(directory: Path, name: str = "key") -> int:
+    """A file that is locked, and stays so: of a process that was stopped, or of a stranger."""
+    fd = os.open(place_of(directory) / name, os.O_RDWR | os.O_CREAT, 0o600)
+    try_flock(fd)
+    return fd
+
+
+def test_stopped_builder_is_succeeded_after_ten_seconds(tmp_path: Path) -> None:
+    """It keeps its lock; who waits takes the turn, and has it alone."""
+    held, time = stopped_builder(tmp_path), Time()
+
+    with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as turn:
+        assert turn.is_alone
+        assert SILENT_S <= turn.waited_s < SILENT_S + 0.2
+    os.close(held)
+
+
+def test_one_takes_over_and_the_others_wait_for_that_one(tmp_path: Path) -> None:
+    """Not all who waited compile at once."""
+    held, time = stopped_builder(tmp_path), Time()
+    built: list[str] = []
+    with of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True) as first:
+        assert first.is_alone
+        second_s = Time(lambda: built.append("built") if second_s.now_s > 1003 else None)
+        with of_node(tmp_path, second_s).turn("key", lambda: built[-1] if built else None, WAIT_S, builds=True) as turn:
+            assert turn.found == "built"
+            assert turn.waited_s < 4
+    os.close(held)
+
+
+def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
+    """Up to the whole time; then the waiter goes on by itself, and the builder is not disturbed."""
+    held, beats = stopped_builder(tmp_path), iter(range(1, 10**9))
+    time = Time(lambda: os.utime(held, ns=(0, next(beats))))
+
+    with of_node(tmp_path, time).turn("key", lambda: None, 60.0, builds=True) as turn:
+        assert not turn.is_alone
+        assert 60.0 <= turn.waited_s < 60.2
+    assert (tmp_path / "key").exists()
+    os.close(held)
+
+
+def test_builder_gives_signs_of_life_while_it_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock file gets a new time again and again."""
+    monkeypatch.setattr(locks, "_BEAT_S", 0.001)
+    beaten, utime = threading.Event(), os.utime
+    monkeypatch.setattr(locks.os, "utime", lambda fd: (utime(fd), beaten.set()))
+
+    with of_node(tmp_path, Time()).turn("key", lambda: None, WAIT_S, builds=True):
+        assert beaten.wait(60)
+
+
+def test_clock_of_the_system_means_nothing(tmp_path: Path) -> None:
+    """A lock file of a year ago or ahead is of a builder like any other: what counts is that its time changes."""
+    for number, skew_ns in enumerate((-(10**17), 10**17)):
+        held, time = stopped_builder(tmp_path, f"key{number}"), Time()
+        os.utime(held, ns=(10**18 + skew_ns, 10**18 + skew_ns))
+        with of_node(tmp_path, time).turn(f"key{number}", lambda: None, WAIT_S, builds=True) as turn:
+            assert SILENT_S <= turn.waited_s < SILENT_S + 0.2
+        os.close(held)
+
+
+def test_waits_in_vain_are_bounded_over_the_life_of_a_process(tmp_path: Path) -> None:
+    """A hundred squatted locks cost a process no more than one wait."""
+    time = Time()
+    node, start = of_node(tmp_path, time), time.now_s
+    with ExitStack() as held:
+        for number in range(100):
+            held.callback(os.close, stopped_builder(tmp_path, f"key{number}"))
+            with node.turn(f"key{number}", lambda: None, WAIT_S, builds=True):
+                pass
+
+    assert time.now_s - start <= WAIT_S + 0.2
+
+
+def test_waits_for_what_was_built_are_not_counted(tmp_path: Path) -> None:
+    """A node of many ranks waits for a hundred slow compiles, and compiles none of them a second time."""
+    time = Time()
+    node = of_node(tmp_path, time)
+    for number in range(100):
+        held, start = stopped_builder(tmp_path, f"key{number}"), time.now_s
+        look: Callable[[], str | None] = lambda start=start: "built" if time.now_s > start + 9 else None  # noqa: E731
+        with node.turn(f"key{number}", look, WAIT_S, builds=True) as turn:
+            assert turn.found == "built"
+        os.close(held)
+
+
+def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None:
+    """Continued after a stop, it ends its turn, and the file of who took over stays."""
+    time = Time()
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S))  # gives no sign of life
+        assert second.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True)).is_alone
+        mine = (tmp_path / "key").stat().st_ino
+        first.close()
+        assert (tmp_path / "key").stat().st_ino == mine
+    assert not (tmp_path / "key").exists()
