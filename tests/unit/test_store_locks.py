@@ -84,7 +84,7 @@ def test_builder_that_gives_signs_of_life_is_waited_for(tmp_path: Path) -> None:
     with of_node(tmp_path, time).turn("key", lambda: None, 60.0, builds=True) as turn:
         assert not turn.is_alone
         assert 60.0 <= turn.waited_s < 60.2
-    assert (tmp_path / "key").exists()
+    assert (place_of(tmp_path) / "key").exists()
     os.close(held)
 
 
@@ -139,7 +139,7 @@ def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None
     with ExitStack() as first, ExitStack() as second:
         first.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S))  # gives no sign of life
         assert second.enter_context(of_node(tmp_path, time).turn("key", lambda: None, WAIT_S, builds=True)).is_alone
-        mine = (tmp_path / "key").stat().st_ino
+        mine = (place_of(tmp_path) / "key").stat().st_ino
         first.close()
-        assert (tmp_path / "key").stat().st_ino == mine
-    assert not (tmp_path / "key").exists()
+        assert (place_of(tmp_path) / "key").stat().st_ino == mine
+    assert not (place_of(tmp_path) / "key").exists()
