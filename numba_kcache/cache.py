@@ -1,7 +1,6 @@
 """`KernelCache` and the functions of the process's own cache: info, clear, configure and the like.
 
-Promise     A verb never fails because of what it finds on disk. The functions of the package are those of the
-            process's cache, whichever settings it has at the moment.
+Promise     A verb never fails because of what it finds on disk. The functions of the package are the process's.
 Not here    The work behind the verbs (engine, store, bundles, warmup).
 """
 

@@ -13,7 +13,6 @@ import argparse
 import gc
 import inspect
 import os
-import re
 import sys
 import time
 import traceback
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError, plain, plain_lines
-from .observe.console import Parser, fill_streams, json_text, put, say
+from .observe.console import Parser, count, fill_streams, json_text, put, say, seconds
 from .observe.text import age_text, bytes_text, entries_text, seconds_text, table
 from .store.entry import is_key
 from .version import __version__
@@ -34,7 +33,6 @@ _DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels tha
 The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
 
 _EPILOG = """exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage"""
-_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Result(NamedTuple):
@@ -130,19 +128,6 @@ def _argument(name: str, help: str, **settings: Any) -> Argument:
     return name, {"help": help, **settings}
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number below a billion")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a time: write 30d, 12h, 90min or 60s")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
 # -- verbs, in the order of the help ---------------------------------------------------------------------------
 
 
@@ -163,7 +148,7 @@ _ORDERS = "used last first (default), largest, longest to compile, or most hits 
 
 @_verb(
     _argument("--sort", _ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
-    _argument("--limit", "how many: 50, or all with --json; 0 for all", metavar="N", type=_count),
+    _argument("--limit", "how many: 50, or all with --json; 0 for all", metavar="N", type=count),
 )
 def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """List the entries in the cache.
@@ -263,7 +248,7 @@ def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 @_verb(
     _argument("--max-size", "get down to this size: 512MB, 2GiB", metavar="SIZE"),
-    _argument("--older-than", "remove what was not used for: 30d, 12h", metavar="AGE", type=_seconds),
+    _argument("--older-than", "remove what was not used for: 30d, 12h", metavar="AGE", type=seconds),
 )
 def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Remove the entries that were used longest ago.
@@ -297,7 +282,7 @@ def _removed(cache: KernelCache, entries: int) -> Result:
 @_verb(
     _argument("what", "a module's dotted name, or a .py file", metavar="MODULE|FILE", nargs="+"),
     _argument("--arch", "a target: sm_80; may be given several times", metavar="ARCH", action="append"),
-    _argument("--workers", "processes that compile; default: one for each core", metavar="N", type=_count),
+    _argument("--workers", "processes that compile; default: one for each core", metavar="N", type=count),
 )
 def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Compile the kernels of modules ahead.

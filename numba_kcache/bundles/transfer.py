@@ -24,6 +24,7 @@ from ..model.json_values import read_json
 from ..settings import read_settings
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
+from ..store.payload_check import check_payloads
 from ..tiers.bundle import Bundle, BundledFile, BundleReport
 from ..tiers.chain import Chain
 from ..tiers.checked_tier import CheckedTier
@@ -79,7 +80,7 @@ def _chosen(
         data = session.local.get_encoded(key) or b""
         try:
             entry = frame.decode_entry(data, key)
-            frame.check_payloads(entry)
+            check_payloads(entry)
             artifact = arrived(entry)
         except (ValueError, MemoryError):
             continue  # damaged, or gone meanwhile: verify() says so
@@ -150,7 +151,7 @@ def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
         ValueError: It is not the entry that the index says.
     """
     entry = frame.decode_entry(bundle.get(ENTRY, file.key) or b"", file.key)
-    frame.check_payloads(entry)
+    check_payloads(entry)
     artifact = arrived(entry)
     if artifact.target.name != file.target:
         raise DamagedEntry(f"the entry {file.key} is for {artifact.target}, and not for {file.target}")

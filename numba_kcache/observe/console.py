@@ -6,10 +6,13 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 from typing import Any, NoReturn
 
 from ..errors import plain, plain_lines
+
+_UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +21,21 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """End the process with a complaint."""
         super().error(plain(message))
+
+
+def count(text: str) -> int:
+    """Read a number among the words of a command line."""
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number below a billion")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Read a time among the words of a command line, in seconds."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d|w)", text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a time: write 30d, 12h, 90min or 60s")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def fill_streams() -> None:
@@ -43,6 +61,8 @@ def put(text: str) -> None:
         OSError: Nobody reads it.
     """
     if sys.stdout is None or sys.stdout.closed:
+        if sys.stderr is None:
+            return  # a daemon, with nobody to tell
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have

@@ -114,6 +114,16 @@ class Store(ABC):
         except DamagedEntry:
             return None
 
+    def damage(self, key: str) -> str:
+        """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
+        data = self.get_encoded(key)
+        try:
+            if data is not None:
+                decode_entry(data, key)
+        except DamagedEntry as error:
+            return str(error)
+        return ""
+
     def peek_manifest(self, family: str) -> list[Variant]:
         """As `get_manifest`, but looking does not count as use, and damage is left where it is."""
         data = self.get_encoded(family, MANIFEST)

@@ -270,17 +270,6 @@ class DiskStore(Store):
         if self._spare is not None:
             yield from self._spare.files(*kinds)
 
-    def damage(self, key: str) -> str:
-        """The reason not to trust the file of the entry of `key`; "" where there is none, or no file."""
-        try:
-            if self.is_usable():
-                frame.decode_entry(self.tree.read(ENTRY, key), key)
-        except DamagedEntry as error:
-            return str(error)
-        except OSError:
-            pass
-        return ""
-
     def verify(self) -> list[Problem]:
         """Read every file in full; what is damaged is moved aside, and reported with the reason.
 

@@ -52,9 +52,6 @@ MAX_VARIANTS = 64
 MAX_MANIFEST_BYTES = 8 << 20
 """Bytes of what a manifest holds; the oldest variants are dropped beyond."""
 
-MAX_SHARED_LINES = 1 << 22
-"""Lines that the variants of a manifest refer to together."""
-
 ENTRY, MANIFEST = 1, 2
 """What a file is: a compiled artifact, or the variants that a family of requests has led to."""
 
@@ -63,17 +60,16 @@ _PREFIX = Struct("<8sHBBIQ32s")  # magic, format, kind, payloads, header bytes, 
 _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, sha256 of the unpacked bytes
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
-_RAW, _ZSTD = 0, 1
+RAW, _ZSTD = 0, 1
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the same time; 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 _ANY_RATIO_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 20
-_WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 8 << 20
 _LONG_NUMBER = re.compile(rb"[0-9]{20}").search
 
-_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+json_of = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Header = dict[str, Any]
 """JSON values: dict with str keys, list, str, int, finite float, bool, None."""
@@ -118,29 +114,29 @@ class Payloads(Mapping[str, bytes]):
     One that does not unpack, which the digest leaves to a forged file alone, is not there: KeyError.
     """
 
-    __slots__ = ("_packed", "_unpacked")
+    __slots__ = ("_unpacked", "packed")
 
     def __init__(self, packed: dict[str, tuple[PayloadRecord, memoryview]]) -> None:
-        self._packed = packed
+        self.packed = packed
         self._unpacked: dict[str, bytes] = {}
         for name, (record, stored) in packed.items():
-            is_raw = record.codec == _RAW and record.size_bytes == len(stored)
+            is_raw = record.codec == RAW and record.size_bytes == len(stored)
             self._unpacked[name] = bytes(stored) if is_raw else _unpack(record, stored)
             break
 
     def __getitem__(self, name: str) -> bytes:
         if name not in self._unpacked:
             try:
-                self._unpacked[name] = _unpack(*self._packed[name])
+                self._unpacked[name] = _unpack(*self.packed[name])
             except DamagedEntry as error:
                 raise KeyError(name) from error
         return self._unpacked[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._packed)
+        return iter(self.packed)
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self.packed)
 
 
 class StoredEntry(NamedTuple):
@@ -181,14 +177,18 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
         TypeError: The header holds something other than JSON values.
     """
     key = bytes.fromhex(require_key(entry.key))
-    header = _json(entry.header).encode("ascii")
+    header = json_of(entry.header).encode("ascii")
+    try:
+        parse_object(header, is_text=kind == ENTRY)  # what a reader would refuse is not written
+    except DamagedEntry as error:
+        raise ValueError(f"cannot hold this header: {error}") from None
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
         if not _NAME.fullmatch(name):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
-        codec, packed = _pack(payload) if len(payload) >= least else (_RAW, payload)
+        codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))
         stored.append(packed)
@@ -289,9 +289,11 @@ def encode_manifest(family: str, variants: list[Variant]) -> bytes:
 
     Lines that variants share (the headers that an edit left as they were) are in it once.
     """
+    from .shared_lines import share
+
     while True:
-        header = _shared(variants) if len(variants) > 1 else {"variants": variants}
-        size = len(_json(header))
+        header = share(variants) if len(variants) > 1 else {"variants": variants}
+        size = len(json_of(header))
         if size <= MAX_MANIFEST_BYTES:
             return encode_entry(StoredEntry(family, header, {}), MANIFEST)
         variants = variants[: min(len(variants) - 1, len(variants) * MAX_MANIFEST_BYTES // size)]
@@ -308,8 +310,10 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
     if type(variants) is not list or len(variants) > MAX_VARIANTS:
         raise DamagedEntry("holds no list of variants")
     if lines is not None:
+        from .shared_lines import unshare
+
         try:
-            variants = _unshared(variants, list(lines), [MAX_SHARED_LINES])
+            variants = unshare(variants, list(lines))
         except (TypeError, IndexError, RecursionError):
             raise DamagedEntry("refers to lines that it does not hold") from None
     for variant in variants:
@@ -319,40 +323,6 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
             if name in variant and type(variant[name]) is not kind:
                 raise DamagedEntry(f"holds a variant whose {name} is a {type(variant[name]).__name__}")
     return variants
-
-
-def _shared(variants: list[Variant]) -> Header:
-    """The variants with each list of lists as `{"lines": [number, ...]}`, and the lines, each once."""
-    lines: dict[str, int] = {}
-    known: dict[int, int] = {}  # a manifest that was read has each line once: its identity spares the writing
-
-    def number(line: Any) -> int:
-        if id(line) not in known:
-            known[id(line)] = lines.setdefault(_json(line), len(lines))
-        return known[id(line)]
-
-    def pack(value: Any) -> Any:
-        if type(value) is dict:
-            return {name: pack(each) for name, each in value.items()}
-        if type(value) not in (list, tuple):
-            return value
-        if value and all(type(each) in (list, tuple) for each in value):
-            return {"lines": [*map(number, value)]}
-        return [pack(each) for each in value]
-
-    packed = [pack(each) for each in variants]
-    return {"variants": packed, "lines": [json.loads(each) for each in lines]}
-
-
-def _unshared(value: Any, lines: list[Any], left: list[int]) -> Any:
-    if type(value) is dict:
-        if value.keys() == {"lines"}:
-            left[0] -= len(value["lines"])
-            if left[0] < 0:
-                raise IndexError
-            return [lines[number] for number in value["lines"]]
-        return {name: _unshared(each, lines, left) for name, each in value.items()}
-    return [_unshared(each, lines, left) for each in value] if type(value) is list else value
 
 
 def merge(variants: list[Variant], *newer: Variant) -> list[Variant]:
@@ -366,48 +336,18 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     """The payload table of a decoded entry; of one that was not decoded there is none yet."""
     if not isinstance(entry.payloads, Payloads):
         return []
-    return [record for record, _ in entry.payloads._packed.values()]
-
-
-def check_payloads(entry: StoredEntry) -> None:
-    """Hold every payload of a decoded entry against its sha256, without keeping any of them unpacked.
-
-    Raises:
-        DamagedEntry: One does not unpack, or to other bytes.
-    """
-    if not isinstance(entry.payloads, Payloads):
-        return
-    for record, stored in entry.payloads._packed.values():
-        if _digest_of(record, stored) != record.sha256:
-            raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
-
-
-def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
-    """The sha256 of what a payload unpacks to; b"" where it does not."""
-    if record.codec == _RAW:
-        return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
-    digest, size_bytes = sha256(b""), 0
-    try:
-        with zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(stored) as reader:
-            while chunk := reader.read(_CHUNK_BYTES):
-                size_bytes += len(chunk)
-                if size_bytes > record.size_bytes:
-                    return b""
-                digest.update(chunk)
-    except zstandard.ZstdError:
-        return b""
-    return digest.digest()
+    return [record for record, _ in entry.payloads.packed.values()]
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:
     packed = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
     is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # an array of zeros: a reader would refuse it
-    return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (_RAW, payload)
+    return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
 
 
 def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
     size_bytes, codec = record.size_bytes, record.codec
-    if codec == _RAW and size_bytes == len(stored):
+    if codec == RAW and size_bytes == len(stored):
         return bytes(stored)
     if codec != _ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
@@ -433,7 +373,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
         raise DamagedEntry("the header holds too many values")
     try:
         header: Header = json.loads(text)
-        is_own = _json(header).encode("ascii") == text
+        is_own = json_of(header).encode("ascii") == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
     if type(header) is not dict or not is_own:

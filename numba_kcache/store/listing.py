@@ -16,6 +16,7 @@ from typing import Literal
 
 from . import entry as frame
 from .entry import ENTRY, MANIFEST, DamagedEntry, Header, StoredEntry
+from .payload_check import check_payloads
 from .report import EntryInfo
 from .tree import FOLDERS, READ, Found, Tree
 
@@ -70,7 +71,7 @@ def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
             if file.kind == MANIFEST:
                 frame.decode_manifest(data, file.key)
             else:
-                frame.check_payloads(frame.decode_entry(data, file.key))
+                check_payloads(frame.decode_entry(data, file.key))
         except FileNotFoundError:
             continue
         except (ValueError, OSError) as error:

@@ -22,6 +22,7 @@ from ..model import Emit, trouble
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
+from ..store.payload_check import check_payloads
 from .allowance import Allowance
 from .breaker import Away, Breaker
 from .signing import Unsigned
@@ -123,7 +124,7 @@ class CheckedTier:
                 target = self._trust.check(kind, key, data, self._read(kind + SIGNATURE, key) or b"")
             found = decode(data, key)
             if isinstance(found, StoredEntry):
-                frame.check_payloads(found)
+                check_payloads(found)
                 if target is not None and found.header.get("target") != target:
                     raise Unsigned(f"it is not for {target}, for which it was signed")
                 wrong = self._refusal_of(found)

@@ -48,6 +48,7 @@ from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.signing import TrustedKeys
 from numba_kcache.toolchain import Toolchain
+from tests.support.stores import file_of
 
 SOURCE = """
 struct Box { double a; char b; };
@@ -109,8 +110,8 @@ class Bases:
         kernel = cached_kernel(SOURCE, arch="sm_90", cache=self.cache)
         kernel.compile()
         (found,) = self.cache.session.local.files(ENTRY)
-        entry = frame.decode_entry(Path(found.path).read_bytes(), found.key)
-        self.path = Path(found.path)
+        entry = frame.decode_entry(file_of(self.cache.session.local, found.key).read_bytes(), found.key)
+        self.path = file_of(self.cache.session.local, found.key)
         self.key, self.header, self.payloads = found.key, entry.header, dict(entry.payloads.items())
         self.report = json.loads(self.payloads["report"])
         self.source = json.loads(self.payloads["source"])
@@ -119,10 +120,10 @@ class Bases:
         including.compile()
         self.requests = [each._request(*each._requests(None)[0][:1], None) for each in (kernel, including)]
         self.manifests = {
-            file.key: frame.decode_manifest(Path(file.path).read_bytes(), file.key)
+            file.key: frame.decode_manifest(file_of(self.cache.session.local, file.key, "manifests").read_bytes(), file.key)
             for file in self.cache.session.local.files(MANIFEST)
         }
-        self.paths = {file.key: Path(file.path) for file in self.cache.session.local.files(MANIFEST)}
+        self.paths = {file.key: file_of(self.cache.session.local, file.key, "manifests") for file in self.cache.session.local.files(MANIFEST)}
         self.record = next(each["record"] for rows in self.manifests.values() for each in rows if "record" in each)
         self.folder = folder
 

@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from numba_kcache.model import EventKind
-from numba_kcache.store.entry import DamagedEntry, StoredEntry, check_payloads, decode_entry, encode_entry
+from numba_kcache.store.entry import DamagedEntry, StoredEntry, decode_entry, encode_entry
 from numba_kcache.store.memory import MemoryStore
+from numba_kcache.store.payload_check import check_payloads
 from tests.support.stores import HOUR_S, Clock, Events, file_of, key_of, open_store
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4),
     max_leaves=12,
 )

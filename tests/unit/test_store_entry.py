@@ -10,11 +10,11 @@ import pytest
 import zstandard
 
 from numba_kcache.store import entry as frame
+from numba_kcache.store import shared_lines
 from numba_kcache.store.entry import (
     MANIFEST,
     DamagedEntry,
     StoredEntry,
-    check_payloads,
     decode_entry,
     decode_manifest,
     encode_entry,
@@ -22,6 +22,7 @@ from numba_kcache.store.entry import (
     merge,
     payload_records,
 )
+from numba_kcache.store.payload_check import check_payloads
 from tests.support.stores import DIGEST_BYTES, entry_of, key_of, sealed
 
 PREFIX = struct.Struct("<8sHBBIQ32s")
@@ -355,7 +356,7 @@ def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None
 )
 def test_manifest_with_wrong_lines_is_damaged(header: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it refers to: a miss, no other exception, and nothing that its size does not allow."""
-    monkeypatch.setattr(frame, "MAX_SHARED_LINES", 10_000)
+    monkeypatch.setattr(shared_lines, "MAX_SHARED_LINES", 10_000)
 
     with pytest.raises(DamagedEntry):
         decode_manifest(encode_entry(StoredEntry(KEY, header, {}), MANIFEST), KEY)

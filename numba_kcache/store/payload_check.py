@@ -1,0 +1,40 @@
+"""Hold the payloads of an entry against their digests, by stream: nothing is kept unpacked."""
+
+from __future__ import annotations
+
+import zstandard
+
+from ..keys import sha256
+from .entry import RAW, WINDOW_BYTES, DamagedEntry, PayloadRecord, Payloads, StoredEntry
+
+_CHUNK_BYTES = 1 << 20
+
+
+def check_payloads(entry: StoredEntry) -> None:
+    """Hold every payload of a decoded entry against its sha256, without keeping any of them unpacked.
+
+    Raises:
+        DamagedEntry: One does not unpack, or to other bytes.
+    """
+    if not isinstance(entry.payloads, Payloads):
+        return
+    for record, stored in entry.payloads.packed.values():
+        if _digest_of(record, stored) != record.sha256:
+            raise DamagedEntry(f"payload {record.name} does not unpack to what was stored")
+
+
+def _digest_of(record: PayloadRecord, stored: memoryview) -> bytes:
+    """The sha256 of what a payload unpacks to; b"" where it does not."""
+    if record.codec == RAW:
+        return sha256(bytes(stored)).digest() if record.size_bytes == len(stored) else b""
+    digest, size_bytes = sha256(b""), 0
+    try:
+        with zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).stream_reader(stored) as reader:
+            while chunk := reader.read(_CHUNK_BYTES):
+                size_bytes += len(chunk)
+                if size_bytes > record.size_bytes:
+                    return b""
+                digest.update(chunk)
+    except zstandard.ZstdError:
+        return b""
+    return digest.digest()

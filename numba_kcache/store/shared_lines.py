@@ -1,0 +1,55 @@
+"""Write each line of a manifest once: its variants are lists of the same headers, but for a few."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .entry import Header, Variant, json_of
+
+MAX_SHARED_LINES = 1 << 22
+"""Lines that the variants of a manifest refer to together."""
+
+
+def share(variants: list[Variant]) -> Header:
+    """The variants with each list of lists as `{"lines": [number, ...]}`, and the lines, each once."""
+    lines: dict[str, int] = {}
+    known: dict[int, int] = {}  # a manifest that was read has each line once: its identity spares the writing
+
+    def number(line: Any) -> int:
+        if id(line) not in known:
+            known[id(line)] = lines.setdefault(json_of(line), len(lines))
+        return known[id(line)]
+
+    def pack(value: Any) -> Any:
+        if type(value) is dict:
+            return {name: pack(each) for name, each in value.items()}
+        if type(value) not in (list, tuple):
+            return value
+        if value and all(type(each) in (list, tuple) for each in value):
+            return {"lines": [*map(number, value)]}
+        return [pack(each) for each in value]
+
+    packed = [pack(each) for each in variants]
+    return {"variants": packed, "lines": [json.loads(each) for each in lines]}
+
+
+def unshare(variants: list[Variant], lines: list[Any]) -> list[Variant]:
+    """Put the lines back.
+
+    Raises:
+        TypeError, IndexError, RecursionError: They are not of this form, or there are more than `MAX_SHARED_LINES`.
+    """
+    left = [MAX_SHARED_LINES]
+    return [_unshared(each, lines, left) for each in variants]
+
+
+def _unshared(value: Any, lines: list[Any], left: list[int]) -> Any:
+    if type(value) is dict:
+        if value.keys() == {"lines"}:
+            left[0] -= len(value["lines"])
+            if left[0] < 0:
+                raise IndexError
+            return [lines[number] for number in value["lines"]]
+        return {name: _unshared(each, lines, left) for name, each in value.items()}
+    return [_unshared(each, lines, left) for each in value] if type(value) is list else value
