@@ -49,7 +49,7 @@ toolchain | store | observe
 keys
 settings
 model
-version | errors
+version | errors | waiting
 """
 """The rooms of the package, top to bottom: a module imports its own room and the rooms of lines further down. Rooms in
 one line do not import each other. `frontends/base` is the files that lie in frontends/ itself."""

@@ -62,7 +62,7 @@ class Toolchain:
 
     def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
         self.load, self.save_record = load, save
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # on a warm start: to take turns as `waiting` has it would cost calls
         self._name = ""
         self._folders: tuple[str, ...] = ()
         self._record: Record | None = None
@@ -109,6 +109,10 @@ class Toolchain:
                 if self._is_dirty:
                     self._save()
             return builds, versions
+
+    def after_fork(self) -> None:
+        """Renew, in a child, what another thread of the parent may have held."""
+        self._lock, self._is_identifying = threading.RLock(), False
 
     def load_record(self, name: str) -> Record | None:
         """Load the record saved under a name."""

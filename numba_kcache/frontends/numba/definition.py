@@ -187,8 +187,8 @@ def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
     return NumbaDefinition(loads(function), options)
 
 
-class _CompilerLock:
-    """Numba's own over compilation, so that no two locks are taken crosswise."""
+class CompilerLock:
+    """Numba's own over compilation. It is held for what Numba does, and never while a subscriber runs."""
 
     def __enter__(self) -> None:
         from numba.cuda.core.compiler_lock import global_compiler_lock
@@ -212,7 +212,6 @@ class NumbaResolutions(Resolutions):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.lock = _CompilerLock()
         self.dispatcher: Any = None
         self._uncached: dict[Variant, str] = {}
 
@@ -225,7 +224,8 @@ class NumbaResolutions(Resolutions):
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
-        wanted = self.wanted(choice, variant)
+        with CompilerLock():
+            wanted = self.wanted(choice, variant)
         request, is_counted = wanted.request, False
         if not request.uncacheable:
             try:
@@ -238,8 +238,7 @@ class NumbaResolutions(Resolutions):
 
     def flush(self) -> None:
         """Read the function anew at the next launch."""
-        self._resolved.clear()
-        self._uncached.clear()
+        self._resolved, self._uncached = {}, {}
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
