@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, Wanted
@@ -75,8 +74,9 @@ class NumbaDefinition(Definition):
         self.depends = tuple(options.get("depends") or ())
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
+        self._declared: Declared | None = None
 
-    @cached_property
+    @property
     def declared(self) -> Declared:
         """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
 
@@ -84,7 +84,9 @@ class NumbaDefinition(Definition):
             OptionError: The function is for devices alone, or an option cannot be meant.
             ToolchainMissingError: Numba's CUDA target is not installed.
         """
-        return _declare(self.thing, self._given)
+        if self._declared is None:
+            self._declared = _declare(self.thing, self._given)
+        return self._declared
 
     # -- what is wanted -----------------------------------------------------------------------------
 
