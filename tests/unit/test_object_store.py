@@ -50,7 +50,7 @@ class _Answer(http.server.BaseHTTPRequestHandler):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("obstore") is None, reason="no obstore: pip install numba-kcache[object-store]")
 def test_child_of_a_process_that_used_object_storage_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client would wait for ever for threads that a child does not have: it is refused at once, as a dead server."""
+    """The client would wait for ever for threads that a child does not have: it is refused at once."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "none")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
