@@ -29,7 +29,6 @@ import pytest
 import numba_kcache
 from numba_kcache import LaunchError, cached_kernel
 from tests.support.fake_driver import build, environment
-from tests.support.toy_kind import Toy
 
 HANG_S = 20
 KNOWN = 4
@@ -39,9 +38,11 @@ KNOWN = 4
 _revisions = itertools.count()
 
 
-def new_kernel() -> Any:
+def new_kernel(revision: int | None = None) -> Any:
     """A kernel with another key than all before it."""
-    return cached_kernel(Toy("scale"), revision=next(_revisions))
+    from tests.support.toy_kind import Toy  # a process of tests never hears of toys
+
+    return cached_kernel(Toy("scale"), revision=next(_revisions) if revision is None else revision)
 
 
 def launch(kernel: Any) -> None:
@@ -131,7 +132,7 @@ def forks(count: int, dice: random.Random) -> None:
 
     def child() -> None:
         signal.alarm(HANG_S)
-        for each in (*known, cached_kernel(Toy("scale"), revision=-os.getpid())):  # the last is nobody else's
+        for each in (*known, new_kernel(-os.getpid())):  # the last is nobody else's
             each.compile("sm_90")
         assert numba_kcache.info("process").misses >= 1
         with pytest.raises(LaunchError, match="spawn"):
