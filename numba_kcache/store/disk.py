@@ -135,7 +135,6 @@ class DiskStore(Store):
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None
-        news = ""
         try:
             self.tree.base()
         except OSError as error:
@@ -146,34 +145,25 @@ class DiskStore(Store):
                 reason = error
         with self.opening:
             if not self._is_checked:
-                if reason is not None:
-                    self._is_refused, news = True, self._replace(reason)
-                elif self.tree.status is not None and trees.is_network(self.directory, self.tree.status):
+                self._is_refused = reason is not None
+                if reason is None and self.tree.status and trees.is_network(self.directory, self.tree.status):
                     self.is_network, self.private = True, self._made_private()[0]
                 self._is_checked = True
-        if news:
-            self._report(news)
+        if reason is not None:
+            self.replace(reason)
         return not self._is_refused
 
     def replace(self, reason: object) -> None:
         """Put what is new into the private store from now on."""
-        self._report(self._replace(reason))
-
-    def _replace(self, reason: object) -> str:
-        """Take the private store; what there is to report, once the lock is free: a subscriber may use this store."""
         from .fallback import words_of
 
         with self.opening:
             if self.is_replaced:
-                return ""
+                return
             private, place = self._made_private() if self.private is None else (self.private, self.private.place)
             why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
             self.private, self.is_replaced, self._replaced_for = private, True, why
-            return f"cannot use {self.directory}: {why}"
-
-    def _report(self, news: str) -> None:
-        if news:
-            self.trouble("directory", news)
+        self.trouble("directory", f"cannot use {self.directory}: {why}")  # not locked: a subscriber may use this store
 
     def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
         from .fallback import private_store
