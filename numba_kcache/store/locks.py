@@ -180,7 +180,8 @@ class KeyLocks:
                     if status.st_mtime_ns != beat:
                         beat, heard = status.st_mtime_ns, now
                     remaining = deadline - now
-                    if found is not None or remaining <= 0 or is_reentered() or (status.st_size and not status.st_nlink):
+                    has_failed = status.st_size and not status.st_nlink
+                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may have it
                         return None, found
                     is_stopped = now - heard >= silent_s
                     if is_stopped:
