@@ -54,6 +54,9 @@ COVERED = {
     "tiers/upload_queue.py Thread": "the parent's: a child's queue is empty",
     "tiers/lease.py Thread": "the parent renews its lease",
     "tiers/resp.py create_connection": "kept by RedisTier, which drops them in a child",
+    "store/locks.py Event": "of one turn's signs of life, which a child does not give",
+    "store/locks.py Thread": "the parent gives its signs of life",
+    "frontends/python/value.py cached_property": "of a reading that one call makes: no other thread has it",
     "warmup/pool.py socketpair": "to one worker, which is started anew and not forked",
     "store/__init__.py register_at_fork": "calls after_fork of all that is renewed",
 }
