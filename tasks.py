@@ -7,6 +7,7 @@
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
+    python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -20,6 +21,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -88,6 +90,11 @@ def house() -> None:
     run(".ci/house.py", *sys.argv[2:])
 
 
+def storm() -> None:
+    root, count = tempfile.mkdtemp(), (*sys.argv[2:], "10000")[0]
+    run("-m", "tests.support.storm", "all", count, root)
+
+
 def gpu() -> None:
     run(".ci/gpu.py")
 
@@ -100,7 +107,7 @@ def all_() -> None:
     test()
 
 
-TASKS = {each.__name__.strip("_"): each for each in (demo, test, quick, check, docs, site, house, gpu, all_)}
+TASKS = {each.__name__.strip("_"): each for each in (demo, test, quick, check, docs, site, house, storm, gpu, all_)}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:

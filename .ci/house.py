@@ -49,7 +49,7 @@ toolchain | store | observe
 keys
 settings
 model
-version | errors
+version | errors | waiting
 """
 """The rooms of the package, top to bottom: a module imports its own room and the rooms of lines further down. Rooms in
 one line do not import each other. `frontends/base` is the files that lie in frontends/ itself."""
@@ -74,7 +74,7 @@ LIMITS = {
     "CUDA C++, warm: calls": 150,
     "CUDA C++, warm: crossings": 30,
     "Numba, warm: modules": 40,
-    "lines of code": 17_500,
+    "lines of code": 17_700,
     "modules above 400 lines": 0,
     "names that were given up": 0,
 }

@@ -103,14 +103,11 @@ class Kernel(Launches):
         """
         full = self._definition.template_values(values)
         key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
-        with self._resolutions.lock:
-            try:
-                found = self._instances.get(key)
-            except TypeError as error:
-                raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
-            if found is None:
-                found = self._instances[key] = Kernel(self._definition.instantiate(full))
-            return found
+        try:
+            found = self._instances.get(key)
+        except TypeError as error:
+            raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
+        return found or self._instances.setdefault(key, Kernel(self._definition.instantiate(full)))
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 

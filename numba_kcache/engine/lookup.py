@@ -24,6 +24,7 @@ from ..model import Emit, Event, EventKind, trouble
 from ..model.artifact import Artifact, artifact_from_header
 from ..observe import Events
 from ..settings import Settings
+from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
 from ..toolchain import Identified, Record, Toolchain
@@ -83,7 +84,14 @@ class Lookup:
         self.toolchain = Toolchain(self.local.get_manifest, self._save_record)
         self._compilers: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[Identified, tuple[Component, ...]]] = {}
         self._absent: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        renewed_in_children.add(self)
+
+    def after_fork(self) -> None:
+        """Renew what another thread of the parent may have held, and count from the beginning."""
+        self._lock = threading.RLock()
+        self.toolchain.after_fork()
+        self.statistics.after_fork()
 
     def mount(self, tier: Tier) -> None:
         """Ask one more tier where the local store has nothing, before those that are asked already."""
@@ -284,6 +292,8 @@ class Lookup:
             before = self.memory.pop(key, None)
             self.memory[key] = artifact
             self._memory_bytes += len(artifact.cubin) - (len(before.cubin) if before else 0)
+            if self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES:  # as a signal handler left it
+                self._memory_bytes = sum(len(each.cubin) for each in list(self.memory.values()))
             while self._memory_bytes + 1024 * len(self.memory) > MEMORY_LIMIT_BYTES and len(self.memory) > 1:
                 self._memory_bytes -= len(self.memory.popitem(last=False)[1].cubin)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
+import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EntryError, FrozenCacheError, KCacheError
@@ -251,7 +252,7 @@ class Session(Lookup):
         """Drop what is kept in memory: the next launch of every kernel resolves anew. Running work is untouched."""
         super().forget()
         self._compiled_for.clear()
-        for kernel in list(self.users):
+        for kernel in all_of(self.users):
             kernel.forget()
         self.loader.forget()
 
@@ -314,9 +315,24 @@ def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
 
 # -- the process's own session ---------------------------------------------------------------------------------------
 
+
+def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
+    """List the members of a set to which a signal handler or another thread adds meanwhile."""
+    while True:
+        try:
+            return list(users)
+        except RuntimeError:  # it changed in the middle
+            continue
+
+
 _process: Session | None = None
 _overrides: dict[str, Any] = {}
-_process_lock = threading.RLock()
+_registered: dict[str, Callable[[Settings], Tier]] = {}
+_configured: object = None
+"""Another one from each time on that any of this was changed."""
+
+_making: dict[Hashable, tuple[int, int]] = {}
+"""Who makes the session."""
 
 process_events = Events()
 """Subscribers of the process's cache, whichever session the settings lead to."""
@@ -325,15 +341,29 @@ process_events = Events()
 def process_session() -> Session:
     """Return the session of the process's own cache, made at first use from the settings in force."""
     global _process
-    if _process is None:
-        with _process_lock:
-            if _process is None:
-                settings = _settings(_overrides)
-                session = Session(settings, settings.directory or default_directory(), process_events)
-                for make in _registered.values():
-                    session.mount(make(settings))
-                _process = session
-    return _process
+    found = _process
+    if found is not None:
+        return found
+    owner = mine = get_ident(), os.getpid()
+    try:
+        owner = _making.setdefault("", mine)
+        if owner is not mine:
+            from ..waiting import waited
+
+            if waited(_making, "", owner):
+                return process_session()
+        configured = None
+        while found is None or configured is not _configured:  # a subscriber or another thread changed it meanwhile
+            configured = _configured
+            settings = _settings(_overrides)
+            found = Session(settings, settings.directory or default_directory(), process_events)
+            for make in list(_registered.values()):
+                found.mount(make(settings))
+        _process = found = _process or found  # a signal handler may have made one
+        return found
+    finally:
+        if owner is mine:
+            _making.pop("", None)
 
 
 def _settings(overrides: Mapping[str, Any]) -> Settings:
@@ -350,13 +380,10 @@ def configured() -> dict[str, Any]:
     return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 
-_registered: dict[str, Callable[[Settings], Tier]] = {}
-
-
 def register(name: str, make: Callable[[Settings], Tier]) -> None:
     """Have the process's cache ask a tier under whichever settings it will have."""
-    with _process_lock:
-        _registered[name] = make
+    global _configured
+    _registered[name], _configured = make, object()
 
 
 def configure_process(overrides: Mapping[str, Any]) -> Settings:
@@ -365,11 +392,10 @@ def configure_process(overrides: Mapping[str, Any]) -> Settings:
     Raises:
         SettingsError: A setting is unknown or a value cannot be used; nothing has changed.
     """
-    global _process
-    with _process_lock:
-        settings = _settings({**_overrides, **overrides})
-        _overrides.update(overrides)
-        before, _process = _process, None
+    global _process, _configured
+    settings = _settings({**_overrides, **overrides})
+    _overrides.update(overrides)
+    before, _configured, _process = _process, object(), None
     if before is not None:
         before.forget()
     return settings

@@ -11,10 +11,10 @@ Not here    Configurations, launches and the verbs of a kernel (kernel), look-up
 from __future__ import annotations
 
 import functools
-import threading
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..engine.request import Request, Resolution, Wanted
@@ -257,16 +257,15 @@ class Resolutions:
         session: Gives the session of the cache in force.
         choose: From the device's target to what to build.
 
-    Attributes:
-        lock: Held while something is resolved or loaded.
+    No lock is held while something is resolved: threads that want the same wait for each other as `waiting` says.
     """
 
     def __init__(
         self, definition: Definition, session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> None:
         self.definition, self.session, self.choose = definition, session, choose
-        self.lock: AbstractContextManager[Any] = threading.RLock()
         self._resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
+        self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
         """Resolve what suits a device: exactly what `arch` names, or what the device is.
@@ -292,16 +291,31 @@ class Resolutions:
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
         """Resolve one variant of a choice, in the session in force where none is given."""
-        name = choice.target, choice.ptx_target, variant
-        found = self._resolved.get(name)
-        if found is None:
-            with self.lock:
-                found = self._resolved.get(name)
-                if found is None:
-                    session = session or self.session()
-                    session.users.add(self)
-                    found = self._resolved[name] = self._resolve_anew(session, choice, variant)
-        return found
+        name, resolved = (choice.target, choice.ptx_target, variant), self._resolved
+        found = resolved.get(name)
+        if found is not None:
+            return found
+        owner = mine = get_ident(), os.getpid()
+        try:
+            owner = self._resolving.setdefault(name, mine)
+            if owner is not mine and self._waited(name, owner):
+                return self.resolve(choice, variant, session)
+            found = resolved.get(name)
+            if found is None:
+                session = session or self.session()
+                session.users.add(self)
+                # whoever was first, a signal handler in the middle of this, say: there is one artifact
+                found = resolved.setdefault(name, self._resolve_anew(session, choice, variant))
+            return found
+        finally:
+            if owner is mine:
+                self._resolving.pop(name, None)
+
+    def _waited(self, name: Hashable, owner: tuple[int, int]) -> bool:
+        """Wait for the thread that resolves the same; False where this one has to resolve it by itself."""
+        from ..waiting import waited
+
+        return waited(self._resolving, name, owner)
 
     def give_up(self, resolution: Resolution, error: KCacheError) -> None:
         """Have stored code that could not be used set aside, so that the next resolution compiles.
@@ -321,8 +335,7 @@ class Resolutions:
         if session.settings.mode == "frozen":
             what = f"cannot use the entry {resolution.key} for {self.definition.label}"
             raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up anew") from error
-        with self.lock:
-            self._resolved = {name: each for name, each in self._resolved.items() if each.key != resolution.key}
+        self._resolved = {name: each for name, each in self._resolved.items() if each.key != resolution.key}
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         return session.resolve(self.wanted(choice, variant))
@@ -354,8 +367,7 @@ class Resolutions:
 
     def forget(self) -> None:
         """Resolve anew at the next use."""
-        with self.lock:
-            self._resolved.clear()
+        self._resolved = {}  # another one: what is being resolved now goes into the one that was
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch what no launcher of the definition takes."""

@@ -230,35 +230,37 @@ class Launches(Configurations):
         found = self._on_device.get((current_ordinal(), variant)) if self._on_device else None
         if found is not None and found[1].live[0]:
             return found
-        with self._resolutions.lock:
-            device, definition = current_device(), self._definition
-            found = self._on_device.get((device.ordinal, variant))
-            if found is not None and not found[1].has_lost_its_context():
-                return found
-            session = self._session()
-            session.users.add(self)
+        device, definition = current_device(), self._definition
+        on_device = self._on_device
+        found = on_device.get((device.ordinal, variant))
+        if found is not None and not found[1].has_lost_its_context():
+            return found
+        session = self._session()
+        session.users.add(self)
+        resolution = self._resolutions.for_device(device.target, variant, session)
+        artifact, key = resolution.artifact, resolution.key or resolution.name
+        entry = definition.entry(artifact)
+        try:
+            loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
+        except CodeRefusedError as error:
+            self._resolutions.give_up(resolution, error)
             resolution = self._resolutions.for_device(device.target, variant, session)
             artifact, key = resolution.artifact, resolution.key or resolution.name
-            entry = definition.entry(artifact)
-            try:
-                loaded = session.loader.load(artifact, entry, key, device, stored=resolution.is_stored)
-            except CodeRefusedError as error:
-                self._resolutions.give_up(resolution, error)
-                resolution = self._resolutions.for_device(device.target, variant, session)
-                artifact, key = resolution.artifact, resolution.key or resolution.name
-                loaded = session.loader.load(artifact, definition.entry(artifact), key, device, stored=False)
-            options = definition.launch_options_of(artifact)
-            launcher = definition.launcher(
-                loaded,
-                variant,
-                relaunch=functools.partial(self._relaunch, loaded, variant),
-                attributes=options.apply(loaded, self._name_on(loaded)) if options else (),
-                artifact=artifact,
-                debug=session.settings.debug_launches,
-                otherwise=functools.partial(self._refused, variant),
-            )
-            self._on_device[device.ordinal, variant] = found = launcher, loaded, options
-            return found
+            loaded = session.loader.load(artifact, definition.entry(artifact), key, device, stored=False)
+        options = definition.launch_options_of(artifact)
+        launcher = definition.launcher(
+            loaded,
+            variant,
+            relaunch=functools.partial(self._relaunch, loaded, variant),
+            attributes=options.apply(loaded, self._name_on(loaded)) if options else (),
+            artifact=artifact,
+            debug=session.settings.debug_launches,
+            otherwise=functools.partial(self._refused, variant),
+        )
+        on_device[device.ordinal, variant] = found = launcher, loaded, options
+        if on_device is not self._on_device:
+            loaded.live[0] = False  # `forget` came meanwhile: the next launch asks anew
+        return found
 
     def _name_on(self, loaded: LoadedKernel) -> str:
         return self._definition.name or loaded.entry.name
@@ -276,13 +278,12 @@ class Launches(Configurations):
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
-        with self._resolutions.lock:
-            for _launcher, loaded, _options in list(self._on_device.values()):
-                loaded.live[0] = False
-            self._on_device.clear()
-            self._variant_launches.clear()
-            self.unbind()
-            self._resolutions.forget()
+        before, self._on_device = self._on_device, {}
+        self._resolutions.forget()
+        for _launcher, loaded, _options in list(before.values()):
+            loaded.live[0] = False
+        self._variant_launches.clear()
+        self.unbind()
 
 
 def _checked_cache(cache: Any) -> Any:

@@ -124,14 +124,17 @@ class ParameterSlot(Slot):
         self.launcher, self.position, self.declared = launcher, position, declared
         self.code = declared.code
         self.pointee = self.code.lstrip("*k")  # of a pointer
+        self._convert: Callable[[Any], Any] | None = None
 
-    @functools.cached_property
+    @property
     def convert(self) -> Callable[[Any], Any]:
         """The full check of a value, which returns a number or bytes."""
-        check_interpreter()
-        from .scalars import converter_for
+        if self._convert is None:
+            check_interpreter()
+            from .scalars import converter_for
 
-        return converter_for(self)
+            self._convert = converter_for(self)
+        return self._convert
 
     def refuse(self, value: object, why: str, hint: str = "") -> ArgumentError:
         """The error to raise for `value`."""

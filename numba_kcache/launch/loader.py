@@ -19,10 +19,11 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
-import functools
-import threading
+import os
 import time
 import weakref
+from collections.abc import Hashable
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -164,8 +165,8 @@ class Loader:
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._lock = threading.Lock()
         self._modules: dict[tuple[str, int], LoadedModule] = {}
+        self._loading: dict[Hashable, tuple[int, int]] = {}
         renewed_in_children.add(self)
 
     def load(self, artifact: Artifact, entry: Entry, key: str, device: CurrentDevice, *, stored: bool) -> LoadedKernel:
@@ -185,35 +186,50 @@ class Loader:
         wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # the only one was held against it before
         if wrong:
             raise CodeRefusedError(f"cannot load {entry.name} for {artifact.target}", wrong)
-        with self._lock:
-            module = self._modules.get((key, device.ordinal))
-            if module is not None and not module.has_lost_its_context():
-                return module.kernel(entry)
+        name, modules = (key, device.ordinal), self._modules
+        owner = mine = get_ident(), os.getpid()
+        try:
+            owner = self._loading.setdefault(name, mine)
+            if owner is not mine:
+                from ..waiting import waited
+
+                waited(self._loading, name, owner)
+            module = modules.get(name)
+            if module is not None:
+                if not module.has_lost_its_context():
+                    return module.kernel(entry)
+                modules.pop(name, None)
             start = time.perf_counter()
             driver = bindings()
             relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             answer = driver.cuThreadExchangeStreamCaptureMode(relaxed)
             before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
             try:  # this thread may load while a stream is being captured, which the usual mode forbids
-                module = LoadedModule(artifact, device)
-                kernel = module.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
+                made = LoadedModule(artifact, device)
+                kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
-            self._modules[key, device.ordinal] = module
-            fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
-            self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
-            return kernel
+            first = modules.setdefault(name, made)
+            if first is not made:  # a signal handler in the middle of this, say: its module has the variables
+                made.unload()
+                return first.kernel(entry)
+        finally:
+            if owner is mine:
+                self._loading.pop(name, None)
+        if modules is not self._modules:
+            made.live[0] = False  # forgotten meanwhile: the next launch asks anew
+        fields = {"kernel": entry.name, "key": key, "device": device.ordinal, "stored": stored}
+        self._emit(Event(EventKind.LOAD, {**fields, "load_time_s": time.perf_counter() - start}))
+        return kernel
 
     def forget(self) -> None:
         """Make every later launch ask anew. Modules stay loaded: queued work may still use them."""
-        with self._lock:
-            for module in self._modules.values():
-                module.live[0] = False
-            self._modules.clear()
+        before, self._modules = self._modules, {}
+        for module in list(before.values()):
+            module.live[0] = False
 
     def after_fork(self) -> None:
         """Forget the parent's modules: CUDA does not survive a fork."""
-        self._lock = threading.Lock()
         self.forget()
 
 
@@ -242,6 +258,7 @@ class LoadedModule:
         self.device_of = device_of if status == 0 and count > 1 else None
         self._kernels: dict[str, LoadedKernel] = {}
         self._context_id: int | None = None
+        self._waits: Any = None
         self.numba: Any = None
         self.numba_context: Any = None
         self.awaits_numba = [device.numba is None]
@@ -261,13 +278,23 @@ class LoadedModule:
         self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
         self._watch(device.numba.modules[self.handle])
 
-    @functools.cached_property
+    @property
     def waits(self) -> Any:
         """`StreamWaits`: makes one stream of the context wait for another."""
-        check_interpreter()
-        from .streams import StreamWaits
+        if self._waits is None:
+            check_interpreter()
+            from .streams import StreamWaits
 
-        return StreamWaits(self.driver)
+            self._waits = StreamWaits(self.driver)
+        return self._waits
+
+    def unload(self) -> None:
+        """Give up a module that nobody has launched. Of Numba's it lets go."""
+        self.live[0] = False
+        if self.numba is None:
+            self.driver.cuModuleUnload(self.handle)
+        else:
+            self.numba_context.modules.pop(self.handle, None)
 
     def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""

@@ -11,11 +11,9 @@ Not here    Lines of the log (log), and what becomes of the sums in words and pi
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -66,7 +64,7 @@ class Statistics:
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._is_counting = threading.RLock(), False
         self._clock = clock
         self.heard: deque[Event] = deque()
         self._process = Counts()
@@ -75,7 +73,6 @@ class Statistics:
         self._reasons: dict[str, int] = {}
         self.sources: list[Callable[[], Mapping[str, float]]] = []
         self._is_forked = False
-        _IN_THIS_PROCESS.add(self)
 
     @property
     def process(self) -> Counts:
@@ -86,8 +83,14 @@ class Statistics:
     def settle(self) -> None:
         """Count what was heard. Taking from a deque is atomic: what others hear meanwhile is not lost."""
         with self._lock:
-            while self.heard:
-                self._count(self.heard.popleft())
+            if self._is_counting:  # a signal handler in the middle of the loop below, which counts what is left
+                return
+            self._is_counting = True
+            try:
+                while self.heard:
+                    self._count(self.heard.popleft())
+            finally:
+                self._is_counting = False
 
     def _count(self, event: Event) -> None:
         _count(self._process, event)
@@ -102,10 +105,11 @@ class Statistics:
         """What was counted since the last call, to be added to the store's counters."""
         self.settle()
         with self._lock:
-            counted, self._unsaved = self._unsaved.as_dict(), Counts()
-            unsaved = {name: value for name, value in counted.items() if value}
+            fresh = Counts()
+            counted, self._unsaved = self._unsaved, fresh  # nothing comes between: each count is saved once
             hits, self._hits = self._hits, {}
             reasons, self._reasons = self._reasons, {}
+        unsaved = {name: value for name, value in counted.as_dict().items() if value}
         elsewhere: dict[str, float] = {}
         for source in self.sources:
             more = source()
@@ -121,24 +125,12 @@ class Statistics:
             **elsewhere,
         }
 
-    def begin_anew(self) -> None:
-        """Forget what was counted before a fork: the parent saves it."""
-        self._lock = threading.Lock()
+    def after_fork(self) -> None:
+        """Forget, in a child, what was counted before the fork: the parent saves it."""
+        self._lock, self._is_counting = threading.RLock(), False
         self.heard.clear()
         self._process, self._unsaved, self._hits, self._reasons = Counts(), Counts(), {}, {}
         self._is_forked = True
-
-
-_IN_THIS_PROCESS: weakref.WeakSet[Statistics] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for statistics in _IN_THIS_PROCESS:
-        statistics.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _count_label(counts: dict[str, int], label: str, most: int) -> None:
@@ -182,19 +174,17 @@ class Events:
     def __init__(self, process: Events | None = None) -> None:
         self.statistics = Statistics()
         self._process = process
-        self._subscribers: tuple[Callable[[Event], object], ...] = ()
-        self._lock = threading.Lock()
-        self._warned: set[str] = set()
+        self._subscribers: dict[object, Callable[[Event], object]] = {}
+        self._warned: dict[str, object] = {}
         self._missed = threading.local()
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event from now on; the function returned ends that."""
-        with self._lock:
-            self._subscribers = (*self._subscribers, subscriber)
+        name = object()
+        self._subscribers[name] = subscriber
 
         def unsubscribe() -> None:
-            with self._lock:
-                self._subscribers = tuple(each for each in self._subscribers if each is not subscriber)
+            self._subscribers.pop(name, None)
 
         return unsubscribe
 
@@ -204,7 +194,10 @@ class Events:
         heard.append(event)
         if len(heard) > _MOST_HEARD:
             self.statistics.settle()
-        for subscriber in self._subscribers + (self._process._subscribers if self._process else ()):
+        subscribers = list(self._subscribers.values())
+        if self._process:
+            subscribers += self._process._subscribers.values()
+        for subscriber in subscribers:
             try:
                 subscriber(event)
             except Exception:  # it is the user's code: its faults must not reach a launch
@@ -221,8 +214,6 @@ class Events:
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
             logger().info("%s", line_of(event, getattr(self._missed, "reason", None)))
         subject, text = warning_of(event)
-        with self._lock:
-            if not text or subject in self._warned:
-                return
-            self._warned.add(subject)
-        warn(text)
+        mine = object()
+        if text and self._warned.setdefault(subject, mine) is mine:
+            warn(text)

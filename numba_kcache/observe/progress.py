@@ -48,7 +48,7 @@ class _Line(threading.Thread):
         super().__init__(name="numba_kcache progress", daemon=True)
         self._what, self._after_s, self._stream = plain(what), after_s, stream
         self._since_s = time.perf_counter()
-        self._is_done = threading.Event()
+        self._is_done, self._process = threading.Event(), os.getpid()
         self._is_live = self.has_succeeded = False
 
     def run(self) -> None:
@@ -64,7 +64,9 @@ class _Line(threading.Thread):
                 return
 
     def finish(self) -> None:
-        """End the line: with how long it took, or cleared for the error that follows."""
+        """End the line: with how long it took, or cleared for the error that follows. A forked child leaves it."""
+        if self._process != os.getpid():
+            return
         self._is_done.set()
         if self.is_alive():
             self.join(_EVERY_S)  # a terminal that nobody reads from must not hold the compile

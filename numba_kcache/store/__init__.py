@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Protocol
 
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
@@ -75,8 +77,26 @@ renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    _forget_imports_of_others()
     for each in list(renewed_in_children):
         each.after_fork()
+
+
+def _forget_imports_of_others() -> None:
+    """Have a child import anew what other threads of its parent were importing: CPython would wait for them for ever.
+
+    Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork
+                leaves locked, and stands in `sys.modules` half made.
+    """
+    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+    for name, reference in list(locks.items()):
+        lock = reference()
+        if lock is None or getattr(lock, "owner", None) == get_ident():
+            continue
+        locks.pop(name, None)
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(spec, "_initializing", False):
+            del sys.modules[name]
 
 
 if hasattr(os, "register_at_fork"):

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from ..model import Emit, trouble
-from . import try_flock
+from . import renewed_in_children, try_flock
 from .faults import reached
 from .folders import Folder
 
@@ -62,7 +62,12 @@ class CounterFile:
         self._folder = folder
         self._emit, self._readonly, self._monotonic = emit, readonly, monotonic
         self._shard, self._pid, self._since = "", 0, 0.0
-        self._mutex = threading.Lock()
+        self.after_fork()
+        renewed_in_children.add(self)
+
+    def after_fork(self) -> None:
+        """Renew what another thread of the parent may have held."""
+        self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
         """Add to the numbers, by name; whether it was written."""

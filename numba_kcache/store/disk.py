@@ -89,7 +89,7 @@ class DiskStore(Store):
         self._replaced_for, self._stands_in = "", stands_in
         self._made_writer: Writer | None = None
         self._made_counters: CounterFile | None = None
-        self.after_fork()
+        self.opening = threading.RLock()
         renewed_in_children.add(self)
 
     def after_fork(self) -> None:
@@ -145,12 +145,12 @@ class DiskStore(Store):
                 reason = error
         with self.opening:
             if not self._is_checked:
-                if reason is not None:
-                    self._is_refused = True
-                    self.replace(reason)
-                elif self.tree.status is not None and trees.is_network(self.directory, self.tree.status):
+                self._is_refused = reason is not None
+                if reason is None and self.tree.status and trees.is_network(self.directory, self.tree.status):
                     self.is_network, self.private = True, self._made_private()[0]
                 self._is_checked = True
+        if reason is not None:
+            self.replace(reason)
         return not self._is_refused
 
     def replace(self, reason: object) -> None:
@@ -158,11 +158,12 @@ class DiskStore(Store):
         from .fallback import words_of
 
         with self.opening:
-            if not self.is_replaced:
-                private, place = self._made_private() if self.private is None else (self.private, self.private.place)
-                why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
-                self.private, self.is_replaced, self._replaced_for = private, True, why
-                self.trouble("directory", f"cannot use {self.directory}: {why}")
+            if self.is_replaced:
+                return
+            private, place = self._made_private() if self.private is None else (self.private, self.private.place)
+            why = f"{words_of(reason, self.directory)}; what is new is kept in {place or 'memory only'}"
+            self.private, self.is_replaced, self._replaced_for = private, True, why
+        self.trouble("directory", f"cannot use {self.directory}: {why}")  # not locked: a subscriber may use this store
 
     def _made_private(self) -> tuple[DiskStore | MemoryStore, str]:
         from .fallback import private_store

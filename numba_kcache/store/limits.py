@@ -49,7 +49,7 @@ class Limits:
 
     def after_fork(self) -> None:
         """Renew what another thread of the parent may have held; its pass stays with the parent."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
 
     def start_if_due(self, key: str) -> None:
@@ -86,8 +86,10 @@ class Limits:
             try:
                 thread.start()
                 self._thread = thread
+                return
             except RuntimeError as error:  # the interpreter is going down, or there are no more threads
-                self._store.trouble("evict", error)
+                trouble = error
+        self._store.trouble("evict", trouble)
 
     def wait(self) -> None:
         """Return when the pass that was started is over."""

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from ..waiting import is_reentered, wait
 from . import renewed_in_children, try_flock
 
 if TYPE_CHECKING:  # threads alone go without it
@@ -59,10 +60,21 @@ class Turn(NamedTuple, Generic[Result]):
 class _Seat:
     """The turn of one key among the threads of this process."""
 
-    __slots__ = ("failed", "lock", "users")
+    __slots__ = ("failed", "lock", "owner", "users")
 
     def __init__(self) -> None:
+        # not one that its owner may take again: who comes back for the same key builds without the turn
         self.lock, self.users, self.failed = threading.Lock(), 0, False
+        self.owner = threading.get_ident(), os.getpid()
+
+    def take(self, wait_s: float = 0.0) -> bool:
+        """Take it, or wait for it where that is not waiting for oneself; whether it was had."""
+        is_had = self.lock.acquire(blocking=False)
+        if not is_had and wait_s > 0:
+            is_had = wait(lambda pause_s: self.lock.acquire(timeout=pause_s), self.owner, wait_s)
+        if is_had:
+            self.owner = threading.get_ident(), os.getpid()
+        return is_had
 
 
 class KeyLocks:
@@ -87,7 +99,7 @@ class KeyLocks:
         renewed_in_children.add(self)
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._seats: dict[str, _Seat] = {}
         self._held: set[int] = set()
 
@@ -121,9 +133,9 @@ class KeyLocks:
         seated, fd, failed = False, None, True
         try:
             found: Result | None = None
-            seated = seat.lock.acquire(blocking=False)
+            seated = seat.take()
             if not seated:
-                seated = seat.lock.acquire(timeout=wait_s)
+                seated = seat.take(wait_s)
                 found = look()
                 if seated and seat.failed:
                     seat.lock.release()  # those behind must not wait for this one to fail as well
@@ -168,7 +180,8 @@ class KeyLocks:
                     if status.st_mtime_ns != beat:
                         beat, heard = status.st_mtime_ns, now
                     remaining = deadline - now
-                    if found is not None or remaining <= 0 or (status.st_size and not status.st_nlink):
+                    has_failed = status.st_size and not status.st_nlink
+                    if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may have it
                         return None, found
                     is_stopped = now - heard >= silent_s
                     if is_stopped:

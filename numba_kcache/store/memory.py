@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from . import Store
+from . import Store, renewed_in_children
 from . import entry as frame
 from .entry import ENTRY, MANIFEST, StoredEntry, Variant, require_key
 from .eviction import LOW_WATER, choose, sum_of, time_before_ns
@@ -38,9 +38,14 @@ class MemoryStore(Store):
         self.max_size_bytes, self.max_entries = max_size_bytes, max_entries
         self._clock, self._max_wait_s = clock, max_wait_s
         self._files: dict[tuple[int, str], tuple[bytes, int]] = {}  # bytes, time of use in nanoseconds
-        self._mutex = threading.RLock()
+        self.after_fork()
+        renewed_in_children.add(self)
         self.locks = KeyLocks(None)
         self.counters = MemoryCounters()
+
+    def after_fork(self) -> None:
+        """Renew what another thread of the parent may have held."""
+        self._mutex = threading.RLock()
 
     def get(self, key: str) -> StoredEntry | None:
         """The entry of `key`, or None."""
@@ -65,7 +70,8 @@ class MemoryStore(Store):
     def files(self, *kinds: int) -> Iterator[Found]:
         """Every entry or manifest, in order of use."""
         with self._mutex:
-            files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in self._files.items()]
+            held = list(self._files.items())  # at once: a signal handler may change it
+        files = [Found(kind, key, None, len(data), used) for (kind, key), (data, used) in held]
         return (file for file in files if file.kind in kinds)
 
     def get_manifest(self, family: str) -> list[Variant]:
@@ -124,10 +130,11 @@ class MemoryStore(Store):
         """Nothing to wait for: limits hold when put returns."""
 
     def _read(self, kind: int, key: str) -> bytes | None:
+        name, now_ns = (kind, require_key(key)), int(self._clock() * 1e9)
         with self._mutex:
-            data, _ = self._files.pop((kind, require_key(key)), (None, 0))
+            data, _ = self._files.pop(name, (None, 0))
             if data is not None:
-                self._files[kind, key] = data, int(self._clock() * 1e9)
+                self._files[name] = data, now_ns
         return data
 
     def _write(self, kind: int, key: str, data: bytes) -> bool:
@@ -149,7 +156,7 @@ class MemoryStore(Store):
                 low_water=low_water,
             )
             for file in doomed:
-                del self._files[file.kind, file.key]
+                self._files.pop((file.kind, file.key), None)
         return sum_of(doomed)
 
 
@@ -158,7 +165,12 @@ class MemoryCounters:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
-        self._mutex = threading.Lock()
+        self.after_fork()
+        renewed_in_children.add(self)
+
+    def after_fork(self) -> None:
+        """Renew what another thread of the parent may have held."""
+        self._mutex = threading.RLock()
 
     def add(self, counts: Mapping[str, float]) -> bool:
         """Add to the numbers, by name."""

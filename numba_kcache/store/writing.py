@@ -60,20 +60,19 @@ class Writer:
         store = self._store
         if self.is_settled:
             return
-        with store.opening:
+        store.is_usable()
+        if not store.is_replaced:  # many threads may do this at once: no lock is held when it is reported
+            try:
+                with self._tree.opened(PRIVATE, make="none"):
+                    pass
+                if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._tree.base()):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
+            except OSError as error:
+                if error.errno in _PASSING:
+                    return
+                store.replace(error)
             store.is_usable()
-            if not (self.is_settled or store.is_replaced):
-                try:
-                    with self._tree.opened(PRIVATE, make="none"):
-                        pass
-                    if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._tree.base()):
-                        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), store.directory)
-                except OSError as error:
-                    if error.errno in _PASSING:
-                        return
-                    store.replace(error)
-                store.is_usable()
-            self.is_settled = True
+        self.is_settled = True
 
     def put(self, key: str, data: bytes) -> bool:
         """Store an encoded entry; whether it was stored."""

@@ -20,6 +20,7 @@ from ..errors import KCacheError
 from ..keys import sha256
 from ..model import Emit, trouble
 from ..store import entry as frame
+from ..store import renewed_in_children
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
 from ..store.folders import TIERS, Folder
 from ..store.payload_check import check_payloads
@@ -84,10 +85,15 @@ class CheckedTier:
         self._allowance = Allowance() if tier.is_remote else None
         self._patience: Patience | None = None
         self._last_s = 0.0
-        self._counting = threading.Lock()
+        self.after_fork()
+        renewed_in_children.add(self)
         self._counts, self._unsaved = Counter[str](), Counter[str]()
         self._operations, self._seconds = 0, 0.0
         self._is_reachable: bool | None = None
+
+    def after_fork(self) -> None:
+        """Renew what another thread of the parent may have held."""
+        self._counting = threading.RLock()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -292,8 +298,9 @@ class CheckedTier:
 
     def take_unsaved(self) -> dict[str, float]:
         """Return what was counted since the last call, under names of the store's counters."""
+        fresh = Counter[str]()
         with self._counting:
-            unsaved, self._unsaved = self._unsaved, Counter()
+            unsaved, self._unsaved = self._unsaved, fresh
         return {f"tier/{self._label}/{name}": value for name, value in unsaved.items()}
 
     def _count(self, name: str, number: int = 1) -> None:

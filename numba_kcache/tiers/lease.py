@@ -159,6 +159,7 @@ def elected(
         yield Election(waited_s, looks=standing == _DONE or waited_s > 0)
         return
     beat = _Beat(tier, key, token, tell)
+    process = os.getpid()
     before, outcome = errors(), _FAILED
     try:
         yield Election(waited_s, looks=True)
@@ -170,7 +171,7 @@ def elected(
             told = _DONE if outcome == _DONE and errors() == before else _FAILED
             tell(functools.partial(_replaced, tier, key, last, told, KEPT_S))
 
-        if not afterwards(release):
+        if os.getpid() == process and not afterwards(release):  # in a child it stays the parent's
             beat.end()
 
 

@@ -14,6 +14,7 @@ Ground      obstore takes 3 ms to import beyond what any program has imported, a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -25,6 +26,10 @@ from .trust import SIGNATURE
 Result = TypeVar("Result")
 
 TIMEOUT_S = 3.0
+
+_pid = 0
+"""The process in which obstore was first used. Its threads are not in a forked child, where it waits for them for ever,
+also as a new client (obstore 0.8 and 0.9): a child has to go without."""
 
 _KINDS = {
     ENTRY: "entries",
@@ -126,8 +131,12 @@ class ObjectTier:
 
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
         """What obstore did, None for what is not there; its errors as the system's."""
+        global _pid
         obstore = _obstore()
         errors = obstore.exceptions
+        _pid = _pid or os.getpid()
+        if _pid != os.getpid():
+            raise ConnectionError("the process was forked from one that had used it, which its client does not survive")
         try:
             if self._store is None:
                 self._store = self._opened()

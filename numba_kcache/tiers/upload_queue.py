@@ -51,6 +51,7 @@ class UploadQueue:
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._bytes = 0
         self._is_working = self._is_awaited = False
+        self._worker = 0
 
     def add(self, work: Callable[[], object], size_bytes: int = 0) -> bool:
         """Have `work` done; whether there was room for it.
@@ -76,18 +77,21 @@ class UploadQueue:
 
     def flush(self, wait_s: float = FLUSH_S) -> bool:
         """Wait until nothing waits any more, or for `wait_s`; whether nothing does."""
+        if self._worker == threading.get_ident():  # a subscriber that was called from a work
+            return False
         with self._changed:
             self._is_awaited = True
             self._changed.notify_all()
             return self._changed.wait_for(lambda: not self._is_working, wait_s)
 
     def _work(self) -> None:
+        self._worker = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: self._is_awaited, PAUSE_S)
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._is_working = self._is_awaited = False
+                    self._is_working, self._is_awaited, self._worker = False, False, 0
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]

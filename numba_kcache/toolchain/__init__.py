@@ -62,14 +62,11 @@ class Toolchain:
 
     def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
         self.load, self.save_record = load, save
-        self._lock = threading.RLock()
-        self._name = ""
-        self._folders: tuple[str, ...] = ()
+        self.after_fork()
+        self._name, self._folders = "", tuple[str, ...]()
         self._record: Record | None = None
         self._facts: dict[str, dict[str, Any]] | None = None
-        self._is_identifying = self._is_dirty = False
-        self._has_loaded = False
-        self._contents: dict[str, str] = {}
+        self._has_loaded, self._contents = False, dict[str, str]()
 
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
@@ -109,6 +106,10 @@ class Toolchain:
                 if self._is_dirty:
                     self._save()
             return builds, versions
+
+    def after_fork(self) -> None:
+        """Renew, in a child, what another thread of the parent may have held."""
+        self._lock, self._is_identifying, self._is_dirty = threading.RLock(), False, False
 
     def load_record(self, name: str) -> Record | None:
         """Load the record saved under a name."""

@@ -28,7 +28,7 @@ from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of
 from ...model.request import LinkInput
 from ..python.function import Fingerprint, Uncapturable
-from .definition import DECORATOR_OPTIONS, NumbaDefinition
+from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
 from .internals import assumed_device, forget_implementations, internals
 from .link import link_kernel
 
@@ -78,10 +78,11 @@ def build(
     """
     functions, links = ((), ()) if isinstance(found, Uncapturable) else (found.device_functions(), found.links)
     try:
-        made = compile_numba(
-            definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx, headers=headers,
-        )  # fmt: skip
+        with CompilerLock():
+            made = compile_numba(
+                definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
+                keep_ptx=definition.keep_ptx, headers=headers,
+            )  # fmt: skip
     except Exception as error:  # Numba's own, mostly: its words stay as they are
         error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
         raise

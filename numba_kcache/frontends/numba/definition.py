@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...engine.request import Request, Resolution, Wanted
@@ -75,8 +74,9 @@ class NumbaDefinition(Definition):
         self.depends = tuple(options.get("depends") or ())
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
+        self._declared: Declared | None = None
 
-    @cached_property
+    @property
     def declared(self) -> Declared:
         """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
 
@@ -84,7 +84,9 @@ class NumbaDefinition(Definition):
             OptionError: The function is for devices alone, or an option cannot be meant.
             ToolchainMissingError: Numba's CUDA target is not installed.
         """
-        return _declare(self.thing, self._given)
+        if self._declared is None:
+            self._declared = _declare(self.thing, self._given)
+        return self._declared
 
     # -- what is wanted -----------------------------------------------------------------------------
 
@@ -187,8 +189,8 @@ def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
     return NumbaDefinition(loads(function), options)
 
 
-class _CompilerLock:
-    """Numba's own over compilation, so that no two locks are taken crosswise."""
+class CompilerLock:
+    """Numba's own over compilation. It is held for what Numba does, and never while a subscriber runs."""
 
     def __enter__(self) -> None:
         from numba.cuda.core.compiler_lock import global_compiler_lock
@@ -212,7 +214,6 @@ class NumbaResolutions(Resolutions):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.lock = _CompilerLock()
         self.dispatcher: Any = None
         self._uncached: dict[Variant, str] = {}
 
@@ -225,7 +226,8 @@ class NumbaResolutions(Resolutions):
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
-        wanted = self.wanted(choice, variant)
+        with CompilerLock():
+            wanted = self.wanted(choice, variant)
         request, is_counted = wanted.request, False
         if not request.uncacheable:
             try:
@@ -238,8 +240,7 @@ class NumbaResolutions(Resolutions):
 
     def flush(self) -> None:
         """Read the function anew at the next launch."""
-        self._resolved.clear()
-        self._uncached.clear()
+        self._resolved, self._uncached = {}, {}
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""

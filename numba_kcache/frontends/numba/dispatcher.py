@@ -27,7 +27,7 @@ from ...launch.attributes import LaunchOptions
 from ...launch.devices import check_interpreter, current_device, numba_stream
 from ...launch.loader import CodeRefusedError, LoadedKernel, loaded_by_numba
 from ..base import RunsUncached
-from .definition import NumbaResolutions
+from .definition import CompilerLock, NumbaResolutions
 from .overload import make_overload
 
 NUMBAS_NAMES = frozenset((
@@ -189,7 +189,7 @@ def _dispatcher(resolutions: NumbaResolutions) -> Any:
     declared, thing = resolutions.definition.declared, resolutions.definition.thing
     from numba.cuda.dispatcher import CUDADispatcher
 
-    with resolutions.lock:
+    with CompilerLock():
         made = resolutions.dispatcher
         if made is None:
             made = CUDADispatcher(declared.py_func, targetoptions=dict(declared.targetoptions))

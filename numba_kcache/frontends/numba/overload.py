@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -96,6 +96,7 @@ def _classes() -> tuple[Any, Any]:
             super().__init__(None, entry.name, entry_name=entry.symbol)
             self._dispatcher, self._types, self._artifact, self._load = dispatcher, types, artifact, load
             self._functions: dict[int, tuple[Any, LoadedKernel]] = {}
+            self._compiled: Any = None
             self._finalized = True
             self._lto = bool(dispatcher.targetoptions.get("lto"))
             self.use_cooperative = bool(artifact.attributes.get("cooperative"))
@@ -105,12 +106,14 @@ def _classes() -> tuple[Any, Any]:
         llvm_strs = property(attrgetter("compiled._codelibrary.llvm_strs"))
         modules = property(attrgetter("compiled._codelibrary.modules"))
 
-        @cached_property
+        @property
         def compiled(self) -> Any:
             """The same kernel compiled by Numba, now, to be looked at."""
-            options = dict(self._dispatcher.targetoptions)
-            options["link"] = list(options.get("link") or ())  # Numba appends to it
-            return _Kernel(self._dispatcher.py_func, self._types, **options)
+            if self._compiled is None:
+                options = dict(self._dispatcher.targetoptions)
+                options["link"] = list(options.get("link") or ())  # Numba appends to it
+                self._compiled = _Kernel(self._dispatcher.py_func, self._types, **options)
+            return self._compiled
 
         def get_cufunc(self) -> Any:
             ordinal = devices.get_context().device.id

@@ -85,9 +85,11 @@ class SourceDefinition(Definition):
 
     def text(self) -> str | bytes:
         """The source; asked of the user's function once."""
-        if self._text is None:
-            self._text = self.source.text()
-        return self._text
+        text = self._text
+        if text is None:
+            text = self.source.text()
+            self._text = text = text if self._text is None else self._text  # a signal handler may have asked meanwhile
+        return text
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant = None) -> Request:
         """Make the request for a target."""

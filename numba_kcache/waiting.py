@@ -1,0 +1,114 @@
+"""Wait for another thread of this process that is at the same, and never for oneself.
+
+Promise     A signal handler, a subscriber, `__del__`, the callback of a weak reference, an audit hook or a log handler
+            that comes back into the package waits for nobody: whoever it would wait for may wait for what it
+            interrupted. Nobody waits for a thread that is gone, for one that is in the user's code, or without bound.
+            Whoever does not wait goes on by itself: work may be done twice, and nothing else.
+Method      Who begins something puts its thread and process under a name into a dict, by `setdefault`, which is atomic
+            and no lock: nothing is held while foreign code runs, and a forked child inherits nothing that it could wait
+            for. Who finds another's mark comes here, and looks at it again and again. That a thread was in the package
+            already is read off its stack, that another one is in the user's code off that one's.
+Not here    Turns between processes (store.locks). A warm start imports nothing of this: it waits for nobody.
+Ground      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from types import FrameType
+
+Owner = tuple[int, int]
+"""A thread, by `threading.get_ident()`, and its process. Each that is made is another object: it names one call."""
+
+LONGEST_S = 120.0
+"""Longest wait for another thread; a compile takes less."""
+
+ABROAD_S = 0.25
+"""How long a thread may be in the user's code before the others go on without it."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
+
+_OURS = __name__.partition(".")[0]
+_AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
+"""Modules that run the user's program, and are on the stack of all that it does."""
+
+_CALL_OUT = frozenset((
+    (f"{_OURS}.observe", "emit"), (f"{_OURS}.observe.log", "warn"), (f"{_OURS}.frontends.source.source", "text"),
+))  # fmt: skip
+"""Functions that call the user's code: subscribers, handlers of logs and warnings, functions that return source."""
+
+
+def is_reentered() -> bool:
+    """Tell if this thread was in the package already when the code that runs now began, or comes out of Numba."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and (_is_ours(frame) or frame.f_globals.get("__name__") == "contextlib"):
+        frame = frame.f_back
+    if frame is not None and str(frame.f_globals.get("__name__")).startswith("numba."):
+        return True  # it has its lock over all compiles, for which whoever one would wait for may be waiting
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+def waited(marks: Mapping[Hashable, Owner], name: Hashable, other: Owner, wait_s: float = LONGEST_S) -> bool:
+    """Wait until the call that `other` names is through; False where this one has to go on by itself.
+
+    Args:
+        marks: Who is at what.
+        name: What is wanted.
+        other: Who is at it.
+        wait_s: Longest wait.
+    """
+
+    def is_over(pause_s: float) -> bool:
+        if marks.get(name) is other:
+            time.sleep(pause_s)
+        return marks.get(name) is not other
+
+    return wait(is_over, other, wait_s)
+
+
+def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
+    """Attempt something until it succeeds; False where it is not worth waiting for its owner.
+
+    Args:
+        attempt: Waits the seconds that it is given, at most, and tells if it succeeded.
+        other: Who has to be through for that.
+        wait_s: Longest wait.
+    """
+    if other[0] == threading.get_ident() or is_reentered():
+        return attempt(0.0)
+    deadline_s, pause_s, abroad_since_s = time.monotonic() + wait_s, _FIRST_PAUSE_S, 0.0
+    while not attempt(pause_s):
+        now_s = time.monotonic()
+        if now_s >= deadline_s or not _is_alive(other):
+            return False
+        abroad_since_s = (abroad_since_s or now_s) if _is_abroad(other) else 0.0
+        if abroad_since_s and now_s - abroad_since_s > ABROAD_S:
+            return False
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, max(0.0, deadline_s - now_s))
+    return True
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__") or ""
+    return name.startswith(f"{_OURS}.") and not name.startswith(_AROUND)
+
+
+def _is_alive(owner: Owner) -> bool:
+    """False for a thread that is over, or was the parent's."""
+    return owner[1] == os.getpid() and owner[0] in sys._current_frames()
+
+
+def _is_abroad(owner: Owner) -> bool:
+    """Tell if the innermost function of the package that a thread is in has called the user's code."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False  # the stack of a thread that runs meanwhile cannot be read
+    frame = sys._current_frames().get(owner[0])
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _CALL_OUT

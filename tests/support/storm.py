@@ -1,0 +1,202 @@
+"""Interrupt a program at any instant: by signals whose handlers use the package, and by forks whose children do.
+
+Run     python -m tests.support.storm all COUNT FOLDER [SEED], or one of these in place of `all`. A hang ends it with
+        the stacks of all threads.
+        lines    COUNT launches of new kernels; at one line of the package in each a handler runs one of the verbs.
+        signals  The same, with a timer's signals.
+        forks    COUNT children, forked while threads launch and clear: each looks up, compiles and counts.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import LaunchError, cached_kernel
+from tests.support.fake_driver import build, environment
+
+HANG_S = 20
+KNOWN = 4
+"""Kernels that are launched again and again; the others are new each time."""
+
+
+_revisions = itertools.count()
+
+
+def new_kernel(revision: int | None = None) -> Any:
+    """A kernel with another key than all before it."""
+    from tests.support.toy_kind import Toy  # a process of tests never hears of toys
+
+    return cached_kernel(Toy("scale"), revision=next(_revisions) if revision is None else revision)
+
+
+def launch(kernel: Any) -> None:
+    kernel[1, 32](None, 7)
+
+
+def verbs(kernel: Any) -> list[Callable[[], object]]:
+    """What a handler may do."""
+    return [
+        lambda: launch(kernel),
+        lambda: launch(kernel),
+        lambda: launch(new_kernel()),
+        lambda: kernel.compile("sm_90"),
+        lambda: kernel.explain("sm_90"),
+        lambda: numba_kcache.info("process"),
+        numba_kcache.info,
+        lambda: numba_kcache.subscribe(lambda event: None)(),
+        lambda: numba_kcache.configure(max_size_bytes=1 << 30),
+        numba_kcache.clear,
+        lambda: list(numba_kcache.entries()),
+    ]
+
+
+def lines(count: int, dice: random.Random) -> None:
+    """Run a verb at one line of the package in each of many launches."""
+    most = 400
+    for _ in range(count):
+        kernel, left = new_kernel(), dice.randrange(most)
+        verb = dice.choice(verbs(kernel))
+
+        def trace(frame: FrameType, event: str, _argument: object, verb: Callable[[], object] = verb) -> Any:
+            nonlocal left
+            if "numba_kcache" not in frame.f_code.co_filename:
+                return None
+            if event == "line":
+                left -= 1
+                if left == 0:
+                    sys.settrace(None)
+                    verb()
+            return trace
+
+        sys.settrace(trace)
+        try:
+            launch(kernel)
+        finally:
+            sys.settrace(None)
+        most = max(200, most - left if left > 0 else most + 50)
+
+
+def signals(count: int, dice: random.Random) -> None:
+    """Have a timer interrupt launches, and what it interrupted a second time."""
+    kernel, done, depth = new_kernel(), 0, 0
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal done, depth
+        done, depth = done + 1, depth + 1
+        if depth == 2:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        dice.choice(verbs(kernel))()
+        depth -= 1
+
+    signal.signal(signal.SIGALRM, handle)
+    while done < count:
+        kernel = new_kernel()
+        signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 4e-3), dice.choice((0, 1e-3)))
+        launch(kernel)
+        launch(kernel)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def forks(count: int, dice: random.Random) -> None:
+    """Fork while other threads launch, load, clear and count."""
+    stop, failed = threading.Event(), list[BaseException]()
+    known = [new_kernel() for _ in range(KNOWN)]
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                launch(new_kernel())
+                for each in known:
+                    launch(each)
+                numba_kcache.info()
+                if random.random() < 0.1:
+                    numba_kcache.clear()
+        except BaseException as error:
+            failed.append(error)
+
+    def child() -> None:
+        signal.alarm(HANG_S)
+        for each in (*known, new_kernel(-os.getpid())):  # the last is nobody else's
+            each.compile("sm_90")
+        assert numba_kcache.info("process").misses >= 1
+        with pytest.raises(LaunchError, match="spawn"):
+            launch(known[0])
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(count):
+        time.sleep(dice.uniform(0, 2e-3))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child()
+                os._exit(0)
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+                os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert status == 0, f"a child ended with {status}"
+        assert not failed, failed
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+SOURCE = 'extern "C" __global__ void scale(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }'
+
+
+def prepared(root: Path) -> dict[str, str]:
+    """The environment of a process on the fake driver, with a cache of its own and a table with one toy."""
+    compiled = cached_kernel(SOURCE, arch="sm_90")
+    (root / "scale.cubin").write_bytes(compiled.cubin())
+    row = {"version": 1, "parameters": [list(each) for each in compiled.params]}
+    (root / "table.json").write_text(json.dumps({"scale": row}))
+    settings = {"NUMBA_KCACHE_DIR": str(root / "cache"), "NUMBA_KCACHE_DURABILITY": "none", "TOY_TABLE": str(root)}
+    return environment(build()) | settings
+
+
+def start(kinds: Sequence[str], count: int, root: Path, seed: int) -> int:
+    """Run storms in processes of their own; the first exit status that is not 0."""
+    environ = prepared(root)
+    commands = ([sys.executable, "-m", "tests.support.storm", f"-{kind}", str(count), str(seed)] for kind in kinds)
+    return next((status for each in commands if (status := subprocess.run(each, env=environ).returncode)), 0)
+
+
+def main() -> None:
+    kind, count = sys.argv[1], int(sys.argv[2])
+    if not kind.startswith("-"):
+        kinds = ("lines", "signals", "forks") if kind == "all" else (kind,)
+        sys.exit(start(kinds, count, Path(sys.argv[3]), int((*sys.argv, "0")[4])))
+    kind, seed = kind[1:], int(sys.argv[3])
+    if kind == "forks":
+        faulthandler.register(signal.SIGALRM, chain=True)  # its other ways do not survive a fork
+    else:
+        faulthandler.dump_traceback_later(max(HANG_S, count), exit=True)
+    for verb in verbs(kernel := new_kernel()):
+        verb()  # a handler cannot use a module in whose import it comes
+    launch(kernel)
+    {"lines": lines, "signals": signals, "forks": forks}[kind](count, random.Random(seed))
+    print(f"{kind}: {count} done")
+
+
+if __name__ == "__main__":
+    main()
