@@ -42,13 +42,12 @@ from numba_kcache.observe.history import history_of
 from numba_kcache.observe.info import CacheInfo
 from numba_kcache.observe.page import page
 from numba_kcache.store import entry as frame
-from numba_kcache.store.counters import CounterFile
 from numba_kcache.store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry
 from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.signing import TrustedKeys
 from numba_kcache.toolchain import Toolchain
-from tests.support.stores import file_of
+from tests.support.stores import counters_of, file_of
 
 SOURCE = """
 struct Box { double a; char b; };
@@ -120,10 +119,15 @@ class Bases:
         including.compile()
         self.requests = [each._request(*each._requests(None)[0][:1], None) for each in (kernel, including)]
         self.manifests = {
-            file.key: frame.decode_manifest(file_of(self.cache.session.local, file.key, "manifests").read_bytes(), file.key)
+            file.key: frame.decode_manifest(
+                file_of(self.cache.session.local, file.key, "manifests").read_bytes(), file.key
+            )
             for file in self.cache.session.local.files(MANIFEST)
         }
-        self.paths = {file.key: file_of(self.cache.session.local, file.key, "manifests") for file in self.cache.session.local.files(MANIFEST)}
+        self.paths = {
+            file.key: file_of(self.cache.session.local, file.key, "manifests")
+            for file in self.cache.session.local.files(MANIFEST)
+        }
         self.record = next(each["record"] for rows in self.manifests.values() for each in rows if "record" in each)
         self.folder = folder
 
@@ -186,15 +190,15 @@ def counters(bases: Bases, chance: random.Random) -> None:
     """The counts of other processes: sums, a table and a page."""
     base = {"hits": 3, "misses": 2.0, "time_saved_s": 1.5, "reason/options": 2, "day/2026-11-22/hits": 3,
             f"hits/{bases.key[:16]}": 2, "compile_time_s": 0.5, "tier/ab/hits": 1}  # fmt: skip
-    folder = bases.folder / "statistics"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = bases.folder / "v1" / "statistics"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     text = json.dumps(mutated(base, chance) if chance.random() < 0.9 else chance.choice(ODD))
     (folder / "1-a.jsonl").write_text(f"\n{text}\n")
     total = {"counts": base, "folded": ["2-b.jsonl"]}
     (folder / "total").write_text(json.dumps(mutated(total, chance)))
-    sums = CounterFile(str(folder)).read()
+    sums = counters_of(bases.folder).read()
     counts = Counts.of(sums)
-    info = CacheInfo("lifetime", "/x", 1, 1, 1, **vars(counts))
+    info = CacheInfo("lifetime", "/x", 1, 1, 1, **counts.as_dict())
     assert str(info)
     assert json.dumps(info.to_dict())
     assert "<script" not in page(info, history_of(sums), [], [], now_s=0.0)

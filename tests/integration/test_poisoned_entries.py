@@ -22,6 +22,8 @@ from numba_kcache.store import entry as frame
 SAXPY = 'extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) { y[0] = a * x[0] + n; }'
 OTHER = 'extern "C" __global__ void other(float *y) { y[0] = 1; }'
 
+def path_of(found): return Path(found.tree.root) / "v1" / "entries" / found.key[:2] / found.key[2:]
+
 def compiled(folder, source=SAXPY, arch="sm_90"):
     cache = KernelCache(folder, durability="none")
     cached_kernel(source, cache=cache).compile(arch)
@@ -31,18 +33,18 @@ def compiled(folder, source=SAXPY, arch="sm_90"):
 def poison(folder, change, **way):
     "Store a kernel in a cache, and put in place of its entry what `change` makes of it."
     cache, found = compiled(folder, **way)
-    entry = frame.decode_entry(Path(found.path).read_bytes(), found.key)
+    entry = frame.decode_entry(path_of(found).read_bytes(), found.key)
     header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
     change(header, payloads)
     data = frame.encode_entry(frame.StoredEntry(found.key, header, payloads))
-    Path(found.path).write_bytes(data)
+    path_of(found).write_bytes(data)
     return found.key, data
 
 def cubin_of(source, arch="sm_90"):
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
         cache, found = compiled(folder, source, arch)
-        return frame.decode_entry(Path(found.path).read_bytes(), found.key).payloads["cubin"]
+        return frame.decode_entry(path_of(found).read_bytes(), found.key).payloads["cubin"]
 
 def garbage(header, payloads): payloads["cubin"] = b"no code at all" * 50
 def cut(header, payloads): payloads["cubin"] = payloads["cubin"][: len(payloads["cubin"]) // 2]
@@ -165,7 +167,7 @@ again = KernelCache(sys.argv[1] + "/cache")
 try:
     launch(again)
 except KCacheError as error:
-    print(type(error).__name__, os.path.exists(found.path), again.info("process").compiles)
+    print(type(error).__name__, path_of(found).exists(), again.info("process").compiles)
 """
     done = run(["-c", POISON + script, str(tmp_path)], env=environment(build(), fail=["cuModuleLoadData:2@*"]))
 
@@ -181,10 +183,10 @@ def module(cache): return cached_module(TWO, arch="sm_90", cache=cache)
 cache = KernelCache(sys.argv[1] + "/cache", durability="none")
 module(cache).compile()
 (found,) = cache.session.local.files(1)
-entry = frame.decode_entry(Path(found.path).read_bytes(), found.key)
+entry = frame.decode_entry(path_of(found).read_bytes(), found.key)
 header = json.loads(json.dumps(entry.header))
 next(each for each in header["entries"] if each[1] == "third")[4] = []
-Path(found.path).write_bytes(frame.encode_entry(frame.StoredEntry(found.key, header, dict(entry.payloads.items()))))
+path_of(found).write_bytes(frame.encode_entry(frame.StoredEntry(found.key, header, dict(entry.payloads.items()))))
 warnings.simplefilter("ignore")
 again = KernelCache(sys.argv[1] + "/cache", durability="none")
 kernels = module(again)
