@@ -313,16 +313,14 @@ def _explained(reasons: tuple[Reason, ...]) -> dict[str, Any]:
     return {"reason": summary(reasons), "reasons": reasons}
 
 
-# -- the process's own session ---------------------------------------------------------------------------------------
-
-
 def all_of(users: weakref.WeakSet[Any]) -> list[Any]:
     """List the members of a set to which a signal handler or another thread adds meanwhile."""
     while True:
-        try:
+        with contextlib.suppress(RuntimeError):  # it changed in the middle
             return list(users)
-        except RuntimeError:  # it changed in the middle
-            continue
+
+
+# -- the process's own session ---------------------------------------------------------------------------------------
 
 
 _process: Session | None = None

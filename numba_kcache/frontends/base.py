@@ -2,9 +2,8 @@
 
 Promise     A new kind is a folder beside this file; importing it registers it; nothing outside `frontends/` changes.
 Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
-            made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led
-            to. Front ends that were registered are asked before the built-in ones, which are imported one after
-            another until one knows the thing.
+            made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led to. Front
+            ends that were registered are asked before the built-in ones, which are imported until one knows the thing.
 Not here    Configurations, launches and the verbs of a kernel (kernel), look-ups and compiles (engine).
 """
 
@@ -298,8 +297,11 @@ class Resolutions:
         owner = mine = get_ident(), os.getpid()
         try:
             owner = self._resolving.setdefault(name, mine)
-            if owner is not mine and self._waited(name, owner):
-                return self.resolve(choice, variant, session)
+            if owner is not mine:
+                from ..waiting import waited
+
+                if waited(self._resolving, name, owner):
+                    return self.resolve(choice, variant, session)
             found = resolved.get(name)
             if found is None:
                 session = session or self.session()
@@ -310,12 +312,6 @@ class Resolutions:
         finally:
             if owner is mine:
                 self._resolving.pop(name, None)
-
-    def _waited(self, name: Hashable, owner: tuple[int, int]) -> bool:
-        """Wait for the thread that resolves the same; False where this one has to resolve it by itself."""
-        from ..waiting import waited
-
-        return waited(self._resolving, name, owner)
 
     def give_up(self, resolution: Resolution, error: KCacheError) -> None:
         """Have stored code that could not be used set aside, so that the next resolution compiles.
