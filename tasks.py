@@ -6,6 +6,7 @@
     python3 tasks.py check    formatting, lint, types
     python3 tasks.py docs     run the code blocks of README and docs, and the examples
     python3 tasks.py site     build the documentation into build/site, warnings being errors
+    python3 tasks.py differential [--steps N] [--seed S] [--processes P]  random programs and edits, checked
     python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
@@ -95,6 +96,10 @@ def storm() -> None:
     run("-m", "tests.support.storm", "all", count, root)
 
 
+def differential() -> None:
+    run("-m", "tests.differential", *sys.argv[2:])
+
+
 def gpu() -> None:
     run(".ci/gpu.py")
 
@@ -107,7 +112,8 @@ def all_() -> None:
     test()
 
 
-TASKS = {each.__name__.strip("_"): each for each in (demo, test, quick, check, docs, site, house, storm, gpu, all_)}
+NAMED = (demo, test, quick, check, docs, site, differential, house, storm, gpu, all_)
+TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in TASKS:

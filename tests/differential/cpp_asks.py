@@ -1,0 +1,287 @@
+"""A CUDA C++ program, asked of the cache and of the plain compilers.
+
+Promise     `plain` shares no code with the package: NVRTC and nvJitLink through their bindings, with the flags that
+            docs/reference/kernel.md promises, in the order that it promises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .world import Edit, World
+
+Call = dict[str, Any]
+"""How a program is asked for: `folder` and `name` of its world, `options`, `thing`, `cwd`, `env`, `during`, ..."""
+
+
+class Answer(NamedTuple):
+    """What came of an ask: code, or the reason why there is none."""
+
+    code: bytes | str | None
+    is_hit: bool = False
+    refused: str = ""
+    failed: str = ""
+
+
+kept: dict[Any, Any] = {}
+"""Of this process: its caches by directory, and kernels that were decorated before they are asked for."""
+
+
+def enter(call: Call) -> World:
+    """Bring this process to where the call is made: variables, working directory, compilers."""
+    world = World(Path(call["folder"]), call["name"])
+    for name, text in call.get("env", {}).items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = world.expand(text)
+    folder = world.folder / world.expand(call.get("cwd", "."))
+    os.chdir(folder if folder.is_dir() else world.folder)
+    if call.get("compiler"):
+        for library in sorted(Path(call["compiler"]).glob("libnvrtc*.so*")):
+            if ".alt." not in library.name:
+                ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    return world
+
+
+def cache_of(call: Call) -> Any:
+    """The cache that the call asks: an object of this process, or one that knows only what is on disk."""
+    from numba_kcache import KernelCache
+
+    if call.get("cache") == "new" or call["directory"] not in kept:
+        kept[call["directory"]] = KernelCache(directory=call["directory"], durability="none")
+    return kept[call["directory"]]
+
+
+def answer(cache: Any, ask: Callable[[], bytes | str]) -> Answer:
+    """What the cache answers, and how."""
+    from numba_kcache import UncacheableError
+
+    before = cache.info("process").hits
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = ask()
+        return Answer(code, cache.info("process").hits > before)
+    except UncacheableError as error:
+        return Answer(None, refused=str(error))
+    except Exception as error:
+        return Answer(None, failed=f"{type(error).__name__}: {error}")
+
+
+def decorate(call: Call) -> None:
+    """Make the kernel now; a later ask takes it."""
+    world = enter(call)
+    with contextlib.suppress(Exception):  # the ask then says what is wrong with it
+        kept["kernel"] = _kernel(call, world, cache_of(call))
+
+
+def serve(call: Call) -> Answer:
+    """What the cache gives."""
+    call = {**call, "cache": "same"} if call.get("decorated") and "kernel" in kept else call
+    world = enter(call)
+    cache = cache_of(call)
+
+    def ask() -> bytes:
+        kernel = kept.pop("kernel", None) if call.get("decorated") else None
+        kernel = kernel or _kernel(call, world, cache)
+        with _editing(call.get("during") or [], world):
+            kernel.compile()
+        return bytes(kernel.cubin())
+
+    return answer(cache, ask)
+
+
+def _options(call: Call, world: World) -> dict[str, Any]:
+    def expanded(value: Any) -> Any:
+        if isinstance(value, str):
+            return world.expand(value)
+        if isinstance(value, list):
+            return [expanded(each) for each in value]
+        if isinstance(value, dict):
+            return {name: expanded(each) for name, each in value.items()}
+        return value
+
+    return {name: expanded(value) for name, value in call["options"].items()}
+
+
+def _kernel(call: Call, world: World, cache: Any) -> Any:
+    from numba_kcache import cached_kernel
+
+    options = _options(call, world)
+    if "link" in options:
+        options["link"] = [str(world.root / "src" / name) for name in options["link"]]
+    thing: Any = world.root / "src" / "k.cu"
+    if call.get("thing") == "ptx":
+        thing = world.root / "src" / "k.ptx"
+    if call.get("thing") == "function":
+        namespace: dict[str, Any] = {"SOURCE": thing.read_text("utf-8"), "__name__": "program"}
+        program = world.root / "src" / "program.py"
+        exec(compile(program.read_text(), str(program), "exec"), namespace)
+        thing = namespace["k"]
+    return cached_kernel(thing, arch="sm_90", cache=cache, **options)
+
+
+@contextlib.contextmanager
+def _editing(during: list[dict[str, Any]], world: World) -> Iterator[None]:
+    """Make edits when NVRTC is called, and when it returns."""
+    if not during:
+        yield
+        return
+    from cuda.bindings import nvrtc
+
+    real, pending = nvrtc.nvrtcCompileProgram, list(during)
+
+    def apply(when: str) -> None:
+        for each in [each for each in pending if each["when"] == when]:
+            pending.remove(each)
+            for edit in each["edits"]:
+                world.apply(edit)
+
+    def compile_program(*arguments: Any) -> Any:
+        apply("before")
+        try:
+            return real(*arguments)
+        finally:
+            apply("after")
+
+    nvrtc.nvrtcCompileProgram = compile_program
+    try:
+        yield
+    finally:
+        nvrtc.nvrtcCompileProgram = real
+
+
+def during_edits(call: Call, when: str) -> list[Edit]:
+    """The edits that an ask makes at one moment."""
+    return [edit for each in call.get("during") or [] if each["when"] == when for edit in each["edits"]]
+
+
+def plain(call: Call) -> list[Answer]:
+    """What the compilers give without a cache: one answer for each name that the program may have."""
+    world = enter(call)
+    base = world.root / "src"
+    if call.get("thing") == "ptx":
+        return [_link([("ptx", (base / "k.ptx").read_bytes())], call["options"], False)]
+    files = [
+        "k.cu",
+        *([f"{re.sub(r'[^A-Za-z0-9_]', '_', call['options']['name'])}.cu"] if "name" in call["options"] else []),
+    ]
+    names = [name for file in files for name in (str(base / file), file)]
+    given = _options(call, world)
+    source = (base / "k.cu").read_bytes() if (base / "k.cu").is_file() else None
+    if source is None:
+        return [Answer(None, failed="no source")]
+    try:
+        return [_plain(source, name, given, base) for name in (names if world.says_place() else names[:1])]
+    except OSError as error:
+        return [Answer(None, failed=str(error))]
+
+
+def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answer:
+    linked = given.get("link", [])
+    flags = _flags(given, base, bool(linked))
+    if given.get("lineinfo") or given.get("debug"):
+        source = f'#line 1 "{base / "k.cu"}"\n'.encode() + source
+    expressions = [given["name"]] if "name" in given else []
+    lto = bool(given.get("lto"))
+    made, log = _nvrtc(source, name, flags, expressions, lto)
+    if made is None:
+        return Answer(None, failed=log)
+    if not linked and not lto:
+        return Answer(made)
+    inputs = [("ltoir" if lto else "cubin", made)]
+    for each in linked:
+        content = (base / each).read_bytes()
+        if each.endswith(".cu"):
+            folder = (base / each).parent
+            compiled, log = _nvrtc(content, str(folder / Path(each).name), _flags(given, folder, True), [], lto)
+            if compiled is None:
+                return Answer(None, failed=log)
+            inputs.append(("ltoir" if lto else "cubin", compiled))
+        else:
+            inputs.append(("ptx", content))
+    return _link(inputs, given, lto)
+
+
+def _flags(given: dict[str, Any], base: Path, linked: bool) -> list[str]:
+    flags = ["-arch=sm_90"]
+    flags += [f"-D{name}" if text is None else f"-D{name}={text}" for name, text in given.get("defines", {}).items()]
+    for wanted, flag in (
+        (given.get("std"), f"--std={given.get('std')}"),
+        (given.get("fastmath"), "--use_fast_math"),
+        (given.get("max_registers"), f"--maxrregcount={given.get('max_registers')}"),
+        (given.get("lineinfo"), "--generate-line-info"),
+        (given.get("debug"), "--device-debug"),
+        (given.get("lto"), "--dlink-time-opt"),
+        (linked and not given.get("lto"), "--relocatable-device-code=true"),
+        (given.get("opt", 3) != 3 and not given.get("lto"), f"--ptxas-options=-O{given.get('opt')}"),
+    ):
+        if wanted:
+            flags.append(flag)
+    flags += given.get("options", [])
+    folders = [base, *(base / each for each in given.get("include_dirs", [])), *_toolkit()]
+    return [*flags, *(f"-I{os.path.normpath(each)}" for each in folders)]
+
+
+def _toolkit() -> list[Path]:
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    found = find_nvidia_header_directory("cudart")
+    return [] if found is None else [Path(found), Path(found, "cccl")]
+
+
+def _nvrtc(source: bytes, name: str, flags: list[str], expressions: list[str], lto: bool) -> tuple[bytes | None, str]:
+    from cuda.bindings import nvrtc
+
+    _status, program = nvrtc.nvrtcCreateProgram(source, os.fsencode(name), 0, None, None)
+    for expression in expressions:
+        nvrtc.nvrtcAddNameExpression(program, expression.encode())
+    words = [os.fsencode(flag) for flag in (*flags, "--no-cache", "--modify-stack-limit=false")]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+    try:
+        if int(status):
+            _status, size = nvrtc.nvrtcGetProgramLogSize(program)
+            log = bytes(size + 1)
+            nvrtc.nvrtcGetProgramLog(program, log)
+            return None, log.rstrip(b"\0").decode("utf-8", "replace") or str(status)
+        size_of, get = (
+            (nvrtc.nvrtcGetLTOIRSize, nvrtc.nvrtcGetLTOIR) if lto else (nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+        )
+        _status, size = size_of(program)
+        code = bytes(size + 1)
+        get(program, code)
+        return code[:size], ""
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _link(inputs: list[tuple[str, bytes]], given: dict[str, Any], lto: bool) -> Answer:
+    from cuda.bindings import nvjitlink
+
+    kinds = {name: getattr(nvjitlink.InputType, name.upper()) for name in ("ltoir", "cubin", "ptx")}
+    opt = given.get("opt", 3)
+    flags = ["-arch=sm_90", f"-O{opt}" if opt in (0, 3) else f"-Xptxas=-O{opt}"]
+    flags += ["-lto"] if lto else []
+    flags += [f"-maxrregcount={given['max_registers']}"] if given.get("max_registers") else []
+    flags += ["-lineinfo"] if given.get("lineinfo") else []
+    flags += ["-ftz=1", "-prec-div=0", "-prec-sqrt=0"] if lto and given.get("fastmath") else []
+    handle = nvjitlink.create(len(flags), flags)
+    try:
+        for number, (kind, content) in enumerate(inputs):
+            nvjitlink.add_data(handle, kinds[kind], content, len(content), f"input{number}")
+        nvjitlink.complete(handle)
+        code = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, code)
+        return Answer(bytes(code))
+    except nvjitlink.nvJitLinkError as error:
+        return Answer(None, failed=str(error))
+    finally:
+        nvjitlink.destroy(handle)

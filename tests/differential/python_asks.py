@@ -1,0 +1,199 @@
+"""A Numba kernel in modules on disk, asked of the cache and of Numba.
+
+Promise     `plain` shares no code with the package: `numba.cuda.compile` in a process that imports the modules afresh.
+            The PTX is compared; names and counters in it are Numba's to choose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from . import cpp_asks
+from .cpp_asks import Answer, Call
+from .world import Edit, World
+
+FAMILY = ("pk_", "chunk", "sunau", "nt_ns")
+"""Beginnings of the modules' names: an ordinary one, two of the standard library's, a namespace package."""
+
+_ABSENT = object()
+_state: dict[str, Any] = {"texts": None, "undo": []}
+
+
+def warm() -> None:
+    """Import Numba and compile something, so that forked processes need not."""
+    sys.dont_write_bytecode = True
+    from numba import cuda
+
+    _pretend_device()
+
+    def nothing(x: Any) -> None:
+        x[0] = 1.0
+
+    cuda.compile(nothing, _signature("float64[::1]"), cc=(9, 0), device=False, output="ptx", abi="numba")
+
+
+def _pretend_device() -> None:
+    """Let Numba compile device functions without a device."""
+    import numba.cuda.dispatcher as dispatcher
+
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
+
+
+def _signature(text: str) -> tuple[Any, ...]:
+    import numba
+
+    found = eval(f"({text},)", dict(vars(numba.types)))
+    return tuple(found)
+
+
+def _enter(call: Call) -> World:
+    """Bring this process to where the call is made; import the program, with the patches that are in force."""
+    world = cpp_asks.enter(call)
+    root = str(world.root)
+    sys.path[:] = [root, *(each for each in sys.path if not each.startswith(str(world.folder)))]
+    texts = {path.relative_to(world.root): path.read_bytes() for path in sorted(world.root.rglob("*.py"))}
+    wanted = [each for each in call["patches"] if each["code"] is not None]
+    if (root, texts) != _state["texts"]:
+        _undo()
+        for name in [name for name in sys.modules if name.startswith(FAMILY)]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        _state["texts"] = (root, texts)
+        importlib.import_module("pk_main")
+    elif [each for each, _restore in _state["undo"]] != wanted:
+        _undo()
+    if not _state["undo"]:
+        for patch in wanted:
+            _patch(patch)
+    return world
+
+
+def _undo() -> None:
+    while _state["undo"]:
+        _state["undo"].pop()[1]()
+
+
+def _patch(patch: Edit) -> None:
+    """Set an attribute of a module, or an item of it, to the value of an expression."""
+    module = importlib.import_module(patch["module"])
+    names = {
+        name: importlib.import_module(name) for name in ("math", "operator", "numpy", "numba", "numba.cuda.libdevice")
+    }
+    scope = {**names, "cuda": names["numba"].cuda, "libdevice": names["numba.cuda.libdevice"], "np": names["numpy"]}
+    value = eval(patch["code"], {**scope, **vars(sys.modules["pk_main"])})
+    if "item" in patch:
+        owner = getattr(module, patch["attr"])
+        before = owner[patch["item"]]
+        owner[patch["item"]] = value
+
+        def restore() -> None:
+            owner[patch["item"]] = before
+
+    else:
+        before = vars(module).get(patch["attr"], _ABSENT)
+        setattr(module, patch["attr"], value)
+
+        def restore() -> None:
+            if before is _ABSENT:
+                delattr(module, patch["attr"])
+            else:
+                setattr(module, patch["attr"], before)
+
+    _state["undo"].append((patch, restore))
+
+
+def decorate(call: Call) -> None:
+    """Make the kernel now; a later ask takes it."""
+    _enter(call)
+    with contextlib.suppress(Exception):  # the ask then says what is wrong with it
+        cpp_asks.kept["kernel"] = _kernel(call)
+
+
+def _kernel(call: Call) -> Any:
+    from numba_kcache import cached_kernel
+
+    thing = vars(sys.modules["pk_main"])["k"]
+    return cached_kernel(thing, arch="sm_90", cache=cpp_asks.cache_of(call), **call["options"])
+
+
+def serve(call: Call) -> Answer:
+    """What the cache gives: its PTX."""
+    call = {**call, "cache": "same"} if call.get("decorated") else call
+    try:
+        _enter(call)
+    except Exception as error:
+        return Answer(None, failed=f"import: {type(error).__name__}: {error}")
+    cache = cpp_asks.cache_of(call)
+
+    def ask() -> str:
+        kernel = cpp_asks.kept.pop("kernel", None) if call.get("decorated") else None
+        kernel = kernel or _kernel({**call, "cache": "same"})
+        signature = _signature(call["signature"])
+        with _editing(call.get("during") or []):
+            kernel.compile(signature=signature)
+        return str(kernel.ptx(signature=signature))
+
+    return cpp_asks.answer(cache, ask)
+
+
+@contextlib.contextmanager
+def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
+    """Patch when Numba begins with the kernel's bytecode, and when NVVM has made PTX."""
+    if not during:
+        yield
+        return
+    from numba.cuda.core.compiler import CompilerBase
+    from numba.cuda.cudadrv import nvvm
+
+    extra, compile_ir, pending = CompilerBase.compile_extra, nvvm.compile_ir, list(during)
+
+    def apply(*when: str) -> None:
+        for each in [each for each in pending if each["when"] in when]:
+            pending.remove(each)
+            for patch in each["edits"]:
+                _patch(patch)
+
+    def compile_extra(*arguments: Any) -> Any:
+        apply("before")
+        return extra(*arguments)
+
+    def compiled_ir(*arguments: Any, **options: Any) -> Any:
+        made = compile_ir(*arguments, **options)
+        apply("after")
+        return made
+
+    CompilerBase.compile_extra, nvvm.compile_ir = compile_extra, compiled_ir
+    try:
+        yield
+    finally:
+        CompilerBase.compile_extra, nvvm.compile_ir = extra, compile_ir
+        apply("before", "after")
+
+
+def plain(call: Call) -> list[Answer]:
+    """What Numba makes of the program as it is now."""
+    from numba import cuda
+
+    _pretend_device()
+    try:
+        _enter(call)
+        function = vars(sys.modules["pk_main"])["k"]
+        given = {**getattr(function, "targetoptions", {}), **call["options"]}
+        options = {
+            name: given[name] for name in ("debug", "lineinfo", "fastmath", "opt", "launch_bounds") if name in given
+        }
+        ptx, _type = cuda.compile(
+            getattr(function, "py_func", function), _signature(call["signature"]), cc=(9, 0), device=False,
+            output="ptx", abi="numba", **options,
+        )  # fmt: skip
+        return [Answer(ptx)]
+    except Exception as error:
+        return [Answer(None, failed=f"{type(error).__name__}: {error}")]
+    finally:
+        os.chdir("/")

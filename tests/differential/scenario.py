@@ -1,0 +1,291 @@
+"""Run a scenario: edits and asks in order, each answer of the cache judged by the plain compilers'.
+
+Promise     A scenario is a list of plain data and runs alike each time, in a folder and with a cache of its own.
+            Each ask ends in one verdict; what is in `FAULTS` is a finding.
+Method      The world is edited here, in a process that loads no compiler. The cache is asked in a forked process that
+            lives as long as the scenario, or in a fresh one; the plain compilers in another.
+            An ask must be a hit where the same meaning was served before: the same contents, links, options.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import cpp_asks, python_asks
+from .code import difference
+from .cpp_asks import Answer
+from .processes import Child, Gone, alone
+from .world import CHECKOUT, Edit, World
+
+FAULTS = {
+    "stale": "a hit served code that a plain compile does not make",
+    "altered": "a compile made other code than the plain compilers",
+    "failed": "the cache raised where the plain compilers make code",
+    "refused": "a program was not cached although all it rests on can be known",
+    "needless": "a compile although nothing changed for the compiler",
+    "died": "the process died or hung",
+}
+OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
+"""A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
+
+KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks}
+
+
+class Verdict(NamedTuple):
+    """What an ask came to.
+
+    Args:
+        word: One of `FAULTS`, or "hit", "miss", "error" (both refuse the program), "uncached" (rightly refused).
+        cause: Kinds of the edits since the ask before.
+        detail: What differs.
+        at: Number of the ask among the scenario's edits.
+    """
+
+    word: str
+    cause: tuple[str, ...]
+    detail: str
+    at: int
+
+
+class Bench:
+    """Where scenarios run: a scratch folder, a cache that knows the toolkit already, a process for plain compiles."""
+
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
+        self.scratch = Path(tempfile.mkdtemp(prefix="differential-"))
+        self._number = 0
+        self._oracle: Child | None = None
+        self._is_warm = False
+        self._template = self.scratch / "known"
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.forget_oracle()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def folder(self) -> Path:
+        """An empty folder of its own for a scenario."""
+        self._number += 1
+        folder = self.scratch / f"scenario{self._number}"
+        folder.mkdir()
+        return folder
+
+    def prepare(self, kind: str) -> None:
+        """Load here what each process of this kind would load."""
+        if kind == "python" and not self._is_warm:
+            self._is_warm = True
+            self.forget_oracle()
+            python_asks.warm()
+
+    def cache(self, folder: Path) -> Path:
+        """A cache in a folder: empty but for what is known of the toolkit."""
+        if not self._template.exists():
+            world = World(self.folder())
+            world.apply({"edit": "write", "path": "src/a.h", "text": ""})
+            text = '#include "a.h"\nextern "C" __global__ void k() {}\n'
+            world.apply({"edit": "write", "path": "src/k.cu", "text": text})
+            call = {"folder": str(world.folder), "name": world.name, "directory": str(self._template), "options": {}}
+            known = alone(cpp_asks.serve, call)
+            assert known.code, known
+        shutil.copytree(self._template, folder / "cache")
+        return folder / "cache"
+
+    def plain(self, call: dict[str, Any], kind: str) -> list[Answer]:
+        """What the plain compilers make of the program as it is now."""
+        ask = KINDS[kind].plain
+        if kind == "python" or call.get("compiler"):
+            return list(alone(ask, call))
+        self._oracle = self._oracle or Child()
+        return list(self._oracle.call(ask, call))
+
+    def forget_oracle(self) -> None:
+        """Start another process for the next plain compile."""
+        if self._oracle is not None:
+            self._oracle.end()
+        self._oracle = None
+
+
+def label(edit: Edit) -> str:
+    """The kind of an edit, for counts."""
+    name = edit["edit"]
+    details = [edit.get("name", "")] if name in ("set", "patch") else []
+    details += [edit["way"]] if edit.get("way", "in place") != "in place" else []
+    details += ["same time"] if edit.get("keeps_time") else []
+    details += [edit["label"]] if "label" in edit else []
+    return " ".join(filter(None, [name, *details]))
+
+
+class Run:
+    """One scenario, being run."""
+
+    def __init__(self, bench: Bench, kind: str) -> None:
+        bench.prepare(kind)
+        self.bench, self.kind = bench, kind
+        self.world = World(bench.folder())
+        self.directory = bench.cache(self.world.folder)
+        self.settings: dict[str, Any] = {"options": {}}
+        self.env: dict[str, str | None] = {}
+        self.patches: list[Edit] = []
+        self.served: dict[str, list[bytes | str]] = {}
+        self.child = Child()
+        self._imported = ""
+
+    def call(self, ask: Edit) -> dict[str, Any]:
+        """All that an ask needs to be made in another process."""
+        ask = {**ask, "compiler": OTHER_NVRTC} if ask.get("compiler") else ask
+        return {
+            "folder": str(self.world.folder), "name": self.world.name, "directory": str(self.directory),
+            "env": self.env, "patches": self.patches, **self.settings, **ask,
+        }  # fmt: skip
+
+    def apply(self, edit: Edit) -> None:
+        """Do an edit of the world, of how it is asked for, or of the running program."""
+        name = edit["edit"]
+        if name == "set":
+            self.settings[edit["name"]] = edit["value"]
+        elif name == "env":
+            self.env[edit["name"]] = edit["value"]
+        elif name == "patch":
+            self.patches = [each for each in self.patches if each["name"] != edit["name"]] + [edit]
+        elif name == "decorate":
+            self.child.call(KINDS[self.kind].decorate, self.call({}))
+        else:
+            self.world.apply(edit)
+
+    def ask(self, ask: Edit, cause: tuple[str, ...], at: int) -> Verdict:
+        """Ask the cache and the plain compilers."""
+        module, call = KINDS[self.kind], self.call(ask)
+        self._forget_registrations()
+        truths = self.bench.plain(call, self.kind) if call.get("during") else []
+        state = self._state(call)
+        try:
+            if call.get("process") == "fresh" or call.get("compiler"):
+                given = alone(module.serve, call)
+            else:
+                given = self.child.call(module.serve, call)
+        except (Gone, RuntimeError) as error:
+            return Verdict("died", cause, str(error)[-2000:], at)
+        for edit in [edit for each in call.get("during") or [] for edit in each["edits"] if edit["edit"] == "patch"]:
+            self.apply(edit)
+        truths = truths + self.bench.plain(self.call(ask), self.kind)
+        word, detail = self._judge(call, given, truths)
+        if call.get("during"):
+            if word in ("stale", "altered", "failed") and self.kind != "python":
+                word, detail = self._judge(call, given, self._between(call))
+            word = "uncached" if word == "refused" else word
+        elif word in ("hit", "miss"):
+            codes = [each.code for each in truths if each.code is not None]
+            known = self.served.setdefault(state, [])
+            if word == "miss" and any(difference(code, other, exact=True) is None for code in codes for other in known):
+                word, detail = "needless", "the same program was served before"
+            known += codes
+        return Verdict(word, cause, detail, at)
+
+    def _forget_registrations(self) -> None:
+        """Go on in another process where modules changed: a registration with Numba outlives its module."""
+        texts = sorted(self.world.texts())
+        now = json.dumps([str(self.world.root), texts])
+        registers = any("@overload" in text or "@intrinsic" in text for text in texts)
+        if self.kind == "python" and registers and now != self._imported:
+            self.child.end()
+            self.child = Child()
+        self._imported = now
+
+    def _between(self, call: dict[str, Any]) -> list[Answer]:
+        """What the plain compilers make of the program as it was during the compile."""
+        for edit in cpp_asks.during_edits(call, "before"):
+            self.world.apply(edit)
+        found = self.bench.plain(call, self.kind)
+        for edit in cpp_asks.during_edits(call, "after"):
+            self.world.apply(edit)
+        return found
+
+    def _judge(self, call: dict[str, Any], given: Answer, truths: list[Answer]) -> tuple[str, str]:
+        codes = [each.code for each in truths if each.code is not None]
+        if given.code is None:
+            if len(codes) < len(truths):
+                return "error", given.failed or given.refused
+            if given.refused:
+                return ("uncached" if self._may_refuse(call) else "refused"), given.refused
+            return "failed", given.failed
+        found = [difference(given.code, code, exact=self.bench.exact) for code in codes]
+        if None in found:
+            return ("hit" if given.is_hit else "miss"), ""
+        detail = next(iter(found), "") or "the plain compilers say: " + (truths[0].failed if truths else "")
+        return ("stale" if given.is_hit else "altered"), detail
+
+    def _may_refuse(self, call: dict[str, Any]) -> bool:
+        """Whether the program rests on what nobody can know: the clock, or state that typing code reads."""
+        texts = [re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in self.world.texts()]
+        words = ("__DATE__", "__TIME__", "may not be cached")
+        if "options-file" in str(call["options"]):  # of a flag that no one has to understand
+            return True
+        return any(word in text for word in words for text in [*texts, json.dumps(call["patches"])])
+
+    def _state(self, call: dict[str, Any]) -> str:
+        options = dict(call["options"])
+        if "defines" in options:
+            options["defines"] = sorted(options["defines"].items())
+        raw = options.get("options", [])
+        tables = any(options.get(name) for name in ("lineinfo", "debug")) or "-lineinfo" in raw or "-G" in raw
+        place = str(self.world.root) if tables or self.world.says_place() else ""
+        cwd = call.get("cwd", ".") if options.get("debug") or "-G" in raw else ""
+        patches = sorted(
+            (each["name"], each["code"]) for each in self.patches if each.get("counts", True) and each["code"]
+        )
+        others = [call.get("thing"), call.get("compiler"), call.get("signature"), call.get("kernel")]
+        variables = {name: text for name, text in self.env.items() if name.startswith("NUMBA_") and text is not None}
+        return json.dumps(
+            [self.world.meaning(lines=tables), options, place, cwd, patches, others, variables], sort_keys=True
+        )
+
+    def end(self) -> None:
+        """End the processes and remove the folder."""
+        self.child.end()
+        shutil.rmtree(self.world.folder, ignore_errors=True)
+
+
+def run(bench: Bench, kind: str, edits: list[Edit]) -> list[Verdict]:
+    """Run a scenario from its beginning and return a verdict for each ask."""
+    at_work, verdicts, cause = Run(bench, kind), [], []
+    try:
+        for at, edit in enumerate(edits):
+            if edit["edit"] == "ask":
+                verdicts.append(at_work.ask(edit, (*dict.fromkeys(cause), *_during(edit)), at))
+                cause = []
+                if verdicts[-1].word == "died":
+                    break
+            else:
+                at_work.apply(edit)
+                cause.append(label(edit))
+    finally:
+        at_work.end()
+    return verdicts
+
+
+def _during(ask: Edit) -> tuple[str, ...]:
+    kinds = tuple(f"during: {label(edit)}" for each in ask.get("during") or [] for edit in each["edits"])
+    extra = [name for name in ("process", "decorated", "compiler") if ask.get(name)]
+    return kinds + tuple(f"ask {name}" for name in extra)
+
+
+def faults(verdicts: list[Verdict]) -> list[Verdict]:
+    """The findings among the verdicts."""
+    return [each for each in verdicts if each.word in FAULTS]
+
+
+def tally(verdicts: list[Verdict]) -> collections.Counter[tuple[str, str]]:
+    """Count verdicts by kind of edit."""
+    return collections.Counter((kind, each.word) for each in verdicts for kind in (*sorted(set(each.cause)), "all"))
+
+
+__all__ = ["CHECKOUT", "FAULTS", "Bench", "Verdict", "faults", "label", "run", "tally"]

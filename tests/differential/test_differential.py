@@ -1,0 +1,45 @@
+"""What the cache serves is what the plain compilers make, after random edits to random programs.
+
+`python3 tasks.py differential --steps N` walks further; `--only SEED:NUMBER` runs a scenario that a failure names.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = Path(__file__).with_name("found")
+PIECES = [("cpp", 26, seed) for seed in range(10)] + [("ptx", 26, 0)] + [("python", 18, seed) for seed in range(3)]
+"""Kind, steps and seed: 300 steps or more in all, each piece some seconds."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("kind", "steps", "seed"), PIECES)
+def test_served_code_is_what_a_plain_compile_makes(kind: str, steps: int, seed: int) -> None:
+    """Nothing stale, nothing altered, nothing refused that can be known, no compile without a change."""
+    _walk("--kind", kind, "--steps", str(steps), "--seed", str(seed), "--shrink", "20")
+
+
+@pytest.mark.parametrize("kind", ["cpp", "ptx", "python"])
+def test_found_defect_stays_mended(kind: str) -> None:
+    """Scenarios that a walk found once, made small: each is what it says in its name."""
+    files = sorted(FOUND.glob(f"{kind}-*.json"))
+    if files:
+        _walk("--replay", *map(str, files))
+
+
+def _walk(*words: str) -> None:
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_KCACHE_")}
+    kept = {name: text for name, text in os.environ.items() if name.startswith("NUMBA_KCACHE_TEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.differential", *words],
+        cwd=ROOT, env={**inherited, **kept, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
