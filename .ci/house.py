@@ -48,8 +48,9 @@ tiers | launch
 toolchain | store | observe
 keys
 settings
+waiting
 model
-version | errors | waiting
+version | errors
 """
 """The rooms of the package, top to bottom: a module imports its own room and the rooms of lines further down. Rooms in
 one line do not import each other. `frontends/base` is the files that lie in frontends/ itself."""

@@ -6,8 +6,10 @@ Promise     A signal handler, a subscriber, `__del__`, the callback of a weak re
             Whoever does not wait goes on by itself: work may be done twice, and nothing else.
 Method      Who begins something puts its thread and process under a name into a dict, by `setdefault`, which is atomic
             and no lock: nothing is held while foreign code runs, and a forked child inherits nothing that it could wait
-            for. Who finds another's mark comes here, and looks at it again and again. That a thread was in the package
-            already is read off its stack, that another one is in the user's code off that one's.
+            for. Who finds another's mark comes here, and looks at it again and again. That this thread was in the
+            package already is read off its own stack; that another is in the user's code it says itself
+            (`model.CALLED_OUT`). `sys._current_frames()` is not asked: a collection that it starts may deadlock it
+            (CPython 3.11).
 Not here    Turns between processes (store.locks). A warm start imports nothing of this: it waits for nobody.
 Ground      CPython runs handlers of signals, finalizers and audit hooks on the stack of the code that they interrupt.
 """
@@ -20,6 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from types import FrameType
+
+from .model import CALLED_OUT
 
 Owner = tuple[int, int]
 """A thread, by `threading.get_ident()`, and its process. Each that is made is another object: it names one call."""
@@ -35,11 +39,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 _OURS = __name__.partition(".")[0]
 _AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", "warmup"))
 """Modules that run the user's program, and are on the stack of all that it does."""
-
-_CALL_OUT = frozenset((
-    (f"{_OURS}.observe", "emit"), (f"{_OURS}.observe.log", "warn"), (f"{_OURS}.frontends.source.source", "text"),
-))  # fmt: skip
-"""Functions that call the user's code: subscribers, handlers of logs and warnings, functions that return source."""
 
 
 def is_reentered() -> bool:
@@ -87,7 +86,7 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
         now_s = time.monotonic()
         if now_s >= deadline_s or not _is_alive(other):
             return False
-        abroad_since_s = (abroad_since_s or now_s) if _is_abroad(other) else 0.0
+        abroad_since_s = (abroad_since_s or now_s) if other[0] in CALLED_OUT else 0.0
         if abroad_since_s and now_s - abroad_since_s > ABROAD_S:
             return False
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, max(0.0, deadline_s - now_s))
@@ -101,14 +100,4 @@ def _is_ours(frame: FrameType) -> bool:
 
 def _is_alive(owner: Owner) -> bool:
     """False for a thread that is over, or was the parent's."""
-    return owner[1] == os.getpid() and owner[0] in sys._current_frames()
-
-
-def _is_abroad(owner: Owner) -> bool:
-    """Tell if the innermost function of the package that a thread is in has called the user's code."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return False  # the stack of a thread that runs meanwhile cannot be read
-    frame = sys._current_frames().get(owner[0])
-    while frame is not None and not _is_ours(frame):
-        frame = frame.f_back
-    return frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) in _CALL_OUT
+    return owner[1] == os.getpid() and any(each.ident == owner[0] for each in threading.enumerate())

@@ -235,6 +235,11 @@ Emit: TypeAlias = Callable[[Event], None]
 """How a room reports: it is called with one event and must not raise."""
 
 
+CALLED_OUT: dict[int, int] = {}
+"""Threads, by `threading.get_ident()`, in code of the user's that the package has called (subscribers, handlers of logs
+and warnings, functions that return source), and how deep: nobody waits long for such a thread."""
+
+
 def trouble(where: str, error: object) -> Event:
     """The event of something that the cache could not do."""
     fields: dict[str, Any] = {"where": where, "error": str(error)}

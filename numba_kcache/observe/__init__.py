@@ -15,10 +15,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from typing import Any
 
-from ..model import Event, EventKind
+from ..model import CALLED_OUT, Event, EventKind
 
 _QUIET = frozenset((EventKind.COMPILE_BEGIN, EventKind.HIT, EventKind.LOAD, EventKind.STORED))
 """Events of ordinary work: subscribers have them, the log does not."""
@@ -197,6 +198,19 @@ class Events:
         subscribers = list(self._subscribers.values())
         if self._process:
             subscribers += self._process._subscribers.values()
+        if not subscribers and event.kind in _QUIET:
+            return  # the log has nothing of them: emitting costs a warm start next to nothing
+        me = get_ident()
+        depth = CALLED_OUT[me] = CALLED_OUT.get(me, 0) + 1
+        try:
+            self._tell(event, subscribers)
+        finally:
+            CALLED_OUT[me] = depth - 1
+            if depth == 1:
+                del CALLED_OUT[me]
+
+    def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
+        """Call the user's code: subscribers, and the handlers of logs and warnings."""
         for subscriber in subscribers:
             try:
                 subscriber(event)
@@ -205,7 +219,7 @@ class Events:
 
                 logger().exception("a subscriber of numba_kcache failed")
         if event.kind in _QUIET:
-            return  # the log has nothing of them: emitting costs a warm start next to nothing
+            return
         if event.kind is EventKind.MISS:
             self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
             return

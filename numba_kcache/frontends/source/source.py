@@ -12,9 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from ...errors import KCacheError, OptionError
+from ...model import CALLED_OUT
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
@@ -111,6 +113,8 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         label, qualname = label + chosen, qualname + chosen
 
     def text() -> str:
+        me = get_ident()
+        depth = CALLED_OUT[me] = CALLED_OUT.get(me, 0) + 1
         try:
             returned = function(**values)
         except KCacheError:
@@ -118,6 +122,10 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         except Exception as error:
             error.add_note(f"while numba_kcache asked {label} for its source")
             raise
+        finally:
+            CALLED_OUT[me] = depth - 1
+            if depth == 1:
+                del CALLED_OUT[me]
         if type(returned) is str and returned.isascii() and "\0" not in returned:
             return returned
         return _checked_text(returned, label, kind or "cuda")
