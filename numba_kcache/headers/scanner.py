@@ -100,6 +100,7 @@ _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,
 _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
 _PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 _IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
 _FILE = "__FILE__"
 _FILE_PIECES = [piece for at in range(3, len(_FILE)) for piece in (_FILE[:at], _FILE[-at:])]
@@ -227,11 +228,11 @@ def without_clock(data: bytes) -> bytes | None:
 
 
 def has_certain_clock(source: bytes) -> bool:
-    """Tell if a source expands to the time of the compile: under no `#if`, and outside the definition of a macro."""
+    """Tell if a source expands to the time of the compile: under no `#if`, by itself or by a macro of its own."""
     data = _joined(source)
     if not _has_clock(data) or _bare(data) is None:
         return False
-    depth, in_code = 0, []
+    depth, in_code, macros = 0, [], {}
     for line in _TOKENS.sub(b" ", data).split(b"\n"):
         words = line.replace(b"%:", b"#", 1).strip().removeprefix(b"#").split()
         if not line.lstrip().startswith((b"#", b"%:")):
@@ -240,7 +241,13 @@ def has_certain_clock(source: bytes) -> bool:
             depth += 1
         elif words and words[0] == b"endif":
             depth -= 1
-    return _has_clock(b"\n".join(in_code))
+        elif len(words) > 1 and words[0] == b"define" and not depth:
+            macros[words[1].partition(b"(")[0]] = line
+    code = b"\n".join(in_code)
+    clocks = {name for name, line in macros.items() if _has_clock(line)}
+    while more := {name for name, line in macros.items() if not clocks.isdisjoint(_WORD.findall(line)[2:])} - clocks:
+        clocks |= more
+    return _has_clock(code) or not clocks.isdisjoint(_WORD.findall(code))
 
 
 def has_line_directive(data: bytes) -> bool:

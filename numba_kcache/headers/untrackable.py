@@ -28,5 +28,6 @@ class UntrackableError(Exception):
     """The compile must not be stored: the reason, and the file that shows it ("" for the source)."""
 
     def __init__(self, reason: UntrackableReason, path: str = "") -> None:
-        super().__init__(f"its headers cannot be captured: {reason}{f' in {path}' if path else ''}")
+        why = "it uses __DATE__ or __TIME__" if reason == "clock" else f"its headers cannot be captured: {reason}"
+        super().__init__(f"{why}{f' in {path}' if path else ''}")
         self.reason, self.path = reason, path
