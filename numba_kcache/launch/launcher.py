@@ -6,7 +6,8 @@ Method      After a few launches a kernel gets one straight-line function (`gene
             common exact types, packs with one `struct` call into a buffer from a free list, and passes the
             driver the address of a pointer array made beforehand. Until then, and for whatever that function
             does not recognise, `Launcher._slow` does the same argument by argument (`arguments`).
-Not here    Loading, contexts and devices (loader, devices); shape and limits (configurations).
+Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
+            launch/__init__.py); which launches a kernel keeps bound (frontends.launches).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
             costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
             CPython: `function.__code__` may be set where the numbers of free variables agree.

@@ -5,7 +5,7 @@ Promise     Each request is compiled once, whoever names it how often. What fail
 Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
             serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
             at a time each. What cannot travel, or arrives there as something else, is compiled here.
-Not here    A worker (worker), finding kernels (finding), what is shown meanwhile (observe.warm_up_meter).
+Not here    A worker (worker), finding kernels (discovery), what is shown meanwhile (meter).
 """
 
 from __future__ import annotations

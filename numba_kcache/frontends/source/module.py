@@ -2,7 +2,8 @@
 
 Promise     An eager module is one artifact: resolved once for each target in a process, loaded once on each device,
             whichever of its kernels asks. Of a lazy module the LTO-IR is one artifact and each kernel another.
-Not here    How a module is compiled and a kernel linked (module_build), and the user's object (kernel.CachedModule).
+Not here    How a module is compiled and a kernel linked (module_build), and the user's object (`CachedModule` in
+            numba_kcache/module.py).
 """
 
 from __future__ import annotations
