@@ -349,8 +349,8 @@ class Resolutions:
         """Explain if a launch would be a hit. Changes nothing."""
         return self.session().explain(self.wanted(choice, variant))
 
-    def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Tell if a request is a hit, which it then counts as.
+    def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Count a request as a hit if it is stored; tell if it is.
 
         Raises:
             UncacheableError: It cannot be keyed.

@@ -153,9 +153,11 @@ class LinkedResolutions(Resolutions):
         linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
         return self.session().explain(only(self.definition.link_request(linked_from, module.key)))
 
-    def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Tell if the LTO-IR and the kernel are both there."""
-        return self._whole.is_stored(target, ptx_target, variant) and super().is_stored(target, ptx_target, variant)
+    def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Count the LTO-IR and the kernel as hits if they are stored; tell if both are."""
+        return self._whole.count_if_stored(target, ptx_target, variant) and super().count_if_stored(
+            target, ptx_target, variant
+        )
 
 
 def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], session: Session) -> bool:
