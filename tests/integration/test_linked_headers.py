@@ -14,7 +14,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError
-from numba_kcache.frontends.numba import compile as numba_nvvm
+from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.headers import compile as header_compile
 from numba_kcache.headers.mirror import Unmirrored
 
@@ -264,13 +264,13 @@ def test_link_input_edited_while_numba_compiles_is_not_stored(
 ) -> None:
     """Numba reads it when it links, the key was made before."""
     project.write("own/value.h", "#define VALUE 1\n")
-    real = numba_nvvm.link_kernel
+    real = numba_compile.link_kernel
 
     def edited(*args: Any) -> Any:
         project.write("own/device.cu", DEVICE.format(header="value.h") + "// more\n")
         return real(*args)
 
-    monkeypatch.setattr(numba_nvvm, "link_kernel", edited)
+    monkeypatch.setattr(numba_compile, "link_kernel", edited)
     with pytest.raises(KCacheError, match=r"device\.cu changed"):
         project.resolve()
     assert KernelCache(project.root / "cache").info().entries == 0
