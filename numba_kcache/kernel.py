@@ -274,13 +274,13 @@ class Kernel(Launches):
         """List what there is to compile: each target, and each variant where the code depends on it."""
         return [(target, variant) for variant in self._variants(None) for target in self._targets(arch)]
 
-    def _is_stored(self, target: Target, variant: Variant) -> bool:
-        """Tell if a request is a hit, which it then counts as.
+    def _count_if_stored(self, target: Target, variant: Variant) -> bool:
+        """Count a request as a hit if it is stored; tell if it is.
 
         Raises:
             UncacheableError: It cannot be keyed.
         """
-        return self._resolutions.is_stored(target, ptx_target(self._arch, target), variant)
+        return self._resolutions.count_if_stored(target, ptx_target(self._arch, target), variant)
 
     def _identity(self) -> tuple[Component, ...]:
         return self._definition.identity()

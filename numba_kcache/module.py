@@ -206,9 +206,9 @@ class CachedModule:
     def _requests(self, arch: Any) -> list[tuple[Target, Variant]]:
         return self._whole._requests(arch)
 
-    def _is_stored(self, target: Target, variant: Variant) -> bool:
+    def _count_if_stored(self, target: Target, variant: Variant) -> bool:
         if not self.lazy:
-            return self._whole._is_stored(target, variant)
+            return self._whole._count_if_stored(target, variant)
         whole = self._session().find(self._whole._request(target, variant))
         if whole is None:
             return False

@@ -3,8 +3,8 @@
 Promise     A setting comes from `configure()`, else from the environment, else from its default, in that
             order. A value that cannot be used is a `SettingsError` that names setting, value and origin;
             nothing is guessed and nothing is silently ignored.
-Method      One table, `SETTINGS`: a row holds keyword, environment variable, default, reader and meaning.
-            docs/reference/settings.md is held against it by a test.
+Method      One table, `SETTINGS`: a row holds keyword, environment variable, reader and meaning. The defaults are those
+            of the fields of `Settings`, in the same order. A test holds docs/reference/settings.md against the two.
 """
 
 from __future__ import annotations

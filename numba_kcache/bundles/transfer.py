@@ -5,7 +5,7 @@ Promise     What is exported was verified, every payload of it. What is imported
 Method      An entry belongs to a kernel if it was made of the same components, target, signature and compilers aside:
             its report holds their digests. What was linked from the LTO-IR of an entry goes with it.
 Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers.opening, engine), and which kernels
-            a module has (finding).
+            a module has (warmup.discovery).
 """
 
 from __future__ import annotations

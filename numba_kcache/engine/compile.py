@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from ..explanation import history
-from ..headers.lookup import HeadersRead, compile_and_learn
+from ..headers.dependencies import HeadersRead
 from ..keys import Component, derive
 from ..model import EventKind, trouble
 from ..model.artifact import Artifact, artifact_header
@@ -45,6 +45,8 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
             if not request.headers:
                 artifact, headers = request.build(cache.toolchain, None), HeadersRead()
             else:
+                from ..headers.compile import compile_and_learn
+
                 make = functools.partial(request.build, cache.toolchain)
                 artifact, headers = compile_and_learn(make, request.headers, cache.toolchain)
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well

@@ -1,4 +1,10 @@
-"""One artifact that is wanted, by what it is made of; and what else may serve in its place."""
+"""One artifact that is wanted, by what it is made of; and what else may serve in its place.
+
+Promise     A `Request` is all that the engine knows of a kernel, of whatever kind: what enters its key, what makes it,
+            and what people call it.
+Not here    How a kind makes one (frontends.source.request, frontends.numba.request), and the order in which what may
+            serve is looked for (candidates).
+"""
 
 from __future__ import annotations
 

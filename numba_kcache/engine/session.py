@@ -193,6 +193,7 @@ class Session(Lookup):
         """Explain if `resolve` of the same would be a hit, from where, and if not, why not. Changes nothing."""
         from .explain import explain
 
+        # what another thread resolves meanwhile is no use of what it reads, and leaves the record to a later look-up
         before, self._is_explaining = self._is_explaining, True
         self.toolchain.load = self.local.peek_manifest
         try:

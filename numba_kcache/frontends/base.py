@@ -1,10 +1,10 @@
 """The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
 
-Promise     A new kind is a folder beside this file; importing it registers it; nothing outside `frontends/` changes.
+Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN`; no other module changes.
 Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
             made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led to. Front
             ends that were registered are asked before the built-in ones, which are imported until one knows the thing.
-Not here    Configurations, launches and the verbs of a kernel (kernel), look-ups and compiles (engine).
+Not here    Configurations and launches (launches), the verbs of a kernel (kernel), look-ups and compiles (engine).
 """
 
 from __future__ import annotations
@@ -349,8 +349,8 @@ class Resolutions:
         """Explain if a launch would be a hit. Changes nothing."""
         return self.session().explain(self.wanted(choice, variant))
 
-    def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Tell if a request is a hit, which it then counts as.
+    def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Count a request as a hit if it is stored; tell if it is.
 
         Raises:
             UncacheableError: It cannot be keyed.

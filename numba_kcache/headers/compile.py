@@ -1,7 +1,8 @@
 """Compile texts that include files, from a mirror of what they can include, and learn what they did include.
 
 Promise     What the compiler was handed is what is returned as read. Where a mirror would show in the code, or could
-            lack a file, the compiler reads the user's own files, which are compared before and after.
+            lack a file, the compiler reads the user's own files, which are compared before and after. A header that
+            changed while the compiler ran never enters a manifest.
 Method      At most two compiles: one from the mirror; where the toolkit's headers then turn out to lead to files of the
             user's that it lacks, where its path stands in the code, or where it does not compile, one from the user's
             folders, surveyed through the toolkit's headers as well.
@@ -18,7 +19,7 @@ from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
 from ..toolchain import Toolchain
-from .dependencies import HeaderSet
+from .dependencies import HeaderSet, HeadersRead, sets_components, sets_to_json
 from .learn import learn_headers
 from .lookup import located
 from .mirror import Folders, Mirror, Unmirrored, holds_path
@@ -34,6 +35,24 @@ _UNTRUE = (UntrackableReason.COMPUTED, UntrackableReason.OPAQUE)
 
 
 _Found = tuple[Artifact, list[HeaderSet | None]]
+
+
+def compile_and_learn(
+    build: Callable[[Folders], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
+) -> tuple[Artifact, HeadersRead]:
+    """Compile texts that include files, and learn what the result depends on.
+
+    Args:
+        build: Compiles, with the folders that it is given in place of the user's.
+        queries: The texts and the folders that are searched for files.
+        toolchain: The compilers.
+    """
+    compile_ = TrackedCompile(build, queries, toolchain)
+    artifact, sets, untracked = compile_.run()
+    if untracked:
+        return artifact, HeadersRead(untracked=str(untracked))
+    paths = compile_.paths()
+    return artifact, HeadersRead(sets_components(sets, paths), {"closures": sets_to_json(sets), "paths": paths})
 
 
 class TrackedCompile:

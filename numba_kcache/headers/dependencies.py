@@ -12,9 +12,10 @@ Not here    How one is learned (learn, reading) and compared (check).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..keys import Plain
+from ..keys import Component, Plain, component
 from .file_identity import FileStat
 from .search import WORKING, Place
 
@@ -53,6 +54,20 @@ class HeaderSet(NamedTuple):
     answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
+
+
+class HeadersRead(NamedTuple):
+    """The dependencies of a compile beside its request: the headers that were read.
+
+    Args:
+        components: Of the key.
+        variant: For the manifest.
+        untracked: Reason for which they cannot be tracked; "" where they are.
+    """
+
+    components: tuple[Component, ...] = ()
+    variant: Mapping[str, Any] = {}
+    untracked: str = ""
 
 
 def headers_value(headers: HeaderSet) -> Plain:
@@ -98,6 +113,18 @@ def headers_from_json(value: Any) -> HeaderSet:
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"not a header set: {error}") from None
+
+
+def sets_components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) -> tuple[Component, ...]:
+    """Make the components of a key: the header set of each text, and the folders that the code may hold."""
+    values = [headers and headers_value(headers) for headers in sets]
+    found = (component("headers", values[0] if len(values) == 1 else values),)
+    return (*found, component("paths", list(paths))) if paths else found
+
+
+def sets_to_json(sets: Sequence[HeaderSet | None]) -> list[Any]:
+    """Turn the header set of each text into JSON values; None where the text was not needed."""
+    return [headers and headers_to_json(headers) for headers in sets]
 
 
 def _require(is_right: bool) -> None:

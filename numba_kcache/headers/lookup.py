@@ -1,32 +1,28 @@
-"""Look up texts that include files by the headers on record, and learn the headers of a new compile.
+"""Look up texts that include files by the headers on record.
 
 Promise     A key is returned only if every file that the compile depended on, and every place where none was found,
             is as it was. The manifest only lists which header sets to try: the key is derived anew from the one
-            that matches. A header that changed while the compiler ran never enters a manifest.
+            that matches.
 Method      ccache's direct mode. The manifest of a family keeps several header sets, so that switching a branch back
             is a hit. Each CUDA C++ text of a request, the kernel's and those that it links, has a set of its own. Code
             that may hold the path of a searched folder is served only where that folder is searched again.
-Not here    What a header set is and how it is compared and learned (dependencies, check, compile).
+Not here    What a header set is (dependencies), how it is compared (check), and how one is learned (compile).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..keys import Component, Plain, component, derive
-from ..model.artifact import Artifact
-from ..toolchain import Toolchain
+from ..keys import Component, derive
 from .check import Match, check_headers
-from .dependencies import HeaderSet, headers_from_json, headers_to_json, headers_value
-from .search import HeaderQuery, Search, Tree
+from .dependencies import HeaderSet, headers_from_json, sets_components, sets_to_json
+from .search import Search, Tree
 
 if TYPE_CHECKING:
-    from .mirror import Folders
-
-Variant = dict[str, Any]
+    from ..store.entry import Variant
 
 
 class Found(NamedTuple):
@@ -41,20 +37,6 @@ class Found(NamedTuple):
     key: str | None
     renewed: Variant | None = None
     variant: Variant | None = None
-
-
-class HeadersRead(NamedTuple):
-    """The dependencies of a compile beside its request: the headers that were read.
-
-    Args:
-        components: Of the key.
-        variant: For the manifest.
-        untracked: Reason for which they cannot be tracked; "" where they are.
-    """
-
-    components: tuple[Component, ...] = ()
-    variant: Mapping[str, Any] = {}
-    untracked: str = ""
 
 
 def find_key(
@@ -91,30 +73,10 @@ def find_key(
         else:
             key = str(variant.get("key"))
             if variant.get("request") == request:
-                key = derive((*components, *_components(sets, paths)))
-            renewed = {**variant, "closures": _to_json(refreshed)} if refreshed != sets else None
+                key = derive((*components, *sets_components(sets, paths)))
+            renewed = {**variant, "closures": sets_to_json(refreshed)} if refreshed != sets else None
             return Found(key, renewed, variant)
     return Found(None)
-
-
-def compile_and_learn(
-    build: Callable[[Folders], Artifact], queries: Sequence[HeaderQuery], toolchain: Toolchain
-) -> tuple[Artifact, HeadersRead]:
-    """Compile texts that include files, and learn what the result depends on.
-
-    Args:
-        build: Compiles, with the folders that it is given in place of the user's.
-        queries: The texts and the folders that are searched for files.
-        toolchain: The compilers.
-    """
-    from .compile import TrackedCompile  # a lookup goes without what only a compile needs
-
-    compile_ = TrackedCompile(build, queries, toolchain)
-    artifact, sets, untracked = compile_.run()
-    if untracked:
-        return artifact, HeadersRead(untracked=str(untracked))
-    paths = compile_.paths()
-    return artifact, HeadersRead(_components(sets, paths), {"closures": _to_json(sets), "paths": paths})
 
 
 def without_stats(variant: Variant) -> Variant:
@@ -124,7 +86,7 @@ def without_stats(variant: Variant) -> Variant:
         return variant
     sets = read_header_sets(variant, len(stored))
     bare = [each and each._replace(files=tuple(file._replace(stat=None) for file in each.files)) for each in sets]
-    return {**variant, "closures": _to_json(bare)}
+    return {**variant, "closures": sets_to_json(bare)}
 
 
 def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
@@ -141,16 +103,6 @@ def located(search: Search) -> list[list[int | str]]:
         found.append([own if tree < 0 else -1, folder])
         own += tree < 0
     return [*found, [-2, search.working_folder]]
-
-
-def _components(sets: Sequence[HeaderSet | None], paths: Sequence[Plain]) -> tuple[Component, ...]:
-    values = [headers and headers_value(headers) for headers in sets]
-    found = (component("headers", values[0] if len(values) == 1 else values),)
-    return (*found, component("paths", list(paths))) if paths else found
-
-
-def _to_json(sets: Sequence[HeaderSet | None]) -> list[Any]:
-    return [headers and headers_to_json(headers) for headers in sets]
 
 
 def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:

@@ -8,7 +8,7 @@ Method      Continued lines are joined, then every occurrence of the word is loo
             too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of
             CCCL. Only where one of the three doubts arises are comments and strings taken out, and only where
             that can be done with certainty does the doubt go away.
-Not here    The file that a name leads to (search), and the branch of an `#if` that is taken (the compiler's trace).
+Not here    The file that a name leads to (search), and which of the files were read after all (reading).
 Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
             `import`, UTF-16 and blanks between a backslash and the end of its line.

@@ -3,7 +3,7 @@
 Promise     `launch_shape` reads what Numba reads between the brackets; `check_launch` lets nothing through that the
             device would refuse, and names the first offender.
 Not here    The stream (devices), the launch itself (launcher), the attribute of shapes above 48 KiB (loader), which
-            configurations a kernel keeps (frontends/launches).
+            configurations a kernel keeps (frontends.launches).
 Ground      CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the limits themselves come
             from the device, not from a table here.
 """

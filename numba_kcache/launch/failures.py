@@ -52,7 +52,7 @@ def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: Any) -> Launc
 
 def argument_error(parameter: ParameterSlot, value: object, why: str, hint: str = "") -> ArgumentError:
     """The error to raise for `value` as the argument of `parameter`."""
-    kernel = parameter.launcher.kernel
+    kernel = parameter.launcher.name
     return ArgumentError(
         f"cannot pass {describe(value)} as argument {parameter.position} of {kernel} ({parameter.declared})",
         why,

@@ -6,7 +6,8 @@ Method      After a few launches a kernel gets one straight-line function (`gene
             common exact types, packs with one `struct` call into a buffer from a free list, and passes the
             driver the address of a pointer array made beforehand. Until then, and for whatever that function
             does not recognise, `Launcher._slow` does the same argument by argument (`arguments`).
-Not here    Loading, contexts and devices (loader, devices); shape and limits (configurations).
+Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
+            launch/__init__.py); which launches a kernel keeps bound (frontends.launches).
 Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
             costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
             CPython: `function.__code__` may be set where the numbers of free variables agree.
@@ -47,6 +48,9 @@ def over_grids_stub(
     bx: int, by: int, bz: int, shared: int, stream: Any, stream_id: int, given: Any
 ) -> Callable[[int, int, int], FunctionType]:
     """Make the function that makes a launch for each grid; the launch hands over, until it gets the generated code.
+
+    Never called as it is: `Launcher` makes a function of its code in a namespace that has `slow`, its own `_slow`, and
+    no other name; so -1 stands for `STUB`. The generated code that takes its place has the same cells.
 
     Args:
         bx, by, bz: Threads of a block.
@@ -95,7 +99,7 @@ class Launcher:
         slots: list[Slot] | None = None,
         debug_labels: Sequence[object] | None = None,
     ) -> None:
-        self.kernel, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.entry.typed
+        self.name, self.parameters, self.strided, self.typed = name, tuple(parameters), strided, loaded.entry.typed
         self.function, self.module, self.live = loaded.function, loaded.module, loaded.live
         self.driver, self._prepare = loaded.module.driver, loaded.prepare
         self.attributes, self._relaunch, self._debug_labels = attributes, relaunch, debug_labels
@@ -139,7 +143,7 @@ class Launcher:
         Raises:
             LaunchConfigError: The shape is beyond the limits of the kernel and its device, or `stream` is no stream.
         """
-        self._prepare(shape, self.kernel)
+        self._prepare(shape, self.name)
         grid, block, shared = shape
         handle = stream_id = 0
         if type(stream) is not int or stream:
@@ -270,7 +274,7 @@ class Launcher:
         from .debugging import watched
 
         queued: bool = watched(
-            self.driver, call.stream, lambda: self._queue(call, values), kernel=self.kernel, shape=call.shape,
+            self.driver, call.stream, lambda: self._queue(call, values), kernel=self.name, shape=call.shape,
             parameters=self._debug_labels or (), arguments=call.arguments,
         )  # fmt: skip
         return queued  # False: the launcher that made it elsewhere has waited
@@ -285,9 +289,9 @@ class Launcher:
             if self._relaunch((grid, block, call.stream, shared), call.arguments, code):
                 return
         if code:
-            raise launch_error(self.kernel, call.shape, code)
+            raise launch_error(self.name, call.shape, code)
         raise LaunchError(
-            f"cannot launch {self.kernel}",
+            f"cannot launch {self.name}",
             f"it is not loaded on the current device, or no more on device {self.module.device.ordinal}",
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
@@ -296,7 +300,7 @@ class Launcher:
         """The error for a wrong number of arguments."""
         wanted = ", ".join(map(str, self.parameters)) or "none"
         return ArgumentError(
-            f"cannot launch {self.kernel} with {len(call.arguments)} arguments",
+            f"cannot launch {self.name} with {len(call.arguments)} arguments",
             f"it takes {len(self.parameters)}: {wanted}",
             "pass one argument for each parameter",
         )

@@ -11,7 +11,7 @@ Method      Through Numba's own driver layer where the program uses Numba, `Cont
             Where the program does not use Numba, by `cuModuleLoadData`, which takes 0.1 ms less than the library that
             Numba makes (H200: 0.16 against 0.26 to the first function). If Numba comes later, the next launch of such a
             module has it watch Numba's context, before a handle of a context that is gone can reach the driver.
-Not here    Which device it is (devices), whether a grid fits (configurations), how arguments are packed (launcher).
+Not here    Which device it is (devices), whether a grid fits (`check_launch`), how arguments are packed (launcher).
 Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, CudaPythonModule. CUDA driver API,
             "Module Management", and cuThreadExchangeStreamCaptureMode: a relaxed thread may make calls that would end
             another's capture.

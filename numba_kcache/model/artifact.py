@@ -64,11 +64,6 @@ class Parameter(NamedTuple):
     c_type: str = ""
     name: str = ""
 
-    @property
-    def is_pointer(self) -> bool:
-        """Whether it takes a device address."""
-        return self.code.startswith("*")
-
     def __str__(self) -> str:
         return f"{self.c_type or f'{self.size} bytes'}{' ' if self.name else ''}{self.name}"
 

@@ -16,7 +16,6 @@ Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -el
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 EM_CUDA = 190
@@ -104,25 +103,6 @@ def read_cubin(data: bytes) -> Cubin:
         return _read(data)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"damaged ELF: {error}") from None
-
-
-def contradiction(data: bytes, sm: int, symbols: Iterable[str], *, is_exact: bool = True) -> str:
-    """How a cubin contradicts what is said of it; "" where it does not.
-
-    Args:
-        data: The cubin.
-        sm: The compute capability it is said to be for, as one number.
-        symbols: The kernels that are said to be in it.
-        is_exact: Whether it must be for that one, or may be for an earlier minor of the same major.
-    """
-    try:
-        cubin = read_cubin(data)
-    except ValueError as error:
-        return f"its code is no cubin: {error}"
-    if cubin.sm != sm and (is_exact or not sm // 10 * 10 <= cubin.sm <= sm):
-        return f"its cubin is for sm_{cubin.sm}"
-    missing = sorted(set(symbols) - {kernel.symbol for kernel in cubin.kernels})
-    return f"its cubin has no kernel {', '.join(missing)}" if missing else ""
 
 
 def read_variables(data: bytes) -> tuple[CubinVariable, ...]:

@@ -2,7 +2,7 @@
 
 Promise     What `read_json` returns took no more memory than its limits allow; each number in it is finite and fits in
             64 bits. Anything else is a ValueError.
-Not here    The shapes that callers want (`fits` holds a value against one), and the header of an entry (entry).
+Not here    The shapes that callers want (`fits` holds a value against one), and the header of an entry (store.entry).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Why a kernel was not found, as values.
 
 Promise     A reason never holds the value of an environment variable, nor text that the user gave to `depends`.
-Not here    Finding them (misses), and the words for them (observe.explain).
+Not here    Finding them (explanation.nearest, explanation.diff), and the words for them (explanation.text).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What is asked of the compilers: one source, one target, its options, and whom to blame for an error."""
+"""What is asked of NVRTC and the linker: one source, one target, its options, and whom to blame for an error.
+
+Not here    What the engine looks up and compiles, of whatever kind, and keys and headers with it (engine.request), and
+            how it is made of a source kernel (frontends.source.request).
+"""
 
 from __future__ import annotations
 
@@ -81,7 +85,7 @@ class SourceRequest(NamedTuple):
     """A source, or code that a compiler made of one, to be built for one target.
 
     Args:
-        kind: One of `model.options.SOURCE_KINDS`.
+        kind: One of `SOURCE_KINDS`.
         label: What people call the kernel, `"package.module.saxpy"`; in no key.
         source: The text; "" where there is code instead.
         name: The entry that the user asked for, a name expression included; None to find it.

@@ -5,7 +5,7 @@ Promise     Each request is compiled once, whoever names it how often. What fail
 Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
             serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
             at a time each. What cannot travel, or arrives there as something else, is compiled here.
-Not here    A worker (worker), finding kernels (finding), what is shown meanwhile (observe.warm_up_meter).
+Not here    A worker (worker), finding kernels (discovery), what is shown meanwhile (meter).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         for each in wanted:
             begin = time.perf_counter()
             try:
-                is_stored = each.kernel._is_stored(each.target, each.types)
+                is_stored = each.kernel._count_if_stored(each.target, each.types)
                 each.kernel._session().require_place(f"store {each.kernel._label}", is_found=is_stored)
                 if is_stored:
                     done(each, "hit", time.perf_counter() - begin)

@@ -5,7 +5,7 @@ Promise     What goes wrong with one kernel, even an abort of the compiler, is t
 Method      `python -c` with the parent's path, so that the user's `__main__` is not run again. Kernels arrive pickled
             from the parent, over a socket that nobody else has; nothing that was read from a store is. What the cache
             reports while compiling goes back, and counts there.
-Not here    What to compile and who gets it (warming).
+Not here    What to compile and who gets it (pool).
 """
 
 from __future__ import annotations

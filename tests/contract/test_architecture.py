@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,6 +148,30 @@ def runs_what_it_reads(tree: Any) -> list[str]:
     return found
 
 
+def lost_pointers(tree: Any) -> list[str]:
+    """What the `Not here` of a module names in parentheses, and is no module of ours nor a name in one."""
+    names = {tree.module_of(path): names_of(syntax) for path, syntax in tree.trees.items()}
+    found = []
+    for path, syntax in tree.trees.items():
+        _, _, rest = (ast.get_docstring(syntax) or "").partition("\nNot here ")
+        own = re.split(r"^\S", rest, maxsplit=1, flags=re.MULTILINE)[0]
+        pointers = ",".join(re.findall(r"\(([^()]*)\)", " ".join(own.split()))).replace(" and ", ",").split(",")
+        homes = [".".join(tree.module_of(path).split(".")[:depth]) for depth in range(4)]
+        for pointer in filter(re.compile(r"[a-z_]+(\.\w+)*").fullmatch, map(str.strip, pointers)):
+            places = [f"{home}.{pointer}".strip(".") for home in homes]
+            inside = (each.rpartition(".") for each in places)
+            if names.keys().isdisjoint(places) and not any(name in names.get(module, ()) for module, _, name in inside):
+                found.append(f"{tree.name_of(path)} sends to {pointer}")
+    return found
+
+
+def names_of(syntax: ast.Module) -> set[str]:
+    """What a module defines at its top."""
+    found = {node.name for node in syntax.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    stored = (each for node in syntax.body if isinstance(node, ast.Assign | ast.AnnAssign) for each in ast.walk(node))
+    return found | {each.id for each in stored if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+
+
 # -- this tree ---------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +206,11 @@ def test_pure_rooms_have_no_file_clock_chance_thread_or_log() -> None:
 def test_nothing_that_is_read_becomes_code_in_this_process() -> None:
     """No pickle, marshal or eval anywhere; code is generated from checked layouts in one module alone."""
     assert not runs_what_it_reads(HOUSE)
+
+
+def test_modules_send_readers_to_modules_that_are_there() -> None:
+    """Whoever looks for what a module says it does not hold finds the module that does, under the name that it has."""
+    assert not lost_pointers(HOUSE)
 
 
 @needs_fake_driver
@@ -273,6 +303,14 @@ OFFENDERS: list[tuple[Callable[[Any], list[str]], dict[str, str], list[str]]] = 
         {"engine/resolver.py": "def plans(): ...\ndef f(plans): ...\nclass ThroughPut: ...\nthrough = employers\n"},
         ["numba_kcache/engine/resolver.py: file", "numba_kcache/engine/resolver.py: ThroughPut",
          "numba_kcache/engine/resolver.py: plans", "numba_kcache/engine/resolver.py: through"],
+    ),
+    (
+        lost_pointers,
+        {"store/disk.py": '"""A.\n\nNot here    B (entry, memory), C (tiers, the caller)\n    and D (tiers.chain.E).\n'
+                          'Ground      F (g)."""',
+         "store/entry.py": '"""A.\n\nNot here    B (C; d), E (disk, tiers.chain.Gone), F (`g`)."""',
+         "tiers/__init__.py": "", "tiers/chain.py": "class E: ..."},
+        ["store/disk.py sends to memory", "store/entry.py sends to tiers.chain.Gone"],
     ),
     (house.House.long_modules, {"cli.py": "\n" * 401, "cache.py": "\n" * 400}, ["cli.py: 401"]),
 ]  # fmt: skip

@@ -72,6 +72,16 @@ def test_tests_that_pages_name_are_there() -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md", "docs/keys.md", "docs/format.md"])
+def test_files_that_pages_name_are_there(page: str) -> None:
+    """Whoever opens what a page says finds it: from the root of the repository, from the package, or by its room."""
+    named = re.findall(r"`([\w./]+\.py)`", (ROOT / page).read_text())
+    homes = [ROOT, ROOT / "tests/unit", *(each for each in (ROOT / "numba_kcache").rglob("*") if each.is_dir())]
+    homes += [ROOT / "numba_kcache"]
+
+    assert [name for name in named if not any((home / name).is_file() for home in homes)] == []
+
+
 def in_dockerfile(instruction: str) -> list[str]:
     """What stands after each such instruction, on one line."""
     text = (ROOT / "examples/docker/Dockerfile").read_text().replace("\\\n", " ")

@@ -9,6 +9,7 @@ import pytest
 
 from numba_kcache import EventKind, KernelCache, cached_kernel
 from numba_kcache.model import Event
+from numba_kcache.settings import SETTINGS, Settings
 from tests.support.cli_page import section, verbs
 from tests.support.compiling import EMPTY
 
@@ -25,6 +26,18 @@ def events_of_the_page() -> dict[str, set[str]]:
 def test_every_kind_of_event_is_documented() -> None:
     """No more and no less."""
     assert set(events_of_the_page()) == {str(kind) for kind in EventKind}
+
+
+def test_table_of_settings_is_the_one_in_the_code() -> None:
+    """Keyword, variable, default and meaning of each setting, in the order of the code, and no other row."""
+    page = (REFERENCE / "settings.md").read_text(encoding="utf-8")
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in page.splitlines() if "_KCACHE_" in line]
+    table = [
+        (f"`{each.name}`", f"`{each.variable}`", f"`{getattr(Settings(), each.name)}`", each.meaning)
+        for each in SETTINGS
+    ]
+
+    assert [row for row in rows if len(row) == 4] == table
 
 
 def test_events_carry_only_documented_fields(tmp_path: Path) -> None:

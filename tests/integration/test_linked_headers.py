@@ -14,9 +14,8 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheError
-from numba_kcache.frontends.numba import compile as numba_nvvm
+from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.headers import compile as header_compile
-from numba_kcache.headers import lookup as header_lookup
 from numba_kcache.headers.mirror import Unmirrored
 
 pytestmark = pytest.mark.slow
@@ -248,8 +247,8 @@ def test_numbas_runtime_is_tracked_where_it_is_linked(
     monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
     project.link = [cuda.CUSource(DEVICE.partition("\n")[2].format().replace("VALUE", "1"), nrt=is_needed)]
     learned: list[Any] = []
-    real = header_lookup._to_json
-    monkeypatch.setattr(header_lookup, "_to_json", lambda found: learned.append(found) or real(found))
+    real = header_compile.sets_to_json
+    monkeypatch.setattr(header_compile, "sets_to_json", lambda found: learned.append(found) or real(found))
 
     project.resolve()
 
@@ -265,13 +264,13 @@ def test_link_input_edited_while_numba_compiles_is_not_stored(
 ) -> None:
     """Numba reads it when it links, the key was made before."""
     project.write("own/value.h", "#define VALUE 1\n")
-    real = numba_nvvm.link_kernel
+    real = numba_compile.link_kernel
 
     def edited(*args: Any) -> Any:
         project.write("own/device.cu", DEVICE.format(header="value.h") + "// more\n")
         return real(*args)
 
-    monkeypatch.setattr(numba_nvvm, "link_kernel", edited)
+    monkeypatch.setattr(numba_compile, "link_kernel", edited)
     with pytest.raises(KCacheError, match=r"device\.cu changed"):
         project.resolve()
     assert KernelCache(project.root / "cache").info().entries == 0

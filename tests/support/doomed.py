@@ -47,7 +47,7 @@ class Doomed(Kernel):
     def _variants(self, signature: Any) -> list[None]:
         return [None]
 
-    def _is_stored(self, target: Target, types: Any) -> bool:
+    def _count_if_stored(self, target: Target, types: Any) -> bool:
         return False
 
     def key(self, arch: Any = None) -> str:

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numba_kcache.model.cubin import (
-    Cubin,
-    CubinVariable,
-    contradiction,
-    is_cubin,
-    is_relocatable,
-    read_cubin,
-    read_variables,
-)
+from numba_kcache.model.cubin import Cubin, CubinVariable, is_cubin, is_relocatable, read_cubin, read_variables
 from tests.support.compiling import compiled
 
 SOURCE = r"""
@@ -35,7 +27,7 @@ extern "C" __global__ void second() {}
 template<class T> __global__ void third(T a, T *b) { *b = a; }
 template __global__ void third<int>(int, int *);
 """
-TARGETS = ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_120"]
+TARGETS = ["sm_75", "sm_80", "sm_90", "sm_90a", "sm_100a", "sm_103f", "sm_120", "sm_121a"]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -44,7 +36,7 @@ def test_cubin_says_its_target_kernels_parameters_and_resources(target: str) -> 
     cubin = read_cubin(compiled(SOURCE, "cubin", target))
     kernels = {each.symbol: each for each in cubin.kernels}
 
-    assert cubin.sm == int(target[3:].rstrip("a"))
+    assert cubin.sm == int(target[3:].rstrip("af"))
     assert set(kernels) == {"first", "second", "_Z5thirdIiEvT_PS0_"}
     assert kernels["first"].parameters == ((0, 4), (8, 8), (16, 1), (24, 16), (40, 2))
     assert kernels["second"].parameters == ()
@@ -104,26 +96,13 @@ def test_relocatable_code_is_no_obstacle() -> None:
     assert {each.symbol for each in read_cubin(compiled(SOURCE, "cubin", "sm_90", "-rdc=true")).kernels} >= {"first"}
 
 
-@pytest.mark.parametrize("target", [*TARGETS, "sm_100a", "sm_103f", "sm_121a"])
-def test_cubin_contradicts_another_target_and_a_kernel_it_lacks(target: str) -> None:
-    """It is held against its own SM number, which suffixes leave alone, and against every symbol that is named."""
-    cubin, sm = compiled(SOURCE, "cubin", target), int(target[3:].rstrip("af"))
-    there = ["first", "second", "_Z5thirdIiEvT_PS0_"]
-
-    assert contradiction(cubin, sm, there) == contradiction(cubin, sm, []) == ""
-    assert contradiction(cubin, sm + 1, there) == f"its cubin is for sm_{sm}"
-    assert contradiction(cubin, sm, [*there, "third"]) == "its cubin has no kernel third"
-    assert contradiction(cubin[:100], sm, there).startswith("its code is no cubin")
-    assert contradiction(b"", sm, there) == "its code is no cubin: not a 64-bit CUDA ELF"
-
-
 def test_kernel_without_its_description_is_lacking() -> None:
     """A `.text` section alone is no kernel: the driver would not find it."""
     cubin = compiled('extern "C" __global__ void k(int a) {}')
 
-    assert contradiction(cubin, 90, ["k"]) == ""
-    assert contradiction(cubin.replace(b".nv.info.k\0", b".nv.info.j\0"), 90, ["k"]) == "its cubin has no kernel k"
-    assert contradiction(cubin.replace(b".text.k\0", b".text.j\0"), 90, ["k"]) == "its cubin has no kernel k"
+    assert [each.symbol for each in read_cubin(cubin).kernels] == ["k"]
+    assert "k" not in {each.symbol for each in read_cubin(cubin.replace(b".nv.info.k\0", b".nv.info.j\0")).kernels}
+    assert "k" not in {each.symbol for each in read_cubin(cubin.replace(b".text.k\0", b".text.j\0")).kernels}
 
 
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"\x7fELF\x02" + bytes(59), b"//\n.version 8.0", bytes(1000)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numba_kcache.headers import lookup as header_lookup
-from numba_kcache.headers.dependencies import headers_to_json
+from numba_kcache.headers.dependencies import headers_to_json, sets_components
 from numba_kcache.headers.lookup import Found, find_key
 from numba_kcache.headers.search import Search
 from numba_kcache.keys import Component, component, derive
@@ -107,9 +107,7 @@ def test_variant_of_another_shape_is_passed_over(tmp_path: Path, stored: Any) ->
 
     world.variants = [{**whole, "closures": stored}, whole]
 
-    assert world.find().key == derive(
-        (*COMPONENTS, *header_lookup._components(header_lookup.read_header_sets(whole, 2), ()))
-    )
+    assert world.find().key == derive((*COMPONENTS, *sets_components(header_lookup.read_header_sets(whole, 2), ())))
 
 
 def test_text_that_was_not_compiled_has_no_header_set(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_what_is_compiled_for_a_real_target_is_what_a_launch_asks_for(tmp_path: 
     first.compile("sm_90")
     again = kernel()
     assert again.explain("sm_90").is_hit
-    assert again._is_stored(parse_target("sm_90"), again._variants(None)[0] if kind == "numba" else None)
+    assert again._count_if_stored(parse_target("sm_90"), again._variants(None)[0] if kind == "numba" else None)
 
     assert source_on("sm_90") == "disk"
     assert source_on("sm_90a") == "disk"

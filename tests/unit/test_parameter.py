@@ -55,4 +55,3 @@ def test_parameter_reads_as_its_declaration() -> None:
     assert str(Parameter(0, 8, "*kf4", "float const*", "x")) == "float const* x"
     assert str(Parameter(0, 8, "*kf4", "float const*")) == "float const*"
     assert str(Parameter(0, 12, "?")) == "12 bytes"
-    assert [Parameter(0, 8, code).is_pointer for code in ("*f4", "*?", "f8", "?")] == [True, True, False, False]

@@ -3,6 +3,7 @@
 Promise     A module of Numba that is not loaded stays so: a program that holds an object of Numba has loaded it.
             Registrations of anybody but Numba itself are found in all of its registries, as they are now. An object
             that does not look as expected is not recognised, hence not cached.
+Method      This module is the `Dialect`: `fingerprint` is handed it as it is, and asks its functions.
 Not here    What a registration is made of (registrations).
 """
 

@@ -43,7 +43,7 @@ class SourceDefinition(Definition):
 
     Attributes:
         compile_options: How to compile.
-        wanted: The entry that is wanted; None to find it.
+        entry_name: The entry that the user asked for (`name=`); None to find it.
         link, depends: As the user gave them.
         signature: C++ types of the parameters; None for the compiler's word alone.
         strict: Refuse rather than run uncached.
@@ -67,11 +67,11 @@ class SourceDefinition(Definition):
                 from ...model.text import check_text
 
                 check_text(value, f"{name}={value!r}")
-        self.wanted, self.signature = options.get("name"), options.get("signature")
+        self.entry_name, self.signature = options.get("name"), options.get("signature")
         self.strict = bool(options.get("strict"))
         self.link = _listed(options, "link") if "link" in options else ()
         self.depends = _listed(options, "depends") if "depends" in options else ()
-        self.name = source.guess or self.wanted or ""
+        self.name = source.guess or self.entry_name or ""
         self.is_lazy = module is not None and module.lazy
         self.compile_options = CompileOptions(base_dir=source.base_dir)
         if not OWN_OPTIONS.issuperset(options):

@@ -2,7 +2,8 @@
 
 Promise     An eager module is one artifact: resolved once for each target in a process, loaded once on each device,
             whichever of its kernels asks. Of a lazy module the LTO-IR is one artifact and each kernel another.
-Not here    How a module is compiled and a kernel linked (module_build), and the user's object (kernel.CachedModule).
+Not here    How a module is compiled and a kernel linked (module_build), and the user's object (`CachedModule` in
+            numba_kcache/module.py).
 """
 
 from __future__ import annotations
@@ -152,9 +153,11 @@ class LinkedResolutions(Resolutions):
         linked_from = Artifact("ltoir", parse_target(module.target), (), b"")
         return self.session().explain(only(self.definition.link_request(linked_from, module.key)))
 
-    def is_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
-        """Tell if the LTO-IR and the kernel are both there."""
-        return self._whole.is_stored(target, ptx_target, variant) and super().is_stored(target, ptx_target, variant)
+    def count_if_stored(self, target: Target, ptx_target: Target | None, variant: Variant) -> bool:
+        """Count the LTO-IR and the kernel as hits if they are stored; tell if both are."""
+        return self._whole.count_if_stored(target, ptx_target, variant) and super().count_if_stored(
+            target, ptx_target, variant
+        )
 
 
 def are_linked(whole: Resolution, kernels: Iterable[ModuleKernelDefinition], session: Session) -> bool:

@@ -7,7 +7,7 @@ Method      Eager: one cubin, which says what it holds. Lazy: one compile to LTO
             that nvJitLink makes of it without optimising; `build_lazy` links one (-kernels-used) and leaves out the
             variables it does not use (-optimize-unused-variables), so that those in its cubin are those it uses. Types
             are asked for in the compile, of all kernels and variables that the text and its own headers declare.
-Not here    One kernel of a source (source_build), and when a kernel of a lazy module is wanted (module).
+Not here    One kernel of a source (build), and when a kernel of a lazy module is wanted (module).
 Ground      nvJitLink documentation, "Supported Link Options".
 """
 

@@ -68,7 +68,7 @@ def source_request(
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
     wanted = SourceRequest(
-        kind, definition.label, text, definition.wanted, source.guess, target, options, link, definition.signature,
+        kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
     return Request(
@@ -101,13 +101,13 @@ def _components(
     engine.
     """
     source, options, kind = definition.source, definition.compile_options, definition.kind
-    entry: Plain = {"name": definition.wanted, "guess": source.guess if definition.wanted is None else None}
+    entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
-    is_alone = kind == "ptx" and definition.wanted is None and definition.module is None and not link
+    is_alone = kind == "ptx" and definition.entry_name is None and definition.module is None and not link
     values["source"] = normalised_ptx(text) if is_alone and isinstance(text, str) else text
     values["target"] = [target.name, ptx_target.name if ptx_target else None]
     if link:

@@ -36,7 +36,7 @@ class Source(NamedTuple):
     """A source that can be asked for.
 
     Args:
-        kind: One of `model.options.SOURCE_KINDS`.
+        kind: One of `SOURCE_KINDS` of model.request.
         label: Its name in messages, `"package.module.saxpy"`.
         qualname: The function that gives it, with the values of a template; "" for text and files.
         guess: The name that its entry probably has; None where nothing suggests one.
