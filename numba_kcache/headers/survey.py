@@ -18,17 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady
-from .scanner import (
-    PLAIN,
-    Form,
-    Include,
-    Scan,
-    has_line_directive,
-    macro_values,
-    scan_includes,
-    stringized,
-    wrapper_uses,
-)
+from .include_names import IncludeNames
+from .scanner import PLAIN, Form, Include, Scan, has_line_directive, macro_values, scan_includes, wrapper_uses
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
@@ -227,29 +218,33 @@ class Survey:
             a toolkit includes, cannot be listed.
         """
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
-        own = frozenset(operand for place, operand in computing if not self.in_tree(place))
-        values: dict[str, set[Include | None]] = {operand: set() for _, operand in computing if _is_macro(operand)}
-        macros = frozenset(values)
-        for call in {operand for place, operand in computing if not self.in_tree(place)} - values.keys():
-            values[call] = stringized(call, [self._text(place) for place in self.headers])
+        asking = [(place, each) for place, header in self.headers.items() for each in header.scan.asked]
+        own = {operand for place, operand in computing if not self.in_tree(place)}
+        toolkits = {operand for place, operand in computing if self.in_tree(place) and _is_macro(operand)}
+        names = IncludeNames(lambda: [self._text(place) for place in self.headers])
+        values = {operand: names.listed(operand) for operand in {*own, *(operand for _, operand in asking)}}
         is_new, unlisted = False, set()
-        for place, header in tuple(self.headers.items()) if macros else ():
-            for macro, include in header.scan.named:
-                if macro in macros:
-                    values[macro].add(include)
-            wanted = own & macros if self.in_tree(place) else macros
-            text = self._text(place) if wanted else b""
-            if any(macro.encode() in text for macro in wanted):
-                for macro, found in macro_values(text, wanted).items():
-                    values[macro] |= found
-                    if None in found and not self.in_tree(place):
-                        unlisted.add(place)
+        defined: dict[str, set[Include | None]] = {}
+        for place, header in tuple(self.headers.items()) if toolkits else ():
+            found: list[tuple[str, set[Include | None]]] = []
+            found += [(macro, {include}) for macro, include in header.scan.named if macro in toolkits]
+            if not self.in_tree(place):
+                found += macro_values(self._text(place), frozenset(toolkits)).items()
+            for macro, includes in found:
+                defined.setdefault(macro, set()).update(includes)
+                if None in includes:
+                    unlisted.add(place)
         for place, operand in computing:
-            found = values.get(operand, {None})
-            if not self.in_tree(place) and (None in found or (not found and operand.startswith("_"))):
-                unlisted.add(place)  # not defined here: the compiler's own
-            for include in sorted(each for each in found if each is not None):
+            included = (defined if self.in_tree(place) else values).get(operand, set())
+            if None in included and not self.in_tree(place):
+                unlisted.add(place)
+            for include in sorted(each for each in included if each is not None):
                 is_new = self.suppose(place, include) or is_new
+        for place, operand in asking:
+            if None in values[operand]:
+                unlisted.add(place)
+            asked = [self._look(each, place, is_question=True) for each in values[operand] if each]
+            self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
         return is_new, unlisted
 
     def run_wrappers(self, places: set[Place]) -> None:

@@ -111,6 +111,57 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
     assert after[0] != before[0]
 
 
+UNKNOWN: dict[str, tuple[str, dict[str, str]]] = {
+    "question": ('#define H "v.h"\n#if __has_include(H)\n#include H\n#endif\n', {}),
+    "question of defines": ("#if __has_include(H)\n#include H\n#endif\n", {"H": "<v.h>"}),
+    "joined": ("#define J(x) <x>\n#include J(v.h)\n", {}),
+    "of parts": ("#define J(x, y) <x.y>\n#if __has_include(J(v, h))\n#include J(v, h)\n#endif\n", {}),
+    "text": ("#define T(x) #x\n#include T(v.h)\n", {}),
+    "text of a macro": ("#define T_(x) #x\n#define T(x) T_(x)\n#define N v\n#include T(N.h)\n", {}),
+    "text of defines": ("#define T_(x) #x\n#define T(x) T_(x)\n#include T(N.h)\n", {"N": "v"}),
+    "wrapped": ("#define HAS(x) /* is it */ __has_include(x)\n#if HAS(<v.h>)\n#include <v.h>\n#endif\n", {}),
+}
+"""The ways in which macros name a file."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", UNKNOWN)
+def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> None:
+    """Edited, shadowed, removed, made again, named otherwise: served what is compiled without a cache; twice."""
+    text, defines = UNKNOWN[how]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    source = f"{text}#ifndef VALUE\n#define VALUE 0\n#endif\n{KERNEL}"
+    options: dict[str, Any] = {"source": source, "defines": defines, "include_dirs": [first, second]}
+    (second / "w.h").write_text("#define VALUE 5\n")
+    served = []
+
+    def ask() -> None:
+        made = code(tmp_path / "cache", options)
+        assert made == (code(tmp_path, options, is_cached=False)[0], 1)
+        assert code(tmp_path / "cache", options) == (made[0], 0)
+        (first / f"unrelated{len(served)}.h").write_text("")
+        assert code(tmp_path / "cache", options) == (made[0], 0)
+        served.append(made[0])
+
+    for value, folder in enumerate((second, second, first)):
+        (folder / "v.h").write_text(f"#define VALUE {value + 1}\n")
+        ask()
+    if "question" in how or how in ("of parts", "wrapped"):
+        for folder in (first, second):
+            (folder / "v.h").unlink()
+        ask()
+    else:
+        (first / "v.h").unlink()
+        assert code(tmp_path / "cache", options) == (served[1], 0)
+        options["source"] = source.replace("v.h", "w.h").replace("N v", "N w")
+        options["defines"] = {name: value.replace("v", "w") for name, value in defines.items()}
+        ask()
+
+    assert len(set(served)) == len(served) == 4
+
+
 @pytest.mark.parametrize(
     "text",
     [
