@@ -1,4 +1,4 @@
-"""List the files that an `#include` or a `__has_include` may name by macros.
+"""List the files that an `#include` may name, or a condition may ask for, by macros.
 
 Promise     Never fewer than the compiler may find there, whichever definition of each macro holds at that place; None
             among them where that cannot be listed.
@@ -31,6 +31,8 @@ _PREDEFINED = re.compile(
     r"(?:unix|linux|i386)\Z|__(?:CUDA|NV|GNU|EDG|STDC|cplusplus|linux|unix|x86|i386|aarch|amd64|LP64|ELF)"
     r"|__(?:LINE|FILE|COUNTER|INCLUDE_LEVEL|DATE|TIME|TIMESTAMP)__"
 )
+_PART = re.compile(rf"(?<!\w)(?:{_RESERVED.pattern}|{_PREDEFINED.pattern.replace(chr(92) + 'Z', '(?![0-9A-Za-z_])')})")
+_QUESTIONS = {"__has_include": None, "__has_include_next": Form.NEXT}
 _MAX_STEPS = 4000
 _MAX_DEPTH = 60
 
@@ -68,6 +70,19 @@ class IncludeNames:
         self._read = functools.cache(read)
         self._known: dict[str, list[_Macro]] = {}
         self._steps = 0
+        self._is_condition = False
+
+    def asked(self, condition: str) -> set[Include | None]:
+        """List the files for whose existence a condition may ask; None for anything else."""
+        self._steps, self._is_condition, found = 0, True, set[Include | None]()
+        try:
+            for tokens in self._expanded(_tokens(condition), 0):
+                found.update(*(_asked(tokens, at) for at, each in enumerate(tokens) if each.text in _QUESTIONS))
+        except _Unlisted:
+            return {None}
+        finally:
+            self._is_condition = False
+        return found
 
     def listed(self, operand: str) -> set[Include | None]:
         """List the files that an operand may name; None for anything else.
@@ -96,7 +111,7 @@ class IncludeNames:
             if not (name[0].isalpha() or name[0] == "_") or name in token.hidden:
                 continue
             macros = self._macros(name)
-            if _PREDEFINED.match(name) or (not macros and _RESERVED.match(name)):
+            if not self._is_condition and (_PREDEFINED.match(name) or (not macros and _RESERVED.match(name))):
                 raise _Unlisted
             if not macros:
                 continue
@@ -223,6 +238,19 @@ def _substituted(body: _Tokens, raw: dict[str, _Tokens], values: dict[str, _Toke
 
 def _spelled(tokens: Sequence[_Token]) -> str:
     return "".join(f" {each.text}" if each.is_apart else each.text for each in tokens)
+
+
+def _asked(tokens: _Tokens, at: int) -> set[Include | None]:
+    """List the names that the question at an index may ask for; None where they rest on the compiler's macros."""
+    call = _call(tokens[at + 1 :])
+    if call is None:
+        before = [each.text for each in tokens[max(0, at - 2) : at]]
+        return set() if before[-1:] == ["defined"] or before == ["defined", "("] else {None}
+    operand = tuple(part for number, each in enumerate(call[0]) for part in (*([_Token(",")] * (number > 0)), *each))
+    if _PART.search(_spelled(operand)):
+        return {None}
+    form = _QUESTIONS[tokens[at].text]
+    return {each if form is None else each._replace(form=form) for each in _names(operand)}
 
 
 def _names(tokens: _Tokens) -> set[Include]:

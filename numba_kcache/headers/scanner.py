@@ -92,6 +92,7 @@ GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(rb"include(_next)?\b" + GAP + rb"(?:(\(" + GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
 _DEFINE = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
+_CONDITION = re.compile(rb"(?:#|%:|\?\?=)" + GAP + rb"(?:el)?if\b([^\n]*)", re.DOTALL)
 _NAMED = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
 _FILE_NAME = re.compile(GAP + _NAME + GAP + rb"(?://.*)?", re.DOTALL)
 _WRAPPER = re.compile(
@@ -100,6 +101,7 @@ _WRAPPER = re.compile(
 )
 _OPERAND = re.compile(r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _IN_DEFINITION = re.compile(rb"[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)", re.DOTALL)  # with parameters
+_DEFINED = re.compile(rb"[^\n]*(?:define\b|\*/)")
 _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
@@ -150,8 +152,10 @@ def _scan(data: bytes) -> Scan:
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         include = _include(quoted, angled)
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        if is_question and angled is not None and _DEFINED.match(data, start, match.start()):
+            opaque = True  # where the macro is used, <> holds what other macros and its arguments make of it
         if include is None:
-            start = data.rfind(b"\n", 0, match.start()) + 1
             spelled, mark = (operand or b"").decode("utf-8", "replace").strip(), FOLLOWING if following else ""
             if not is_question:
                 computed[mark + spelled] = None
@@ -276,6 +280,16 @@ def has_certain_clock(source: bytes) -> bool:
 def has_line_directive(data: bytes) -> bool:
     """Tell if a text may give itself another file name by `#line`."""
     return (b"#" in data and _LINE.search(joined(data)) is not None) or b"%:" in data or b"??=" in data
+
+
+def conditions(data: bytes) -> list[str]:
+    """List what stands behind each `#if` and `#elif`."""
+    return [match[1].decode("latin-1") for match in _CONDITION.finditer(joined(data))]
+
+
+def defined_names(data: bytes) -> set[bytes]:
+    """List the macros that a text may define."""
+    return {match[1] for match in _DEFINE.finditer(joined(data))}
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:

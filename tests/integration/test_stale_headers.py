@@ -111,6 +111,33 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
     assert after[0] != before[0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define HAS(x) /* is it */ __has_include(x)\n#if HAS(<v.h>)",
+        "#define HAS(x) __has_include(x)\n#define V <v.h>\n#if HAS(V)",
+        "#define HAS(x) __has_include(x)\n#define u v\n#if HAS(<u.h>)",
+        "#define HAS __has_include\n#if defined(HAS) && (__CUDA_ARCH__ > 1 || 1) && HAS(<v.h>)",
+        "#define HAS(x, y) __has_include(<x.y>)\n#define NAMED(x) HAS(x, h)\n#if 0\n#elif NAMED(v)",
+        "#define GLUE(a, b) a##b\n#if GLUE(__has_, include)(<v.h>)",
+    ],
+)
+def test_question_behind_macros_invalidates_key(tmp_path: Path, text: str) -> None:
+    """A file that is only asked for appears: another answer; one that nothing asks for does not matter."""
+    source = f"{text}\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n{KERNEL}"
+    (tmp_path / "inc").mkdir()
+    options: dict[str, Any] = {"source": source, "include_dirs": [tmp_path / "inc"]}
+    before = code(tmp_path / "cache", options)
+    (tmp_path / "inc/w.h").write_text("")
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    (tmp_path / "inc/v.h").write_text("")
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
 UNKNOWN: dict[str, tuple[str, dict[str, str]]] = {
     "question": ('#define H "v.h"\n#if __has_include(H)\n#include H\n#endif\n', {}),
     "question of defines": ("#if __has_include(H)\n#include H\n#endif\n", {"H": "<v.h>"}),

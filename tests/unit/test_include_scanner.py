@@ -98,6 +98,8 @@ def test_clock_is_noticed(text: str) -> None:
         "#define H(x) __has_include(x) + 1\n",
         "#define H(x, y) __has_include(y)\n",
         "#define H(x) __has_include(x.h)\n",
+        "#define H(x) __has_include(<x.h>)\n",
+        "#define H __has_include(<x.h>)\n",
         "#define H(x) /*\n*/ __has_include(x.h)\n",
         "#if __has_include(X(\n))\n#endif",
         "#define G(a, b) a##b\n#if G(__has_, include)(<x.h>)\n#endif",
