@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import KernelCache, cached_kernel, cached_module
+from numba_kcache import KernelCache, UncacheableError, cached_kernel, cached_module
 
 KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
 HASH = "__device__ constexpr unsigned hash(const char *s) { return *s ? *s + 31 * hash(s + 1) : 7; }\n"
@@ -200,10 +200,23 @@ def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> No
 def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path, text: str) -> None:
     """In a header as in the source: the second process compiles nothing."""
     (tmp_path / "value.h").write_text(text)
-    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}):
+    lines = {"include_dirs": [tmp_path], "lineinfo": True}  # compiled from the user's folders
+    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}, lines):
         first = code(tmp_path / "cache", options)
         assert first[1] == 1
         assert code(tmp_path / "cache", options) == (first[0], 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"lineinfo": True}])
+def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: dict[str, Any]) -> None:
+    """From the mirror or from the user's folders; the name of the header in the code makes no difference."""
+    text = "#define VALUE value(*out)\n__device__ inline long value(int x) { return __TIME__[x] + __FILE__[x]; }\n"
+    (tmp_path / "value.h").write_text(text)
+    options = {"source": '#include "value.h"\n' + KERNEL, "include_dirs": [tmp_path], "arch": "sm_90", **options}
+    kernel = cached_kernel(options.pop("source"), cache=KernelCache(tmp_path / "cache"), **options)
+
+    with pytest.raises(UncacheableError, match="clock"):
+        kernel.compile()
 
 
 def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
