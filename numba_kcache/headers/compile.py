@@ -144,7 +144,12 @@ class TrackedCompile:
         folders = Folders()
         with closing(OpenWatch(sorted(own), self._trees())) as watch:
             self._artifact = artifact = self._build(folders)
-            return artifact, self._learned(folders, watch)
+            try:
+                return artifact, self._learned(folders, watch)
+            except UntrackableError as error:
+                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless():
+                    raise
+            return artifact, self._learned(folders, watch, is_timeless=True)
 
     def _survey(self, *, is_thorough: bool) -> None:
         now_ns = self._now_ns()
@@ -167,18 +172,25 @@ class TrackedCompile:
         pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
         return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
 
-    def _is_timeless(self, artifact: Artifact) -> bool:
-        """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken."""
+    def _is_timeless(self, mirrored: Artifact | None = None) -> bool:
+        """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken.
+
+        Args:
+            mirrored: Compiled from a mirror; None where that is yet to be done, for the paths in the code to agree.
+        """
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
         own += [query.text.encode("utf-8", "surrogatepass") for query in self._queries]
         if any(has_certain_clock(text) or without_clock(text) is None for text in own):
             return False
         try:
+            if mirrored is None:
+                with closing(Mirror(self._surveys)) as mirror:
+                    mirrored = self._build(mirror)
             with closing(Mirror(self._surveys, lambda text: without_clock(text) or b"")) as mirror:
                 other = self._build(mirror)
         except (KCacheError, Unmirrored, OSError):
             return False
-        products = [(each.cubin, each.extras.get("ptx"), each.extras.get("ltoir")) for each in (artifact, other)]
+        products = [(each.cubin, each.extras.get("ptx"), each.extras.get("ltoir")) for each in (mirrored, other)]
         return products[0] == products[1]
 
     def _trees(self) -> list[str]:

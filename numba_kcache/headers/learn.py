@@ -80,7 +80,7 @@ def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) 
         raise UntrackableError(UntrackableReason.UNREADABLE, header.path)
     if header.scan.has_clock and not (is_timeless and not survey.in_tree(place)):
         raise UntrackableError(UntrackableReason.CLOCK, header.path)
-    if header.scan.is_opaque:
+    if place in survey.opaque:
         raise UntrackableError(UntrackableReason.OPAQUE, header.path)
     if header.is_late and not survey.in_tree(place):
         raise UntrackableError(UntrackableReason.MODIFIED, header.path)

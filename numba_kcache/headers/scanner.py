@@ -2,13 +2,14 @@
 
 Promise     Each `#include` and `__has_include` that the compiler can carry out in this text is reported, in
             whatever spelling: continued lines, digraphs, trigraphs, comments between the tokens, under any
-            `#if`. What cannot be read off the text is marked: `computed` (an include that names a macro),
-            `opaque` (a `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
+            `#if`. What cannot be read off the text is marked: `computed` and `asked` (an include, a `__has_include`
+            that names a macro), `opaque` (a `__has_include` reached through one), `clock` (`__DATE__`, `__TIME__`).
 Method      Continued lines are joined, then every occurrence of the word is looked at, in comments and strings
             too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of
-            CCCL. Only where one of the three doubts arises are comments and strings taken out, and only where
+            CCCL. Only where one of these doubts arises are comments and strings taken out, and only where
             that can be done with certainty does the doubt go away.
-Not here    The file that a name leads to (search), and which of the files were read after all (reading).
+Not here    The names that macros form (include_names), the files that names lead to (search), and which of the files were
+            read after all (reading).
 Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
             `import`, UTF-16 and blanks between a backslash and the end of its line.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ class Scan(NamedTuple):
     Args:
         includes: The files it may include.
         has_includes: The files whose existence it may ask about.
-        computed: Operands of includes that name no file, as written.
+        computed: Operands of includes that name no file, as written; after `FOLLOWING` those of `#include_next`.
+        asked: Operands of `__has_include`, likewise.
         wrappers: Macros that are `__has_include` under another name; where they are used, they ask (wrapper_uses).
         is_opaque: It may ask about files that cannot be read off the text.
         has_clock: It may expand to the time of the compile.
@@ -63,12 +65,17 @@ class Scan(NamedTuple):
     has_location: bool = False
     named: tuple[tuple[str, Include], ...] = ()
     has_assert: bool = False
+    asked: tuple[str, ...] = ()
 
     @property
     def asks_files(self) -> bool:
         """The compiler may look at another file because of this text."""
-        return bool(self.includes or self.has_includes or self.computed or self.wrappers or self.is_opaque)
+        return bool(
+            self.includes or self.has_includes or self.computed or self.asked or self.wrappers or self.is_opaque
+        )
 
+
+FOLLOWING = "include_next "
 
 PLAIN = Scan()
 """Of a text that depends on nothing but itself."""
@@ -81,16 +88,20 @@ _WORDS = (
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
 _LINE = re.compile(rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)")
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
-_GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
+GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
-_INCLUDE = re.compile(rb"include(_next)?\b" + _GAP + rb"(?:(\(" + _GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
-_DEFINE = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
-_NAMED = re.compile(rb"define" + _GAP + rb"([A-Za-z_]\w*)" + _GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
-_FILE_NAME = re.compile(_GAP + _NAME + _GAP + rb"(?://.*)?", re.DOTALL)
+_INCLUDE = re.compile(rb"include(_next)?\b" + GAP + rb"(?:(\(" + GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
+_DEFINE = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
+_CONDITION = re.compile(rb"(?:#|%:|\?\?=)" + GAP + rb"(?:el)?if\b([^\n]*)", re.DOTALL)
+_NAMED = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
+_FILE_NAME = re.compile(GAP + _NAME + GAP + rb"(?://.*)?", re.DOTALL)
 _WRAPPER = re.compile(
     rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
     re.MULTILINE,
 )
+_OPERAND = re.compile(r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+_IN_DEFINITION = re.compile(rb"[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)", re.DOTALL)  # with parameters
+_DEFINED = re.compile(rb"[^\n]*(?:define\b|\*/)")
 _HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
 _TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
 
@@ -116,15 +127,15 @@ def scan_includes(text: str | bytes) -> Scan:
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     has_trigraphs = b"??/" in data
     if b"\\" in data or has_trigraphs:
-        data = _joined(data)
+        data = joined(data)
     if not any(map(data.__contains__, _WORDS)):
         return Scan(named=tuple(_named(data)))
     scan = _scan(data)
-    is_doubtful = scan.computed or scan.is_opaque or scan.has_clock
+    is_doubtful = scan.computed or scan.asked or scan.is_opaque or scan.has_clock
     return _without_comments(data, scan) if is_doubtful and not has_trigraphs else scan
 
 
-def _joined(data: bytes) -> bytes:
+def joined(data: bytes) -> bytes:
     """Join continued lines."""
     if b"??/" in data:
         data = re.sub(rb"\?\?/\r?\n", b"", data)
@@ -135,17 +146,26 @@ def _scan(data: bytes) -> Scan:
     includes: dict[Include, None] = {}
     has_includes: dict[Include, None] = {}
     computed: dict[str, None] = {}
+    asked: dict[str, None] = {}
     wrappers: dict[str, None] = {}
     opaque = _holds(data, _IN_PASTED_ASK, _PASTED_ASK)
     for match, is_question in _occurrences(data):
         following, bracket, quoted, angled, operand = match.groups()
         include = _include(quoted, angled)
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        if is_question and angled is not None and _DEFINED.match(data, start, match.start()):
+            opaque = True  # where the macro is used, <> holds what other macros and its arguments make of it
         if include is None:
+            spelled, mark = (operand or b"").decode("utf-8", "replace").strip(), FOLLOWING if following else ""
             if not is_question:
-                computed[operand.decode("utf-8", "replace").strip()] = None
-            elif wrapper := _WRAPPER.match(data, data.rfind(b"\n", 0, match.start()) + 1):
+                computed[mark + spelled] = None
+            elif wrapper := _WRAPPER.match(data, start):
                 wrappers[wrapper[1].decode()] = None
-            elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
+            elif _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
+                pass
+            elif (name := _OPERAND.match(spelled)) and not _IN_DEFINITION.match(data, start, match.start()):
+                asked[mark + name[1].strip()] = None
+            else:
                 opaque = True
         elif is_question or bracket is None:
             include = include._replace(form=Form.NEXT) if following else include
@@ -160,6 +180,7 @@ def _scan(data: bytes) -> Scan:
         any(word in data for word in _LOCATION) or _holds(data, (b"##", b"%:%:"), _PASTED_FILE),
         tuple(_named(data)),
         _ASSERT.search(data) is not None,
+        tuple(asked),
     )
 
 
@@ -203,7 +224,13 @@ def _without_comments(data: bytes, scan: Scan) -> Scan:
     if bare is None:
         return scan
     stripped = _scan(_TOKENS.sub(_keep_strings, data))
-    return scan._replace(computed=stripped.computed, is_opaque=stripped.is_opaque, has_clock=_scan(bare).has_clock)
+    return scan._replace(
+        computed=stripped.computed,
+        asked=stripped.asked,
+        wrappers=tuple(dict.fromkeys((*scan.wrappers, *stripped.wrappers))),  # a comment may have hidden one
+        is_opaque=stripped.is_opaque,
+        has_clock=_scan(bare).has_clock,
+    )
 
 
 def _keep_strings(match: re.Match[bytes]) -> bytes:
@@ -229,7 +256,7 @@ def without_clock(data: bytes) -> bytes | None:
 
 def has_certain_clock(source: bytes) -> bool:
     """Tell if a source expands to the time of the compile: under no `#if`, by itself or by a macro of its own."""
-    data = _joined(source)
+    data = joined(source)
     if not _has_clock(data) or _bare(data) is None:
         return False
     depth, in_code, macros = 0, [], {}
@@ -252,7 +279,17 @@ def has_certain_clock(source: bytes) -> bool:
 
 def has_line_directive(data: bytes) -> bool:
     """Tell if a text may give itself another file name by `#line`."""
-    return (b"#" in data and _LINE.search(_joined(data)) is not None) or b"%:" in data or b"??=" in data
+    return (b"#" in data and _LINE.search(joined(data)) is not None) or b"%:" in data or b"??=" in data
+
+
+def conditions(data: bytes) -> list[str]:
+    """List what stands behind each `#if` and `#elif`."""
+    return [match[1].decode("latin-1") for match in _CONDITION.finditer(joined(data))]
+
+
+def defined_names(data: bytes) -> set[bytes]:
+    """List the macros that a text may define."""
+    return {match[1] for match in _DEFINE.finditer(joined(data))}
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:
@@ -260,7 +297,7 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
 
     None at all where comments and strings cannot be taken out with certainty.
     """
-    data = _joined(source.encode("utf-8", "surrogatepass"))
+    data = joined(source.encode("utf-8", "surrogatepass"))
     if b"include" not in data or _bare(data) is None:
         return ()
     depth = 0
@@ -282,67 +319,11 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
     """List what a text may define these macros as: the names of files, or None for anything else."""
     values: dict[str, set[Include | None]] = {}
     if b"define" in data:
-        for match in _DEFINE.finditer(_joined(data)):
+        for match in _DEFINE.finditer(joined(data)):
             name = match[1].decode("ascii")
             if name in macros:
                 values.setdefault(name, set()).add(_file_name(match[2]))
     return values
-
-
-_CALL = re.compile(r"([A-Za-z_]\w*)[ \t]*\(([^()\"'\\,]*)\)\s*\Z")
-_PREDEFINED = frozenset(("unix", "linux", "i386"))
-
-
-def stringized(operand: str, texts: Sequence[bytes], depth: int = 4) -> set[Include | None]:
-    """List the files that an include may name by a macro that makes a string of its argument; None for anything else.
-
-    Args:
-        operand: `NAME(argument)`, as written.
-        texts: In which the macros are defined, if anywhere.
-        depth: Of macros that lead to each other.
-    """
-    call = _CALL.match(operand)
-    if call is None or not depth or "//" in operand or "/*" in operand:
-        return {None}
-    name, argument = call[1], " ".join(call[2].split())
-    values = _bodies(name, texts)
-    found: set[Include | None] = set()
-    for parameter, body in values:
-        inner = _CALL.match(body)
-        if parameter and re.fullmatch(rf"#[ \t]*{parameter}", body):
-            found.add(Include(Form.QUOTE, argument))
-        elif parameter and inner and inner[2].strip() == parameter:
-            for each in _expanded(argument, texts):
-                found |= {None} if each is None else stringized(f"{inner[1]}({each})", texts, depth - 1)
-        else:
-            found.add(None)
-    return found or {None}
-
-
-def _expanded(argument: str, texts: Sequence[bytes]) -> list[str | None]:
-    """List what a macro's argument may become: itself, or the values of the macro that it is."""
-    words = set(re.findall(r"[A-Za-z_]\w*", argument))
-    known = {word: _bodies(word, texts) for word in words}
-    if any(word.startswith("_") or word in _PREDEFINED for word in words):
-        return [None]
-    if not any(known.values()):
-        return [argument]
-    bodies = known.get(argument, [])
-    return [argument, *(None if parameter else body for parameter, body in bodies)] if bodies else [None]
-
-
-def _bodies(name: str, texts: Sequence[bytes]) -> list[tuple[str, str]]:
-    """List each definition of a macro: its one parameter, "" for none and "..." for others, and its body."""
-    named = name.encode() + rb"(?:\(([^)\n]*)\))?(?!\w)([^\n]*)"
-    pattern = re.compile(rb"define" + _GAP + named, re.DOTALL)
-    found = []
-    for text in texts:
-        for match in pattern.finditer(_joined(text)) if name.encode() in text else ():
-            parameter = "" if match[1] is None else match[1].decode("latin-1").strip()
-            is_one = match[1] is None or re.fullmatch(r"[A-Za-z_]\w*", parameter)
-            body = re.sub(rb"/\*.*?\*/|//.*", b" ", match[2]).decode("latin-1").strip()
-            found.append((parameter if is_one else "...", body))
-    return found
 
 
 def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], bool]:
@@ -350,8 +331,8 @@ def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], b
     names = [wrapper.encode() for wrapper in sorted(wrappers)]
     if not any(name in data for name in names):
         return set(), False
-    data = _joined(data)
-    pattern = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b(?:" + _GAP + rb"\(" + _GAP + _NAME + rb")?", re.DOTALL)
+    data = joined(data)
+    pattern = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b(?:" + GAP + rb"\(" + GAP + _NAME + rb")?", re.DOTALL)
     found, is_other = _uses(pattern, data)
     if is_other and _bare(data) is not None and b"??/" not in data:
         _found, is_other = _uses(pattern, _TOKENS.sub(_keep_strings, data))

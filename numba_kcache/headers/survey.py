@@ -18,15 +18,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from .file_identity import FileStat, digest, is_settled, read_steady
+from .include_names import IncludeNames
 from .scanner import (
     PLAIN,
     Form,
     Include,
     Scan,
+    conditions,
+    defined_names,
     has_line_directive,
     macro_values,
     scan_includes,
-    stringized,
     wrapper_uses,
 )
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
@@ -114,6 +116,7 @@ class Survey:
         includes: The lookups of each of them, by place.
         questions: Its `__has_include` lookups, by place.
         unlisted: The user's headers whose includes, or definitions of what is included, cannot be listed.
+        opaque: The headers that may ask about files that cannot be listed.
         links: The links that lead to the user's headers, and what each was (links_to).
     """
 
@@ -130,6 +133,7 @@ class Survey:
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
         self.links: dict[str, Link] = {}
+        self.opaque: set[Place] = set()
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
         self._trees = tuple(
             (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
@@ -200,8 +204,7 @@ class Survey:
 
     def is_certain(self) -> bool:
         """Tell if every name that the source and the user's headers may ask for could be listed."""
-        own = [header for place, header in self.headers.items() if not self.in_tree(place)]
-        return not self.unlisted and not any(header.scan.is_opaque for header in own)
+        return not self.unlisted and all(map(self.in_tree, self.opaque))
 
     def surveyed(self) -> set[Place]:
         """List the user's headers that were read before the compiler ran."""
@@ -227,30 +230,60 @@ class Survey:
             a toolkit includes, cannot be listed.
         """
         computing = [(place, each) for place, header in self.headers.items() for each in header.scan.computed]
-        own = frozenset(operand for place, operand in computing if not self.in_tree(place))
-        values: dict[str, set[Include | None]] = {operand: set() for _, operand in computing if _is_macro(operand)}
-        macros = frozenset(values)
-        for call in {operand for place, operand in computing if not self.in_tree(place)} - values.keys():
-            values[call] = stringized(call, [self._text(place) for place in self.headers])
+        asking = [(place, each) for place, header in self.headers.items() for each in header.scan.asked]
+        own = {operand for place, operand in computing if not self.in_tree(place)}
+        toolkits = {operand for place, operand in computing if self.in_tree(place) and _is_macro(operand)}
+        names = self._names()
+        values = {operand: names.listed(operand) for operand in {*own, *(operand for _, operand in asking)}}
         is_new, unlisted = False, set()
-        for place, header in tuple(self.headers.items()) if macros else ():
-            for macro, include in header.scan.named:
-                if macro in macros:
-                    values[macro].add(include)
-            wanted = own & macros if self.in_tree(place) else macros
-            text = self._text(place) if wanted else b""
-            if any(macro.encode() in text for macro in wanted):
-                for macro, found in macro_values(text, wanted).items():
-                    values[macro] |= found
-                    if None in found and not self.in_tree(place):
-                        unlisted.add(place)
+        defined: dict[str, set[Include | None]] = {}
+        for place, header in tuple(self.headers.items()) if toolkits else ():
+            found: list[tuple[str, set[Include | None]]] = []
+            found += [(macro, {include}) for macro, include in header.scan.named if macro in toolkits]
+            if not self.in_tree(place):
+                found += macro_values(self._text(place), frozenset(toolkits)).items()
+            for macro, includes in found:
+                defined.setdefault(macro, set()).update(includes)
+                if None in includes:
+                    unlisted.add(place)
         for place, operand in computing:
-            found = values.get(operand, {None})
-            if not self.in_tree(place) and (None in found or (not found and operand.startswith("_"))):
-                unlisted.add(place)  # not defined here: the compiler's own
-            for include in sorted(each for each in found if each is not None):
+            included = (defined if self.in_tree(place) else values).get(operand, set())
+            if None in included and not self.in_tree(place):
+                unlisted.add(place)
+            for include in sorted(each for each in included if each is not None):
                 is_new = self.suppose(place, include) or is_new
+        for place, operand in asking:
+            if None in values[operand]:
+                unlisted.add(place)
+            asked = [self._look(each, place, is_question=True) for each in values[operand] if each]
+            self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
+        self.opaque = {place for place, header in self.headers.items() if header.scan.is_opaque}
+        if not all(map(self.in_tree, self.opaque)) and self._run_conditions(names):
+            self.opaque = set(filter(self.in_tree, self.opaque))
         return is_new, unlisted
+
+    def _run_conditions(self, names: IncludeNames) -> bool:
+        """Add what the user's headers ask in conditions, through whatever macros; return if that is all they ask."""
+        own = [place for place in self.headers if not self.in_tree(place)]
+        macros = set[bytes]().union(*(defined_names(self._text(place)) for place in own))
+        used = re.compile(rb"\b(?:" + b"|".join(map(re.escape, sorted(macros))) + rb")\b").search
+        if macros and any(used(self._text(place)) for place in self.headers if self.in_tree(place)):
+            return False  # the toolkit may ask through them
+        for place in own:
+            asked = {name for each in conditions(self._text(place)) for name in names.asked(each)}
+            if None in asked:
+                return False
+            lookups = [self._look(each, place, is_question=True) for each in asked if each]
+            self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *lookups)))
+        return True
+
+    def _is_part_a_macro(self, name: str) -> bool:
+        """Tell if a name in <> has a part that the user's headers define: handed to a macro, it is another name."""
+        parts = set(map(os.fsencode, re.findall(r"\w+", name)))
+        return any(parts & defined_names(self._text(place)) for place in self.headers if not self.in_tree(place))
+
+    def _names(self) -> IncludeNames:
+        return IncludeNames(lambda: [self._text(place) for place in self.headers])
 
     def run_wrappers(self, places: set[Place]) -> None:
         """Add what these headers ask through macros that wrap `__has_include`.
@@ -268,7 +301,8 @@ class Survey:
                 uses = tuple(sorted(found)), is_other
                 if known:
                     known.uses.setdefault(name, {})[path] = uses
-            if uses[1]:
+            is_other = uses[1] or (not known and any(self._is_part_a_macro(each.name) for each in uses[0]))
+            if is_other and (known or not self._run_conditions(self._names())):
                 raise UntrackableError(UntrackableReason.OPAQUE, self.headers[place].path)
             asked = (self._look(each, place, is_question=True) for each in uses[0])
             self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))

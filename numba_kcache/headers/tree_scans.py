@@ -86,12 +86,13 @@ def _name(identity: str) -> str:
 
 def _scan(
     includes: Any, has_includes: Any, computed: Any, wrappers: Any, is_opaque: Any, has_clock: Any, has_location: Any,
-    named: Any, has_assert: Any,
+    named: Any, has_assert: Any, asked: Any,
 ) -> Scan:  # fmt: skip
     names = tuple((str(macro), _includes([include])[0]) for macro, include in named)
     texts = tuple(map(str, computed)), tuple(map(str, wrappers))
     flags = bool(is_opaque), bool(has_clock), bool(has_location)
-    return Scan(_includes(includes), _includes(has_includes), *texts, *flags, names, bool(has_assert))
+    words = bool(has_assert), tuple(map(str, asked))
+    return Scan(_includes(includes), _includes(has_includes), *texts, *flags, names, *words)
 
 
 def _includes(fields: Any) -> tuple[Include, ...]:

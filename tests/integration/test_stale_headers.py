@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import KernelCache, cached_kernel, cached_module
+from numba_kcache import KernelCache, UncacheableError, cached_kernel, cached_module
 
 KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
 HASH = "__device__ constexpr unsigned hash(const char *s) { return *s ? *s + 31 * hash(s + 1) : 7; }\n"
@@ -114,6 +114,84 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
 @pytest.mark.parametrize(
     "text",
     [
+        "#define HAS(x) /* is it */ __has_include(x)\n#if HAS(<v.h>)",
+        "#define HAS(x) __has_include(x)\n#define V <v.h>\n#if HAS(V)",
+        "#define HAS(x) __has_include(x)\n#define u v\n#if HAS(<u.h>)",
+        "#define HAS __has_include\n#if defined(HAS) && (__CUDA_ARCH__ > 1 || 1) && HAS(<v.h>)",
+        "#define HAS(x, y) __has_include(<x.y>)\n#define NAMED(x) HAS(x, h)\n#if 0\n#elif NAMED(v)",
+        "#define GLUE(a, b) a##b\n#if GLUE(__has_, include)(<v.h>)",
+    ],
+)
+def test_question_behind_macros_invalidates_key(tmp_path: Path, text: str) -> None:
+    """A file that is only asked for appears: another answer; one that nothing asks for does not matter."""
+    source = f"{text}\n#define VALUE 1\n#else\n#define VALUE 2\n#endif\n{KERNEL}"
+    (tmp_path / "inc").mkdir()
+    options: dict[str, Any] = {"source": source, "include_dirs": [tmp_path / "inc"]}
+    before = code(tmp_path / "cache", options)
+    (tmp_path / "inc/w.h").write_text("")
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    (tmp_path / "inc/v.h").write_text("")
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
+
+
+UNKNOWN: dict[str, tuple[str, dict[str, str]]] = {
+    "question": ('#define H "v.h"\n#if __has_include(H)\n#include H\n#endif\n', {}),
+    "question of defines": ("#if __has_include(H)\n#include H\n#endif\n", {"H": "<v.h>"}),
+    "joined": ("#define J(x) <x>\n#include J(v.h)\n", {}),
+    "of parts": ("#define J(x, y) <x.y>\n#if __has_include(J(v, h))\n#include J(v, h)\n#endif\n", {}),
+    "text": ("#define T(x) #x\n#include T(v.h)\n", {}),
+    "text of a macro": ("#define T_(x) #x\n#define T(x) T_(x)\n#define N v\n#include T(N.h)\n", {}),
+    "text of defines": ("#define T_(x) #x\n#define T(x) T_(x)\n#include T(N.h)\n", {"N": "v"}),
+    "wrapped": ("#define HAS(x) /* is it */ __has_include(x)\n#if HAS(<v.h>)\n#include <v.h>\n#endif\n", {}),
+}
+"""The ways in which macros name a file."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", UNKNOWN)
+def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> None:
+    """Edited, shadowed, removed, made again, named otherwise: served what is compiled without a cache; twice."""
+    text, defines = UNKNOWN[how]
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    source = f"{text}#ifndef VALUE\n#define VALUE 0\n#endif\n{KERNEL}"
+    options: dict[str, Any] = {"source": source, "defines": defines, "include_dirs": [first, second]}
+    (second / "w.h").write_text("#define VALUE 5\n")
+    served = []
+
+    def ask() -> None:
+        made = code(tmp_path / "cache", options)
+        assert made == (code(tmp_path, options, is_cached=False)[0], 1)
+        assert code(tmp_path / "cache", options) == (made[0], 0)
+        (first / f"unrelated{len(served)}.h").write_text("")
+        assert code(tmp_path / "cache", options) == (made[0], 0)
+        served.append(made[0])
+
+    for value, folder in enumerate((second, second, first)):
+        (folder / "v.h").write_text(f"#define VALUE {value + 1}\n")
+        ask()
+    if "question" in how or how in ("of parts", "wrapped"):
+        for folder in (first, second):
+            (folder / "v.h").unlink()
+        ask()
+    else:
+        (first / "v.h").unlink()
+        assert code(tmp_path / "cache", options) == (served[1], 0)
+        options["source"] = source.replace("v.h", "w.h").replace("N v", "N w")
+        options["defines"] = {name: value.replace("v", "w") for name, value in defines.items()}
+        ask()
+
+    assert len(set(served)) == len(served) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '#line 10 "grammar.y"\n#define VALUE 1\n',
         "#define VALUE 1\n#ifdef WITH_DATE\n__device__ const char *built = __DATE__;\n#endif\n",
         "#define VALUE 1\n#define BUILT __TIMESTAMP__\n",
@@ -122,10 +200,24 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
 def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path, text: str) -> None:
     """In a header as in the source: the second process compiles nothing."""
     (tmp_path / "value.h").write_text(text)
-    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}):
+    lines = {"include_dirs": [tmp_path], "lineinfo": True}  # compiled from the user's folders
+    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}, lines):
         first = code(tmp_path / "cache", options)
         assert first[1] == 1
         assert code(tmp_path / "cache", options) == (first[0], 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not cached")
+@pytest.mark.parametrize("options", [{}, {"lineinfo": True}])
+def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: dict[str, Any]) -> None:
+    """From the mirror or from the user's folders; the name of the header in the code makes no difference."""
+    text = "#define VALUE value(*out)\n__device__ inline long value(int x) { return __TIME__[x] + __FILE__[x]; }\n"
+    (tmp_path / "value.h").write_text(text)
+    options = {"source": '#include "value.h"\n' + KERNEL, "include_dirs": [tmp_path], "arch": "sm_90", **options}
+    kernel = cached_kernel(options.pop("source"), cache=KernelCache(tmp_path / "cache"), **options)
+
+    with pytest.raises(UncacheableError, match="__TIME__"):
+        kernel.compile()
 
 
 def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,11 @@ def asked_for(project: Project) -> None:
 
 def named_by_a_function(project: Project) -> None:
     macros = "#define STRING(x) #x\n#define NAMED(x) STRING(x)\n#define NAME v.h\n#define OTHER w.h\n"
-    project.source = f"{macros}#include NAMED(NAME)\n#include STRING(sub/v.h)\n" + KERNEL
-    project.write("second/v.h", "#define VALUE 1 + SUB\n")
+    macros += "#define ANGLED(folder, name) <folder/name.h>\n#define NEXT <v.h>\n"
+    asked = "#if __has_include(ANGLED(sub, v)) && !__has_include(NAMED(OTHER))\n#define ASKED 16\n#endif\n"
+    project.source = f"{macros}{asked}#include NAMED(NAME)\n#include ANGLED(sub,v)\n" + KERNEL
+    project.write("first/v.h", "#define MORE 1\n#include_next NEXT\n")
+    project.write("second/v.h", "#define VALUE MORE + SUB + ASKED\n")
     project.write("second/sub/v.h", "#define SUB 8\n")
 
 

@@ -343,7 +343,7 @@ def test_fresh_header_is_learned_and_compared_by_content(tmp_path: Path, how: st
     assert outcome.refreshed.files[0].stat
 
 
-PASTED = "#define FROM(x) <x>\n#include FROM(header.h)\n" + KERNEL
+PASTED = "#define FROM(x) <header.x>\n#define NAMED(x) FROM(x)\n#define linux h\n#include NAMED(linux)\n" + KERNEL
 
 
 def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
@@ -362,9 +362,9 @@ def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
         ("__device__ const char *when = __DATE__;", UntrackableReason.CLOCK),
         ("__device__ const char *when = __TIME__;", UntrackableReason.CLOCK),
         ("#define GLUE(a, b) a##b\n__device__ const char *when = GLUE(__DA, TE__);", UntrackableReason.CLOCK),
-        ("#define ASK __has_include\n#if ASK(<x.h>)\n#endif", UntrackableReason.OPAQUE),
-        ("#define ASK(x) __has_include(x)\n#define X <x.h>\n#if ASK(X)\n#endif", UntrackableReason.OPAQUE),
-        ("#define WHICH <x.h>\n#if __has_include(WHICH)\n#endif", UntrackableReason.OPAQUE),
+        ("#define ASK __has_include\n#if ASK(<unix.h>)\n#endif", UntrackableReason.OPAQUE),
+        ("#define ASK(x) __has_include(x)\n#define X <unix.h>\n#if ASK(X)\n#endif", UntrackableReason.OPAQUE),
+        ("#define STR(x) #x\n#if __has_include(STR(unix.h))\n#endif", UntrackableReason.COMPUTED),
     ],
 )
 def test_header_that_cannot_be_captured_is_refused(

@@ -12,7 +12,6 @@ from numba_kcache.headers.scanner import (
     Include,
     macro_values,
     scan_includes,
-    stringized,
     unconditional_includes,
     wrapper_uses,
 )
@@ -98,11 +97,14 @@ def test_clock_is_noticed(text: str) -> None:
         "#define H __has_include\n#if H(<x.h>)\n#endif",
         "#define H(x) __has_include(x) + 1\n",
         "#define H(x, y) __has_include(y)\n",
-        "#if __has_include(X)\n#endif",
+        "#define H(x) __has_include(x.h)\n",
+        "#define H(x) __has_include(<x.h>)\n",
+        "#define H __has_include(<x.h>)\n",
+        "#define H(x) /*\n*/ __has_include(x.h)\n",
+        "#if __has_include(X(\n))\n#endif",
         "#define G(a, b) a##b\n#if G(__has_, include)(<x.h>)\n#endif",
         "#if DEFINED_ELSEWHERE(__has_in, clude)(<x.h>)\n#endif",
         "#define G(a, b) a##b\n#if G(_, _has_include)(<x.h>)\n#endif",
-        "#if defined(__has_include) && __has_include(X)\n#endif",
     ],
 )
 def test_hidden_question_is_noticed(text: str) -> None:
@@ -114,11 +116,13 @@ def test_questions_and_computed_includes_are_listed() -> None:
     """What the search needs: the form and the name, or the operand."""
     scan = scan_includes(
         '#if defined(__has_include) && __has_include( /* is it */ <a.h> ) || __has_include("b.h")\n'
-        "#include HEADER /* of ours */\n#include STRING(x.h)\n#endif\n"
+        "#include HEADER /* of ours */\n#include STRING(x.h)\n#include_next HEADER\n"
+        "#elif __has_include(WHICH) && __has_include_next( NAMED(x, (y)) ) // __has_include(NONE)\n#endif\n"
     )
 
     assert scan.has_includes == (Include(Form.ANGLE, "a.h"), Include(Form.QUOTE, "b.h"))
-    assert scan.computed == ("HEADER", "STRING(x.h)")
+    assert scan.computed == ("HEADER", "STRING(x.h)", "include_next HEADER")
+    assert scan.asked == ("WHICH", "include_next NAMED(x, (y))")
     assert not scan.is_opaque
 
 
@@ -127,6 +131,7 @@ def test_uses_of_a_wrapped_question_are_listed() -> None:
     text = b"#ifdef __has_include\n#  define ASK(_X) __has_include(_X)\n#else\n#  define ASK(_X) 0\n#endif\n"
     scan = scan_includes(text)
     assert scan.wrappers == ("ASK",)
+    assert scan_includes("#define ASK(x) /* ask */ __has_include(x)\n").wrappers == ("ASK",)
     assert not scan.is_opaque
     asks = frozenset({"ASK"})
 
@@ -173,26 +178,3 @@ def test_macro_values_are_file_names_or_unknown() -> None:
         "H": {Include(Form.QUOTE, "a.h"), Include(Form.ANGLE, "b.h"), None},
         "F": {None},
     }
-
-
-@pytest.mark.parametrize(
-    ("operand", "text", "names"),
-    [
-        ("STR(a/b.h)", "#define STR(x) #x", {"a/b.h"}),
-        ("STR( a.h )", "#define /* c */ STR(x)  # x // c", {"a.h"}),
-        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h", {"v.h", "N"}),
-        ("X(N)", "#define S(x) #x\n#define X(x) S(x)\n#define N v.h\n#define N w.h", {"v.h", "w.h", "N"}),
-        ("X(N.h)", "#define S(x) #x\n#define X(x) S(x)\n#define N v", {None}),
-        ("X(unix.h)", "#define S(x) #x\n#define X(x) S(x)", {None}),
-        ("STR(a.h)", "", {None}),
-        ("STR(a.h)", "#define STR(x) #x\n#define STR(x) <x>", {"a.h", None}),
-        ("STR(a.h)", "#define STR(x, y) #x", {None}),
-        ("STR(STR(a.h))", "#define STR(x) #x", {None}),
-        ("A(a.h)", "#define A(x) B(x)\n#define B(x) A(x)", {None}),
-    ],
-)
-def test_name_that_a_macro_makes_a_string_of(operand: str, text: str, names: set[str | None]) -> None:
-    """More files than the compiler may name, never fewer: None stands for what cannot be told."""
-    found = stringized(operand, [text.encode()])
-
-    assert {each and each.name for each in found} == names
