@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
+from ..model.text import encoded
 from ..toolchain import Toolchain
 from .dependencies import HeaderSet
 from .learn import learn_headers
@@ -151,7 +152,7 @@ class TrackedCompile:
     def _is_timeless(self, artifact: Artifact) -> bool:
         """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken."""
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
-        own += [query.text.encode("utf-8", "surrogatepass") for query in self._queries]
+        own += [encoded(query.text) for query in self._queries]
         if any(has_certain_clock(text) or without_clock(text) is None for text in own):
             return False
         try:

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from ..model.text import decoded, encoded
+
 
 class Form(IntEnum):
     """The form in which a file is asked for; `search` knows its meaning."""
@@ -113,7 +115,7 @@ _IN_PASTED_ASK = (b"__has", b"_include")
 
 def scan_includes(text: str | bytes) -> Scan:
     """Look through one text. One that depends on nothing else costs a few searches for a word."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = encoded(text) if isinstance(text, str) else text
     has_trigraphs = b"??/" in data
     if b"\\" in data or has_trigraphs:
         data = _joined(data)
@@ -142,7 +144,7 @@ def _scan(data: bytes) -> Scan:
         include = _include(quoted, angled)
         if include is None:
             if not is_question:
-                computed[operand.decode("utf-8", "replace").strip()] = None
+                computed[decoded(operand).strip()] = None
             elif wrapper := _WRAPPER.match(data, data.rfind(b"\n", 0, match.start()) + 1):
                 wrappers[wrapper[1].decode()] = None
             elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
@@ -260,7 +262,7 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
 
     None at all where comments and strings cannot be taken out with certainty.
     """
-    data = _joined(source.encode("utf-8", "surrogatepass"))
+    data = _joined(encoded(source))
     if b"include" not in data or _bare(data) is None:
         return ()
     depth = 0
@@ -333,15 +335,15 @@ def _expanded(argument: str, texts: Sequence[bytes]) -> list[str | None]:
 
 def _bodies(name: str, texts: Sequence[bytes]) -> list[tuple[str, str]]:
     """List each definition of a macro: its one parameter, "" for none and "..." for others, and its body."""
-    named = name.encode() + rb"(?:\(([^)\n]*)\))?(?!\w)([^\n]*)"
+    named = encoded(name) + rb"(?:\(([^)\n]*)\))?(?!\w)([^\n]*)"
     pattern = re.compile(rb"define" + _GAP + named, re.DOTALL)
     found = []
     for text in texts:
-        for match in pattern.finditer(_joined(text)) if name.encode() in text else ():
-            parameter = "" if match[1] is None else match[1].decode("latin-1").strip()
+        for match in pattern.finditer(_joined(text)) if encoded(name) in text else ():
+            parameter = "" if match[1] is None else decoded(match[1]).strip()
             is_one = match[1] is None or re.fullmatch(r"[A-Za-z_]\w*", parameter)
-            body = re.sub(rb"/\*.*?\*/|//.*", b" ", match[2]).decode("latin-1").strip()
-            found.append((parameter if is_one else "...", body))
+            body = re.sub(rb"/\*.*?\*/|//.*", b" ", match[2])
+            found.append((parameter if is_one else "...", decoded(body).strip()))
     return found
 
 
