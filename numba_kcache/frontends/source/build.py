@@ -384,6 +384,7 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
     includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
     probe = make_probe((), (), signature=request.signature)
+    request = request._replace(options=request.options._replace(base_dir=""))  # no header of the user's
     flags = _nvrtc_flags(request, toolkit_dirs)
     result = run_nvrtc(includes + probe.text, _program_name(request), flags, (), probe.expressions)
     if not result.ok:
