@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
-_RELOCATABLE = frozenset((
-    "-dc", "--dc", "-device-c", "--device-c", "-rdc=true", "--rdc=true", "-relocatable-device-code=true",
-    "--relocatable-device-code=true",
-))  # fmt: skip
-"""Flags for code that is linked before it is a cubin (NVRTC User Guide, "Separate Compilation")."""
 
 
 def source_request(
@@ -57,13 +52,13 @@ def source_request(
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
-    is_linked = is_linked or not _RELOCATABLE.isdisjoint(options.flags)
     is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
     given = None
     if options.flags:
         from .flags import read_flags
 
         given = read_flags(options.flags)
+    is_linked = is_linked or (given is not None and given.is_relocatable)
     uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
