@@ -99,6 +99,7 @@ def _components(
     entry: Plain = {"name": definition.wanted, "guess": source.guess if definition.wanted is None else None}
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
+        entry |= {"guess": source.guess} if source.guess else {}  # NVRTC calls the source after it
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
