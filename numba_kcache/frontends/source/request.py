@@ -245,6 +245,9 @@ def _read_off(
     scans = [scan_includes(before + code) for code in codes]
     if any(scan.has_clock and has_certain_clock(code) for scan, code in zip(scans, codes, strict=True)):
         return "it uses __DATE__ or __TIME__", ()
+    for (of, _text), scan in zip(texts, scans, strict=True):
+        if of and "/" in of.name and scan.asks_files:
+            return of.unplaced, ()
     if not forced and not any(scan.asks_files or scan.has_clock for scan in scans):
         return "", ()
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
