@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from ..errors import KCacheError
 from ..keys import Plain
 from ..model.artifact import Artifact
+from ..model.text import encoded
 from ..toolchain import Toolchain
 from .dependencies import HeaderSet, HeadersRead, sets_components, sets_to_json
 from .learn import learn_headers
@@ -179,7 +180,7 @@ class TrackedCompile:
             mirrored: Compiled from a mirror; None where that is yet to be done, for the paths in the code to agree.
         """
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
-        own += [query.text.encode("utf-8", "surrogatepass") for query in self._queries]
+        own += [encoded(query.text) for query in self._queries]
         if any(has_certain_clock(text) or without_clock(text) is None for text in own):
             return False
         try:

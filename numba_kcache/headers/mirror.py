@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys import Plain, digest_of
 from ..model.request import LinkInput
+from ..model.text import decoded, encoded
 from .file_identity import digest, stat_of
 from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
 from .survey import Survey
@@ -144,13 +145,15 @@ class Mirror(Folders):
 
     def flags(self, flags: Sequence[str]) -> list[str]:
         """Have the raw flags that include a file name the mirror's."""
-        found = []
-        for flag in flags:
+        found = [*flags]
+        for index, flag in enumerate(flags):
             word, equals, name = flag.partition("=")
-            if equals and word in ("-include", "--pre-include") and name in self._forced:
+            if not equals and index + 1 < len(flags):  # what it takes may be the next element
+                name = flags[index + 1]
+            if word in ("-include", "--pre-include") and name in self._forced:
                 folder, rest = self._forced[name]
-                flag = f"{word}={os.path.join(self.folder(folder), rest)}"
-            found.append(flag)
+                path = os.path.join(self.folder(folder), rest)
+                found[index if equals else index + 1] = f"{word}={path}" if equals else path
         return found
 
     def paths(self) -> list[str]:
@@ -172,7 +175,7 @@ class Mirror(Folders):
 
     def edited(self, source: str) -> str:
         """Return a source as the compiler gets it."""
-        return self._edit(source.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        return decoded(self._edit(encoded(source)))
 
     def look_at(self, code: bytes) -> None:
         """Look for the mirror's own paths; a macro of the toolkit may have put one in."""
@@ -209,7 +212,10 @@ class Mirror(Folders):
             self._files[real] = known if file.data is None else file
         for name in search.forced:
             for place in survey.forced(name):
-                self._forced[name] = search.roots[place.base], place.rest
+                if (
+                    place.base == WORKING
+                ):  # others the compiler finds in the mirror's folders, and what comes next there
+                    self._forced[name] = search.roots[place.base], place.rest
 
     def _follow(self, folder: str, names: Sequence[str]) -> str:
         """Walk as the kernel does, note the folders and links on the way, and return the real path."""

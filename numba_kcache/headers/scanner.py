@@ -8,7 +8,7 @@ Method      Continued lines are joined, then every occurrence of the word is loo
             too: a hit there costs a needless dependency, and telling them apart costs a tokenizer on 5 MB of
             CCCL. Only where one of these doubts arises are comments and strings taken out, and only where
             that can be done with certainty does the doubt go away.
-Not here    The names that macros form (include_names), the files that names lead to (search), and which of the files were
+Not here    The names that macros form (include_names), the files that names lead to (search), and which of them were
             read after all (reading).
 Ground      NVRTC 13.5 takes `#include`, `#include_next`, `%:include`, with -std=c++11 and 14 `??=include`, and
             `__has_include` under another name (`#define H __has_include`); it refuses `#import`, `#embed`,
@@ -22,6 +22,8 @@ import re
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
+
+from ..model.text import decoded, encoded
 
 
 class Form(IntEnum):
@@ -124,7 +126,7 @@ _IN_PASTED_ASK = (b"__has", b"_include")
 
 def scan_includes(text: str | bytes) -> Scan:
     """Look through one text. One that depends on nothing else costs a few searches for a word."""
-    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    data = encoded(text) if isinstance(text, str) else text
     has_trigraphs = b"??/" in data
     if b"\\" in data or has_trigraphs:
         data = joined(data)
@@ -156,7 +158,7 @@ def _scan(data: bytes) -> Scan:
         if is_question and angled is not None and _DEFINED.match(data, start, match.start()):
             opaque = True  # where the macro is used, <> holds what other macros and its arguments make of it
         if include is None:
-            spelled, mark = (operand or b"").decode("utf-8", "replace").strip(), FOLLOWING if following else ""
+            spelled, mark = decoded(operand or b"").strip(), FOLLOWING if following else ""
             if not is_question:
                 computed[mark + spelled] = None
             elif wrapper := _WRAPPER.match(data, start):
@@ -297,7 +299,7 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
 
     None at all where comments and strings cannot be taken out with certainty.
     """
-    data = joined(source.encode("utf-8", "surrogatepass"))
+    data = joined(encoded(source))
     if b"include" not in data or _bare(data) is None:
         return ()
     depth = 0

@@ -17,6 +17,7 @@ import stat as modes
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from ..model.text import encoded
 from .file_identity import FileStat, digest, is_settled, read_steady
 from .include_names import IncludeNames
 from .scanner import (
@@ -140,7 +141,7 @@ class Survey:
             for tree, rest in search.layout()
         )
         lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
-        text = "".join([*lines, source]).encode("utf-8", "surrogatepass")
+        text = encoded("".join([*lines, source]))
         self._contents = {START: text}
         self._ways: set[str] = set()
         self._seen: dict[str, os.stat_result | None] = {}
@@ -383,7 +384,7 @@ class Survey:
 
     def _text(self, place: Place) -> bytes:
         if place.base == MEMORY:
-            return self.search.memory[place.rest].encode("utf-8", "surrogatepass")
+            return encoded(self.search.memory[place.rest])
         if place not in self._contents:
             try:
                 self._contents[place] = read_steady(self.headers[place].path).data

@@ -51,6 +51,13 @@ class LinkInput(NamedTuple):
     data: bytes
     folder: str = ""
 
+    @property
+    def unplaced(self) -> str:
+        """Reason for which a text that includes files cannot be keyed, where its name is a path of the user's own."""
+        return (
+            f"the link input {self.name} includes files from the folder in its name (link the file itself by its path)"
+        )
+
 
 class Origin(NamedTuple):
     """Where a source stands in the user's files, for messages and line tables.

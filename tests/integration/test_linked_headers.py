@@ -13,7 +13,7 @@ import pytest
 from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.errors import KCacheError
+from numba_kcache.errors import KCacheError, UncacheableError
 from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.headers import compile as header_compile
 from numba_kcache.headers.mirror import Unmirrored
@@ -203,6 +203,33 @@ def test_link_input_in_memory_looks_in_the_working_directory(
     (work / "value.h").unlink()
 
     assert project.is_right() == (1 if project.kind == "numba" else 0)
+
+
+def test_edit_of_a_header_whose_name_is_no_utf8_invalidates_key(project: Project, how: str) -> None:
+    """The bytes between the quotes name the file, of whatever encoding they are."""
+    name = os.fsdecode(b"caf\xe9.h")
+    project.write(f"own/{name}", "#define VALUE 1\n")
+    device = project.root / "own/device.cu"
+    device.write_bytes(os.fsencode(DEVICE.format(header=name)))
+    project.resolve()
+    assert project.is_right() == 0
+
+    project.write(f"own/{name}", "#define VALUE 2\n")
+
+    assert project.is_right() == 1
+
+
+def test_link_input_that_includes_from_the_folder_in_its_name_is_refused(project: Project) -> None:
+    """NVRTC looks there first for quoted names, and no key holds what it finds; without includes, it is cached."""
+    project.link = [cuda.CUSource(DEVICE.format(header="value.h"), name="own/device.cu")]
+    project.write("own/value.h", "#define VALUE 1\n")
+    with pytest.raises(UncacheableError, match=r"own/device\.cu includes files from the folder in its name"):
+        project.resolve()
+
+    project.link = [cuda.CUSource(DEVICE.partition("\n")[2].format().replace("VALUE", "1"), name="own/device.cu")]
+    project.resolve()
+
+    assert project.is_right() == 0
 
 
 def test_link_input_that_uses_its_path_is_not_served_elsewhere(tmp_path: Path, project: Project) -> None:

@@ -98,9 +98,10 @@ def _run(nvrtc: ctypes.CDLL, source: str, search: Search, words: list[str]) -> t
     program_name = PROGRAM_NAME if base is None else os.path.join(search.roots[base] if base >= 0 else "", "kernel.cu")
     names = [os.fsencode(name) for name in search.memory]
     texts = [text.encode() for text in search.memory.values()]
+    program_text = source.encode("utf-8", "surrogateescape")
     strings = ctypes.c_char_p * len(names)
     status = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), os.fsencode(program_name), len(names), strings(*texts), strings(*names)
+        ctypes.byref(program), program_text, os.fsencode(program_name), len(names), strings(*texts), strings(*names)
     )
     assert status == 0
     flags = (ctypes.c_char_p * len(words))(*map(os.fsencode, words))

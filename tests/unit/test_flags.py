@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import OptionError
 from numba_kcache.frontends.source.flags import read_flags, with_files
+from numba_kcache.model.cubin import is_relocatable
 from numba_kcache.toolchain import Toolchain
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY
@@ -66,7 +68,7 @@ def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
     """depends= stands for the flag that is not known, not for those beside it."""
     found = read_flags(["--no-such-flag", "-include", "a.h", "-DA=1", "-G"])
 
-    assert found[1:] == (("a.h",), (("A", "1"),), (), True)
+    assert found[1:] == (("a.h",), (("A", "1"),), (), True, True)
 
 
 def test_value_without_a_flag_is_refused() -> None:
@@ -95,6 +97,63 @@ def test_edit_of_an_options_file_invalidates_key(tmp_path: Path, spelling: tuple
     file.write_text("-O2")
 
     assert key_of(request_of(SAXPY, options=flags)) != first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["-include", "--pre-include"])
+@pytest.mark.parametrize("is_one", [True, False], ids=["one element", "two"])
+def test_edit_of_a_file_that_a_flag_includes_invalidates_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, is_one: bool
+) -> None:
+    """In either spelling the compiler reads the file that was keyed."""
+    monkeypatch.chdir(tmp_path)
+    source = 'extern "C" __global__ void k(int *x) { *x = VALUE; }'
+
+    def resolve() -> tuple[bytes, int]:
+        cache = KernelCache(tmp_path / "cache", durability="none")
+        flags = [f"{word}=value.h"] if is_one else [word, "value.h"]
+        kernel = cached_kernel(source, arch="sm_90", options=flags, cache=cache)
+        return kernel.cubin(), cache.info("process").compiles
+
+    (tmp_path / "value.h").write_text('#include "more.h"\n')
+    (tmp_path / "more.h").write_text("#define VALUE 1\n")
+    first, _ = resolve()
+    assert resolve() == (first, 0)
+
+    (tmp_path / "more.h").write_text("#define VALUE 2\n")
+    second, compiles = resolve()
+    assert (compiles, second == first) == (1, False)
+    (tmp_path / "value.h").write_text("#define VALUE 3\n")
+    third, compiles = resolve()
+    assert (compiles, third in (first, second)) == (1, False)
+
+
+RELOCATABLE: tuple[tuple[str, ...], ...] = (
+    ("-dc",), ("--device-c",), ("-rdc=true",), ("-rdc", "true"), ("--relocatable-device-code", "true"),
+    ("-Xptxas=-c",), ("-Xptxas", "--compile-only"), ("--ptxas-options", "-c"),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", RELOCATABLE, ids=" ".join)
+def test_linker_is_in_the_key_of_what_a_flag_makes_relocatable(flags: tuple[str, ...]) -> None:
+    """nvJitLink makes the code of it, however the flag is spelled."""
+    assert is_relocatable(run_nvrtc(EMPTY, "k.cu", ["-arch=sm_90", *flags], ("cubin",)).code["cubin"])
+    assert "nvJitLink" in request_of(EMPTY, options=list(flags)).libraries
+
+
+@pytest.mark.parametrize("flags", [("-rdc=false",), ("-rdc", "false"), ("-Xptxas=-O1",), ("-ewp",)], ids=" ".join)
+def test_linker_is_not_in_the_key_of_what_is_not_linked(flags: tuple[str, ...]) -> None:
+    """Another nvJitLink would cost a compile for nothing."""
+    assert "nvJitLink" not in request_of(EMPTY, options=list(flags)).libraries
+
+
+def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
+    """What it holds counts like what is given on the line."""
+    file = tmp_path / "o.txt"
+    file.write_text("-c")
+
+    assert "nvJitLink" in request_of(EMPTY, options=[f"-Xptxas=-optf={file}"]).libraries
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,18 @@ def named_by_a_function(project: Project) -> None:
     project.write("second/sub/v.h", "#define SUB 8\n")
 
 
+def named_by_a_function_in_other_letters(project: Project) -> None:
+    macros = "#define STRING(x) #x\n#define NAMED(x) STRING(x)\n#define NAME h\u00f6he.h\n"
+    project.source = f"{macros}#include NAMED(NAME)\n#include STRING(l\udce4nge.h)\n" + KERNEL
+    project.write("second/h\u00f6he.h", "#define VALUE 1 + MORE\n")
+    project.write("second/l\udce4nge.h", "#define MORE 8\n")
+
+
+def named_in_latin_1(project: Project) -> None:
+    project.source = '#include "h\udcf6he.h"\n' + KERNEL
+    project.write("second/h\udcf6he.h", "#define VALUE 1\n")
+
+
 def forced(project: Project) -> None:
     project.source = KERNEL
     project.write("work/forced.h", '#include "beside.h"\n')
@@ -126,7 +138,8 @@ def folder_that_is_missing(project: Project) -> None:
 TREES: list[Callable[[Project], None]] = [
     link_to_a_header, hard_link_to_a_header, copy_of_a_header, link_to_a_folder, link_out_of_the_folders,
     one_folder_by_two_names, one_folder_twice, nested_and_relative, next_in_line, spelled_oddly, asked_for, forced,
-    named_by_a_function, given_by_definitions, folder_that_is_missing,
+    named_by_a_function, named_by_a_function_in_other_letters, named_in_latin_1, given_by_definitions,
+    folder_that_is_missing,
 ]  # fmt: skip
 
 

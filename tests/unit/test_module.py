@@ -217,6 +217,19 @@ def test_lto_or_direct_code_is_in_the_key(cache: KernelCache) -> None:
     assert counts(cache) == (0, 0, 0), "asking for a key compiles nothing"
 
 
+@pytest.mark.slow
+@each_way
+@pytest.mark.parametrize("word", ["__FILE__", "__BASE_FILE__"])
+def test_name_of_a_module_s_file_is_in_the_key(cache: KernelCache, tmp_path: Path, lazy: bool, word: str) -> None:
+    """NVRTC calls the source after it: the name may be in the code, or in the names of what is static."""
+    sizes = []
+    for name in ("a.cu", "another.cu"):
+        (tmp_path / name).write_text(f'extern "C" __global__ void k(int *x) {{ *x = sizeof({word}); }}')
+        sizes.append(module(cache, tmp_path / name, lazy=lazy).k.cubin())
+
+    assert sizes[0] != sizes[1]
+
+
 def test_kernel_of_a_lazy_module_is_stored_under_the_key_it_tells(cache: KernelCache) -> None:
     """key() before the compile names the entry that the compile stores."""
     kernel = module(cache, lazy=True).axpy_float

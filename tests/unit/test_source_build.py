@@ -15,6 +15,7 @@ from numba_kcache.frontends.source import build as source_build
 from numba_kcache.frontends.source.source import read_link_inputs
 from numba_kcache.model.cubin import is_cubin, read_cubin
 from numba_kcache.model.request import LinkInput, Origin
+from numba_kcache.toolchain import installed_include_dirs
 from numba_kcache.toolchain.nvrtc import run_nvrtc
 from tests.support.compiling import EMPTY, SAXPY, build, compiled, in_python, request
 
@@ -416,6 +417,18 @@ def test_signature_knows_the_toolkit_s_number_types() -> None:
     entry = build(ptx, kind="ptx", signature="half*, const __nv_bfloat16*, __nv_fp8_e4m3*, float4").entries[0]
 
     assert [each.code for each in entry.parameters] == ["*f2", "*kbf", "*e4", "v4f4"]
+
+
+def test_header_beside_the_ptx_gives_its_signature_no_types(tmp_path: Path) -> None:
+    """The toolkit's own headers do: no key would hold the user's."""
+    (tmp_path / "cuda_fp16.h").write_text("typedef short half;\n")
+    ptx = compiled('extern "C" __global__ void k(void *a) {}', "ptx").decode().rstrip("\0")
+    wanted = request(ptx, kind="ptx", signature="half*")
+    wanted = wanted._replace(options=wanted.options._replace(base_dir=str(tmp_path)))
+
+    entry = source_build.build_source(wanted, installed_include_dirs()).entries[0]
+
+    assert [each.code for each in entry.parameters] == ["*f2"]
 
 
 def test_signature_that_agrees_with_the_source() -> None:

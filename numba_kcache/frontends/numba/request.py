@@ -151,14 +151,18 @@ def _read_off(links: Sequence[LinkInput]) -> tuple[str, tuple[HeaderQuery, ...]]
     scans = [scan_includes(each.data) for each in texts]
     if any(scan.has_clock and not scan.asks_files for scan in scans):
         return "what it links uses __DATE__ or __TIME__", ()
+    unplaced = [each.unplaced for each, scan in zip(texts, scans, strict=True) if "/" in each.name and scan.asks_files]
+    if unplaced:
+        return unplaced[0], ()
     if runtime is None and not any(scan.asks_files or scan.has_location or scan.has_assert for scan in scans):
         return "", ()
     from ...headers.search import HeaderQuery
+    from ...model.text import decoded
 
     extra = tuple(filter(None, str(dialect.loaded(_CONFIG, "CUDA_NVRTC_EXTRA_SEARCH_PATHS") or "").split(":")))
     return "", tuple(
         HeaderQuery(
-            each.data.decode("utf-8", "replace"),
+            decoded(each.data),
             (*extra, *filter(None, (each.folder,))),
             each,
             toolkit=("numba_include_dirs", _toolkit_dirs),

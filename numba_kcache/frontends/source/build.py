@@ -362,7 +362,8 @@ def _linkable(
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     """The options as nvJitLink takes them."""
-    flags = [f"-O{options.opt}" if options.opt in (0, 3) else f"-Xptxas=-O{options.opt}"]  # its own are these two
+    level = 0 if options.debug else options.opt  # "Optimized debugging not supported"
+    flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # its own are these two
     for wanted, flag in (
         (lto, "-lto"),
         (options.max_registers, f"-maxrregcount={options.max_registers}"),
@@ -384,6 +385,7 @@ def _types_of_signature(request: SourceRequest, toolkit_dirs: Sequence[str]) -> 
     headers = (("half", "cuda_fp16.h"), ("bfloat16", "cuda_bf16.h"), ("fp8", "cuda_fp8.h"))
     includes = "".join(f"#include <{header}>\n" for word, header in headers if word in request.signature)
     probe = make_probe((), (), signature=request.signature)
+    request = request._replace(options=request.options._replace(base_dir=""))  # no header of the user's
     flags = _nvrtc_flags(request, toolkit_dirs)
     result = run_nvrtc(includes + probe.text, _program_name(request), flags, (), probe.expressions)
     if not result.ok:

@@ -45,6 +45,11 @@ _VALUED = frozenset((
 """Flags of NVRTC that take a value."""
 
 _OF_LINES = ("-G", "--device-debug", "-lineinfo", "--generate-line-info")
+_OF_LINKING = (
+    "--device-c", "-dc", "--relocatable-device-code", "-rdc", "--compile-only", "-compile-only", "-c", "--c",
+)  # fmt: skip
+"""Flags of NVRTC and of ptxas for code that is linked before it is a cubin; a file of options may have one."""
+
 _FOR_PTXAS = ("--ptxas-options", "-Xptxas")
 _JOINED = ("-D", "-U")
 """Those whose value may follow at once."""
@@ -79,6 +84,7 @@ class RawFlags(NamedTuple):
         definitions: Macros that they define; None stands for no value.
         files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
         has_lines: Whether they ask for line tables, in which paths stand.
+        is_relocatable: Whether they may ask for code that is linked before it is a cubin.
     """
 
     unknown: str = ""
@@ -86,11 +92,12 @@ class RawFlags(NamedTuple):
     definitions: tuple[tuple[str, str | None], ...] = ()
     files: tuple[FlagFile, ...] = ()
     has_lines: bool = False
+    is_relocatable: bool = False
 
 
 def read_flags(flags: Sequence[str]) -> RawFlags:
     """Read flags as NVRTC does, and the files that they name."""
-    unknown, has_lines = "", False
+    unknown, has_lines, is_relocatable = "", False, False
     forced: list[str] = []
     definitions: list[tuple[str, str | None]] = []
     for_ptxas: list[tuple[int, str]] = []
@@ -99,6 +106,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
         name, equals, value = flag.partition("=")
         if flag in _SWITCHES:
             has_lines |= flag in _OF_LINES
+            is_relocatable |= flag in _OF_LINKING
             continue
         if name not in _VALUED and flag[:2] in _JOINED:
             name, equals, value = flag[:2], "=", flag[2:]
@@ -111,6 +119,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
                 unknown = unknown or f"the flag {flag} takes what follows it as its value: {value!r}"
         if name in ("--split-compile", "-split-compile") and not value.strip("0 "):
             unknown = unknown or _of_processors(flag)
+        is_relocatable |= name in _OF_LINKING and value != "false"
         if name in ("--pre-include", "-include"):
             forced.append(value)
         elif name in ("--define-macro", "-D"):
@@ -119,7 +128,9 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
         elif name in _FOR_PTXAS:
             for_ptxas.append((index, value))
     unknown_there, files = _read_ptxas_flags(for_ptxas)
-    return RawFlags(unknown or unknown_there, tuple(forced), tuple(definitions), files, has_lines)
+    unknown = unknown or unknown_there
+    is_relocatable |= bool(unknown or files) or any(value in _OF_LINKING for _index, value in for_ptxas)
+    return RawFlags(unknown, tuple(forced), tuple(definitions), files, has_lines, is_relocatable)
 
 
 def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = False) -> tuple[str, tuple[FlagFile, ...]]:

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 _CUDA_LIBRARIES = ("nvrtc", "nvrtc-builtins")
 _LINKER = ("nvJitLink",)
 _DISTRIBUTIONS = ("numba", "numba-cuda")
-_RELOCATABLE = frozenset((
-    "-dc", "--dc", "-device-c", "--device-c", "-rdc=true", "--rdc=true", "-relocatable-device-code=true",
-    "--relocatable-device-code=true",
-))  # fmt: skip
-"""Flags for code that is linked before it is a cubin (NVRTC User Guide, "Separate Compilation")."""
 
 
 def source_request(
@@ -57,13 +52,13 @@ def source_request(
     has_source = kind == "cuda" or definition.signature is not None or any(each.kind == "cu" for each in link)
     is_made = kind not in ("cuda", "cubin")
     is_linked = is_made or options.lto or link or ptx_target or target.virtual or definition.is_lazy
-    is_linked = is_linked or not _RELOCATABLE.isdisjoint(options.flags)
     is_plain = not (link or options.flags or options.defines or any(word in text for word in FILE_WORDS))
     given = None
     if options.flags:
         from .flags import read_flags
 
         given = read_flags(options.flags)
+    is_linked = is_linked or (given is not None and given.is_relocatable)
     uncacheable, headers = ("", ()) if is_plain else _read_off(kind, text, link, options, given)
     if given and given.unknown and not (uncacheable or definition.depends):
         uncacheable = given.unknown
@@ -104,6 +99,7 @@ def _components(
     entry: Plain = {"name": definition.entry_name, "guess": source.guess if definition.entry_name is None else None}
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
+        entry |= {"guess": source.guess} if source.guess else {}  # NVRTC calls the source after it
     values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
@@ -249,6 +245,9 @@ def _read_off(
     scans = [scan_includes(before + code) for code in codes]
     if any(scan.has_clock and has_certain_clock(code) for scan, code in zip(scans, codes, strict=True)):
         return "it uses __DATE__ or __TIME__", ()
+    for (of, _text), scan in zip(texts, scans, strict=True):
+        if of and "/" in of.name and scan.asks_files:
+            return of.unplaced, ()
     if not forced and not any(scan.asks_files or scan.has_clock for scan in scans):
         return "", ()
     siblings = not any(flag.lstrip("-") == "no-source-include" for flag in options.flags)
