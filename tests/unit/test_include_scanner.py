@@ -196,3 +196,14 @@ def test_name_that_a_macro_makes_a_string_of(operand: str, text: str, names: set
     found = stringized(operand, [text.encode()])
 
     assert {each and each.name for each in found} == names
+
+
+def test_names_are_listed_by_their_bytes() -> None:
+    """A text that stands for bytes in Latin-1 names the file that those bytes name; so does a macro's string."""
+    macros = "#define STRING(x) #x\n#define NAMED(x) STRING(x)\n#define NAME h\u00f6he.h\n".encode()
+    wanted = scan_includes(b'#include "l\xe4nge.h"\n#include STRING(l\xe4nge.h)')
+
+    assert scan_includes('#include "l\udce4nge.h"\n#include STRING(l\udce4nge.h)') == wanted
+    assert wanted.includes == (Include(Form.QUOTE, "l\udce4nge.h"),)
+    assert stringized(wanted.computed[0], [macros]) == {Include(Form.QUOTE, "l\udce4nge.h")}
+    assert Include(Form.QUOTE, "h\u00f6he.h") in stringized("NAMED(NAME)", [macros])
