@@ -22,6 +22,10 @@ FILE_WORDS = (
 `__LINE__` and `__FILE__`, too, and a line may be continued in the middle of a word."""
 
 
+LINE_FLAGS = frozenset(("-G", "--device-debug", "-lineinfo", "--generate-line-info"))
+"""Raw flags of NVRTC for line tables."""
+
+
 class CompileOptions(NamedTuple):
     """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
 
@@ -38,6 +42,11 @@ class CompileOptions(NamedTuple):
     keep_ptx: bool = True
     fast_compile: str | bool = False
     base_dir: str = ""
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the code has line tables, in which paths stand."""
+        return self.lineinfo or self.debug or not LINE_FLAGS.isdisjoint(self.flags)
 
 
 class LinkInput(NamedTuple):

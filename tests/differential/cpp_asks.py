@@ -188,7 +188,7 @@ def plain(call: Call) -> list[Answer]:
 def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answer:
     linked = given.get("link", [])
     flags = _flags(given, base, bool(linked))
-    if given.get("lineinfo") or given.get("debug"):
+    if given.get("lineinfo") or given.get("debug") or {"-G", "-lineinfo"} & set(given.get("options", [])):
         source = f'#line 1 "{base / "k.cu"}"\n'.encode() + source
     expressions = [given["name"]] if "name" in given else []
     lto = bool(given.get("lto"))
@@ -267,11 +267,12 @@ def _link(inputs: list[tuple[str, bytes]], given: dict[str, Any], lto: bool) -> 
     from cuda.bindings import nvjitlink
 
     kinds = {name: getattr(nvjitlink.InputType, name.upper()) for name in ("ltoir", "cubin", "ptx")}
-    opt = given.get("opt", 3)
+    opt = 0 if given.get("debug") else given.get("opt", 3)
     flags = ["-arch=sm_90", f"-O{opt}" if opt in (0, 3) else f"-Xptxas=-O{opt}"]
     flags += ["-lto"] if lto else []
     flags += [f"-maxrregcount={given['max_registers']}"] if given.get("max_registers") else []
     flags += ["-lineinfo"] if given.get("lineinfo") else []
+    flags += ["-g"] if given.get("debug") else []
     flags += ["-ftz=1", "-prec-div=0", "-prec-sqrt=0"] if lto and given.get("fastmath") else []
     handle = nvjitlink.create(len(flags), flags)
     try:

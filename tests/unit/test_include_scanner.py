@@ -178,3 +178,11 @@ def test_macro_values_are_file_names_or_unknown() -> None:
         "H": {Include(Form.QUOTE, "a.h"), Include(Form.ANGLE, "b.h"), None},
         "F": {None},
     }
+
+
+def test_names_are_listed_by_their_bytes() -> None:
+    """A text that stands for bytes in Latin-1 names the file that those bytes name."""
+    wanted = scan_includes(b'#include "l\xe4nge.h"\n#include STRING(l\xe4nge.h)')
+
+    assert scan_includes('#include "l\udce4nge.h"\n#include STRING(l\udce4nge.h)') == wanted
+    assert wanted.includes == (Include(Form.QUOTE, "l\udce4nge.h"),)

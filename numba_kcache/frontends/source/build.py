@@ -1,8 +1,8 @@
 """From a source request to an artifact: flags, NVRTC, the linker, and what the cubin then says of itself.
 
 Promise     The artifact's entry is the one that was asked for, or the only one there is; otherwise EntryError
-            lists the candidates. Its parameters are the compiler's own word (prototype), held against the ELF. The code
-            is what NVRTC and nvJitLink make of the source and the options alone, and NVRTC runs once.
+            lists the candidates. Its parameters are the compiler's word (prototype), held against the ELF. The code is
+            what NVRTC and nvJitLink make of source and options alone, and NVRTC runs once.
 Method      The text is read for what to ask about (declarations), and NVRTC asked in the compile itself. Only where it
             refuses a question, the source is compiled once more without that: if this passes, the question was at fault
             and the ELF decides; if not, the source is, and its log names the user's own lines.
@@ -241,10 +241,10 @@ def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folde
     headers = headers or Folders()
     flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
     result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)
-    if result.ok and _NAME_MAP in result.log:  # warnings about what was asked are none of the user's
-        blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
-        return result._replace(log="\n\n".join(blocks))
-    return result
+    if not result.ok or _NAME_MAP not in result.log:
+        return result
+    blocks = [each for each in result.log.split("\n\n") if not each.startswith(f"{_NAME_MAP}(")]
+    return result._replace(log="\n\n".join(blocks))  # warnings about what was asked are none of the user's
 
 
 def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
@@ -252,7 +252,7 @@ def _program_name(request: SourceRequest, headers: Folders | None = None) -> str
 
     Nowhere else: `__FILE__` and assert would put the folder into the code. A line table names the user's own file.
     """
-    if request.origin.is_whole_file and (request.options.lineinfo or request.options.debug):
+    if request.origin.is_whole_file and request.options.has_lines:
         return request.origin.path
     name = f"{re.sub(r'[^A-Za-z0-9_]', '_', request.name or request.guess or 'kernel')}.cu"
     folder = request.options.base_dir
@@ -279,7 +279,7 @@ def _with_lines(request: SourceRequest) -> str:
 
     Nowhere else: `#line` would put the user's line numbers into the code through __LINE__ and assert.
     """
-    if request.origin.is_whole_file or not (request.options.lineinfo or request.options.debug):
+    if request.origin.is_whole_file or not request.options.has_lines:
         return request.source
     start = first_line(request.source, request.origin)
     if start is None:
@@ -362,7 +362,7 @@ def _linkable(
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     """The options as nvJitLink takes them."""
-    level = 0 if options.debug else options.opt  # "Optimized debugging not supported"
+    level = 0 if options.debug else options.opt  # the linker refuses to optimise for debugging
     flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # its own are these two
     for wanted, flag in (
         (lto, "-lto"),

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from ...model.request import LINE_FLAGS
 from ...settings import variables
 
 _SWITCHES = frozenset((
@@ -44,7 +45,6 @@ _VALUED = frozenset((
 ))  # fmt: skip
 """Flags of NVRTC that take a value."""
 
-_OF_LINES = ("-G", "--device-debug", "-lineinfo", "--generate-line-info")
 _OF_LINKING = (
     "--device-c", "-dc", "--relocatable-device-code", "-rdc", "--compile-only", "-compile-only", "-c", "--c",
 )  # fmt: skip
@@ -105,7 +105,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
     for index, flag in rest:
         name, equals, value = flag.partition("=")
         if flag in _SWITCHES:
-            has_lines |= flag in _OF_LINES
+            has_lines |= flag in LINE_FLAGS
             is_relocatable |= flag in _OF_LINKING
             continue
         if name not in _VALUED and flag[:2] in _JOINED:

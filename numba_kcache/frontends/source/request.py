@@ -114,7 +114,7 @@ def _components(
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
     has_raw_lines = given is not None and given.has_lines
-    if options.lineinfo or options.debug or has_raw_lines:
+    if options.has_lines:
         of_source = text if isinstance(text, str) else ""
         values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
     if definition.depends:
@@ -259,7 +259,7 @@ def _read_off(
             options.defines + definitions,
             forced,
             siblings,
-            has_lines=options.lineinfo or options.debug or (given is not None and given.has_lines),
+            has_lines=options.has_lines,
         )
         for of, each in texts
     )
