@@ -37,7 +37,8 @@ _AROUND = tuple(f"{_OURS}.{name}" for name in ("__main__", "cli", "numba_hook", 
 """Modules that run the user's program, and are on the stack of all that it does."""
 
 _CALL_OUT = frozenset((
-    (f"{_OURS}.observe", "emit"), (f"{_OURS}.observe.log", "warn"), (f"{_OURS}.frontends.source.source", "text"),
+    (f"{_OURS}.observe", "emit"), (f"{_OURS}.observe.log", "warn"), (f"{_OURS}.observe.log", "record"),
+    (f"{_OURS}.frontends.source.source", "text"),
 ))  # fmt: skip
 """Functions that call the user's code: subscribers, handlers of logs and warnings, functions that return source."""
 
