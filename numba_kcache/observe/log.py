@@ -1,8 +1,8 @@
 """The log under `numba_kcache`, and warnings: the words about events.
 
 Promise     The log has one line for each compile, with the reason of the miss, and nothing of ordinary hits. A warning
-            names the user's line. Both are plain text on one line, whatever an event holds, and neither ever raises, whatever
-            the program did to its streams, handlers and filters.
+            names the user's line. Both are plain text on one line, whatever an event holds; neither ever raises,
+            whatever the program did to its streams, handlers and filters.
 """
 
 from __future__ import annotations
