@@ -39,7 +39,7 @@ from numba_kcache.model import Target, parse_target
 from numba_kcache.store import entry as entry_frame
 from numba_kcache.store import faults
 from numba_kcache.store.batch import FAULT_POINTS
-from numba_kcache.store.entry import ENTRY, MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
+from numba_kcache.store.entry import MANIFEST, StoredEntry, decode_entry, encode_entry, payload_records
 from numba_kcache.tiers.bundle import BundledFile, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
@@ -293,12 +293,12 @@ def test_program_that_closes_descriptors_loses_no_file_and_no_bundle(tmp_path: P
     other.write_bytes(b"another file")
     opened = open_bundle(str(path), NOBODY)
     key = opened.entries[0].key
-    whole = opened.get(ENTRY, key)
+    whole = opened.get(entry_frame.ENTRY, key)
     number = next(int(each) for each in os.listdir("/proc/self/fd") if target_of(each) == str(path))
     theirs = os.open(other, os.O_RDONLY)
     os.dup2(theirs, number)
 
-    assert opened.get(ENTRY, key) == whole
+    assert opened.get(entry_frame.ENTRY, key) == whole
     del opened
     assert os.pread(number, 100, 0) == b"another file"
     os.close(number)
