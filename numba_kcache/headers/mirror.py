@@ -15,11 +15,13 @@ Ground      NVRTC 13.5: PTX and cubins are the same bytes wherever source and he
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat as modes
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys import Plain, digest_of
@@ -37,6 +39,8 @@ MAX_BYTES = 256 << 20
 
 ABANDONED_S = 86_400.0
 """Age of a mirror whose compile has certainly ended."""
+
+_NAME = re.compile(r"[0-9a-f]{32}(-[0-9]{1,5})?")
 
 
 class Unmirrored(Exception):
@@ -247,9 +251,9 @@ class Mirror(Folders):
             self._files[original] = known if file.data is None else file
         links = {path: real for path, real in self._links.items() if path != real}
         name = self._name(first, links)
-        for place in ("/dev/shm", tempfile.gettempdir()):
+        for place in ("/dev/shm", ""):
             try:
-                self.root = _make_root(place, name)
+                self.root = _make_root(place or tempfile.gettempdir(), name)
                 self._fill(first, links)
                 return
             except BaseException as error:  # an interrupt too must leave nothing behind
@@ -329,8 +333,9 @@ def _private_folder(place: str) -> str:
 
 
 def _sweep(private: str) -> None:
-    """Remove what compiles left that were killed."""
-    with os.scandir(private) as entries:
-        old = [each.path for each in entries if each.stat(follow_symlinks=False).st_mtime < time.time() - ABANDONED_S]
-    for path in old:
-        shutil.rmtree(path, ignore_errors=True)
+    """Remove what compiles left that were killed: folders with the names of mirrors, and nothing else."""
+    for name in filter(_NAME.fullmatch, os.listdir(private)):
+        with suppress(OSError):  # another process removes it, too
+            found = os.stat(path := os.path.join(private, name), follow_symlinks=False)
+            if modes.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)

@@ -215,18 +215,18 @@ class Events:
             try:
                 subscriber(event)
             except Exception:  # it is the user's code: its faults must not reach a launch
-                from .log import logger
+                from .log import ERROR, record
 
-                logger().exception("a subscriber of numba_kcache failed")
+                record(ERROR, "a subscriber of numba_kcache failed", with_error=True)
         if event.kind in _QUIET:
             return
         if event.kind is EventKind.MISS:
             self._missed.reason = event.fields.get("reason")  # for the line of the compile that follows in this thread
             return
-        from .log import line_of, logger, warn, warning_of
+        from .log import INFO, line_of, record, warn, warning_of
 
         if "logging" in sys.modules:  # importing it costs 5 ms, and a program without it has nowhere to log to
-            logger().info("%s", line_of(event, getattr(self._missed, "reason", None)))
+            record(INFO, line_of(event, getattr(self._missed, "reason", None)))
         subject, text = warning_of(event)
         mine = object()
         if text and self._warned.setdefault(subject, mine) is mine:

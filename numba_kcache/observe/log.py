@@ -1,19 +1,24 @@
 """The log under `numba_kcache`, and warnings: the words about events.
 
 Promise     The log has one line for each compile, with the reason of the miss, and nothing of ordinary hits. A warning
-            names the user's line, and never raises. Both are plain text on one line, whatever an event holds.
+            names the user's line. Both are plain text on one line, whatever an event holds; neither ever raises,
+            whatever the program did to its streams, handlers and filters.
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import suppress
 from typing import Any
 
 from ..errors import KCacheWarning, plain
 from ..model import Event, EventKind
 
-_LEVELS = {"debug": 10, "info": 20, "error": 40, "off": 1000}
+INFO, WARNING, ERROR = 20, 30, 40
+"""Levels of lines, as `logging` numbers them."""
+
+_LEVELS = {"debug": 10, "info": INFO, "error": ERROR, "off": 1000}
 
 
 def logger() -> Any:
@@ -21,6 +26,12 @@ def logger() -> Any:
     import logging
 
     return logging.getLogger("numba_kcache")
+
+
+def record(level: int, text: str, *, with_error: bool = False) -> None:
+    """Write a line to the log, plain. Never raises: a handler's stream may be closed, and a filter is the user's."""
+    with suppress(Exception):
+        logger().log(level, "%s", plain(text), exc_info=with_error, stacklevel=2)
 
 
 def set_log_level(name: str) -> None:
@@ -89,7 +100,7 @@ def warn(text: str) -> None:
     try:
         warnings.warn(text, KCacheWarning, stacklevel=_depth_of_caller())
     except Exception:  # warnings turned into errors, a closed stderr, a broken showwarning: no launch fails by it
-        logger().warning(text)
+        record(WARNING, text)
 
 
 def _depth_of_caller() -> int:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from ..errors import plain
-from .log import logger
+from .log import INFO, record
 from .text import seconds_text
 
 _EVERY_S = 1.0
@@ -55,7 +55,7 @@ class _Line(threading.Thread):
         if self._is_done.wait(self._after_s):
             return
         if not _is_terminal(self._stream):
-            logger().info("compiling %s, %s so far", self._what, seconds_text(self._after_s))
+            record(INFO, f"compiling {self._what}, {seconds_text(self._after_s)} so far")
             return
         self._is_live = True
         while True:

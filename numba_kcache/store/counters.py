@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from ..model import Emit, trouble
-from . import renewed_in_children, try_flock
+from . import renewed_in_children, try_flock, unlock
 from .faults import reached
 from .folders import Folder
 
@@ -120,6 +120,7 @@ class CounterFile:
             except BlockingIOError:
                 pass
             finally:
+                unlock(lock)  # a child that was forked meanwhile has it open
                 os.close(lock)
         except OSError as error:
             self._emit(trouble("counters", error))

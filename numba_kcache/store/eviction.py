@@ -112,6 +112,7 @@ def is_due(tree: Tree, now_s: float) -> bool:
     except FileNotFoundError:
         lock = _begin(tree, now_s)
         if lock is not None:
+            unlock(lock)
             os.close(lock)
         return False
 

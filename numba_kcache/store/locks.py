@@ -203,8 +203,12 @@ class KeyLocks:
                     held, fd = fd, -1
                     self._held.add(held)
                     return held, None
+                if self._clock() >= deadline:  # files are removed all the time, or the filesystem counts no names
+                    return None, None
                 os.close(fd)
                 fd = -1
+                (self._pause or time.sleep)(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
         except OSError:
             return None, look()  # not writable, no locks on this filesystem, or the file is gone
         finally:
@@ -254,8 +258,8 @@ def _beating(fd: int) -> Callable[[], object]:
         return _no_beat
 
     def end() -> None:
-        ended.set()
-        if pid == os.getpid():  # a forked child has no such thread
+        if pid == os.getpid():  # a forked child has no such thread, and what it was holding stays held there
+            ended.set()
             thread.join()  # before the file is closed: its number may then be another's
 
     return end

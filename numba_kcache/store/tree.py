@@ -59,7 +59,7 @@ class Refused(PermissionError):
 
 
 class Descriptor(int):
-    """An open directory; closed when nobody refers to it any more, unless its number is another file's by then."""
+    """An open file or folder; closed when nobody refers to it any more, unless its number is another file's by then."""
 
     identity: tuple[int, int]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from ..errors import BundleError
 from ..keys import sha256
 from ..store import CLOEXEC, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
+from ..store.tree import Descriptor, identity_of
 from .signing import SIGNATURE_BYTES, TrustedKeys, statement
 
 FORMAT = 1
@@ -159,8 +161,8 @@ def open_bundle(path: str, trusted: TrustedKeys) -> Bundle:
         BundleError: It is refused.
     """
     try:
-        file = _File(os.open(path, os.O_RDONLY | CLOEXEC | NONBLOCK))
-        status = os.fstat(file.fd)
+        file = _File(path)
+        status = os.fstat(file.descriptor)
     except OSError as error:
         raise BundleError(f"cannot use the bundle {path}", error.strerror or str(error)) from None
     if not stat.S_ISREG(status.st_mode):
@@ -202,19 +204,33 @@ def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
 
 
 class _File:
-    """An open file; closed when nobody refers to it any more."""
+    """An open file; closed when nobody refers to it any more. Where the program has closed it, it is opened again."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.descriptor = self._opened()
 
     def read(self, at: int, size: int) -> bytes:
+        self._require()
         data = b""
-        while more := os.pread(self.fd, size - len(data), at + len(data)):  # nothing where all is there, or at the end
+        while more := os.pread(self.descriptor, size - len(data), at + len(data)):  # nothing where all is there
             data += more
         return data
 
-    def __del__(self) -> None:
-        os.close(self.fd)
+    def _require(self) -> None:
+        """Hold the descriptor against the file: daemons close and reuse numbers that they do not know."""
+        with suppress(OSError):
+            if identity_of(os.fstat(self.descriptor)) == self.descriptor.identity:
+                return
+        again = self._opened()
+        if again.identity != self.descriptor.identity:
+            raise OSError(f"{self._path} is not the file that was checked")
+        self.descriptor = again
+
+    def _opened(self) -> Descriptor:
+        descriptor = Descriptor(os.open(self._path, os.O_RDONLY | CLOEXEC | NONBLOCK))
+        descriptor.identity = identity_of(os.fstat(descriptor))
+        return descriptor
 
 
 def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, int, int]:

@@ -95,8 +95,7 @@ class Connection:
 
     def __init__(self, server: Server, deadline_s: float, limit_bytes: int) -> None:
         self._deadline_s, self._limit_bytes = deadline_s, limit_bytes
-        host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
-        self._socket = socket.create_connection((host, server.port), self._left())
+        self._socket = self._connected(server)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if server.is_encrypted:
@@ -109,6 +108,18 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def _connected(self, server: Server) -> socket.socket:
+        """Reach one of the addresses of a host, all of them together in the time of one."""
+        host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
+        failed = OSError("it has no address")
+        for *_, address in socket.getaddrinfo(host, server.port, 0, socket.SOCK_STREAM):
+            place: Any = str(address[0]).encode(), address[1]
+            try:
+                return socket.create_connection(place, self._left())
+            except OSError as error:
+                failed = error
+        raise failed
 
     def _enter(self, server: Server) -> None:
         greeting: list[tuple[bytes, ...]] = []

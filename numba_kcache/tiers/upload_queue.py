@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..store import renewed_in_children
 
@@ -95,7 +96,8 @@ class UploadQueue:
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]
-            work()
+            with suppress(Exception):  # it does not raise, but for want of memory, say: those behind it are done
+                work()
             with self._changed:
                 self._waiting.popleft()
                 self._bytes -= size_bytes

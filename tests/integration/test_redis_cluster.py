@@ -99,8 +99,9 @@ def test_leases_and_manifests_are_the_cluster_s(masters: list[RedisServer]) -> N
         mine, yours, third = (tiers[(number + shift) % 3] for shift in range(3))
         assert mine.claim(key_of(number), "mine", 60.0) == "mine"
         assert yours.claim(key_of(number), "yours", 60.0) == "mine"
-        assert not third.replace(key_of(number), "yours", "done", 60.0)
-        assert third.replace(key_of(number), "mine", "done", 60.0)
+        assert third.replace(key_of(number), "mine", "mine.1", 60.0)
+        assert not third.replace(key_of(number), "mine", "done", 60.0)
+        assert third.replace(key_of(number), "mine.1", "done", 60.0)
         assert yours.standing(key_of(number)) == "done"
         assert mine.put_manifest(key_of(number), b"a", None)
         assert not yours.put_manifest(key_of(number), b"b", None)

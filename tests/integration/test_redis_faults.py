@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from numba_kcache.model import EventKind
 from numba_kcache.store.entry import ENTRY, StoredEntry, encode_entry
 from numba_kcache.store.folders import TIERS, Folder
-from numba_kcache.tiers import breaker
+from numba_kcache.tiers import breaker, resp
 from numba_kcache.tiers.breaker import PERIOD_S, Away, Breaker
 from numba_kcache.tiers.chain import Chain
 from numba_kcache.tiers.redis import RedisTier
@@ -247,6 +248,34 @@ def test_refused_connection_is_tried_once(tmp_path: Path, events: Events) -> Non
 
     assert len(events.of(EventKind.TROUBLE)) == 1
     assert "127.0.0.1" in str(events[-1].fields["where"])
+
+
+def test_host_of_many_addresses_has_the_time_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a partition none of them answers: together they are given the time of one operation."""
+    waited_s, now_s = list[float](), [1000.0]
+
+    class Silent:
+        def __init__(self, *_kind: object) -> None: ...
+
+        def settimeout(self, seconds: float) -> None:
+            self.timeout_s = seconds
+
+        def connect(self, _address: object) -> None:
+            waited_s.append(self.timeout_s)
+            now_s[0] += self.timeout_s
+            raise TimeoutError
+
+        def close(self) -> None: ...
+
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{number}", 6379)) for number in range(1, 9)]
+    known = {f"127.0.0.{number}": found[number - 1 : number] for number in range(1, 9)}
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: known.get(host.decode(), found))
+    monkeypatch.setattr(socket, "socket", Silent)
+    monkeypatch.setattr(resp.time, "monotonic", lambda: now_s[0])
+
+    with pytest.raises(TimeoutError):
+        resp.Connection(resp.server_of("redis://many.example"), now_s[0] + 1.0, 100)
+    assert sum(waited_s) <= 1.0
 
 
 def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None:

@@ -286,6 +286,32 @@ def test_changed_byte_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_program_that_closes_descriptors_loses_no_file_and_no_bundle(tmp_path: Path) -> None:
+    """A daemon closes all numbers and takes them again: the bundle is opened anew, and the daemon's file stays open."""
+    path, other = tmp_path / "a.nkb", tmp_path / "other"
+    path.write_bytes(small_bundle(tmp_path))
+    other.write_bytes(b"another file")
+    opened = open_bundle(str(path), NOBODY)
+    key = opened.entries[0].key
+    whole = opened.get(entry_frame.ENTRY, key)
+    number = next(int(each) for each in os.listdir("/proc/self/fd") if target_of(each) == str(path))
+    theirs = os.open(other, os.O_RDONLY)
+    os.dup2(theirs, number)
+
+    assert opened.get(entry_frame.ENTRY, key) == whole
+    del opened
+    assert os.pread(number, 100, 0) == b"another file"
+    os.close(number)
+    os.close(theirs)
+
+
+def target_of(number: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except FileNotFoundError:
+        return ""
+
+
 def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
     """At every length, and with bytes behind it."""
     data = small_bundle(tmp_path)

@@ -138,6 +138,53 @@ def test_broken_showwarning_never_reaches_the_caller(monkeypatch: pytest.MonkeyP
         Events().emit(trouble("put", "disk full"))
 
 
+def test_closed_streams_never_reach_the_caller() -> None:
+    """A daemon that closed its streams: neither the warning, nor the line of the log that stands for it, raises."""
+    script = """
+import logging, sys
+from numba_kcache.model import Event, EventKind, trouble
+from numba_kcache.observe import Events
+if sys.argv[1:]:
+    logging.basicConfig(level=logging.INFO)
+done = sys.stdin.fileno()
+sys.stdout.close()
+sys.stderr.close()
+events = Events()
+events.subscribe(lambda event: 1 / 0)
+for kind in EventKind:
+    events.emit(Event(kind, {"kernel": "k", "target": "sm_90"}))
+events.emit(trouble("put", "disk full"))
+import os
+os.write(done, b"raised nothing")
+"""
+    for words in ((), ("with a log",)):
+        ours, theirs = os.pipe()
+        try:
+            command = [sys.executable, "-c", script, *words]
+            subprocess.run(command, cwd=ROOT, stdin=theirs, stderr=subprocess.DEVNULL, timeout=60, check=False)
+            os.set_blocking(ours, False)
+            assert os.read(ours, 100) == b"raised nothing"
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+
+def test_filter_that_fails_never_reaches_the_caller(caplog: pytest.LogCaptureFixture) -> None:
+    """A filter of the program's is called outside what `logging` guards."""
+
+    def fails(record: logging.LogRecord) -> bool:
+        raise RuntimeError("filter broke")
+
+    log = logging.getLogger("numba_kcache")
+    log.addFilter(fails)
+    try:
+        with caplog.at_level(logging.INFO, "numba_kcache"), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            Events().emit(trouble("put", "disk full"))
+    finally:
+        log.removeFilter(fails)
+
+
 def test_ordinary_work_is_silent(caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder) -> None:
     """Hits, loads and stores print, warn and log nothing."""
     with caplog.at_level(logging.DEBUG, "numba_kcache"):

@@ -310,10 +310,46 @@ def test_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.
 
 def test_mirror_of_a_killed_compile_is_swept(tmp_path: Path) -> None:
     """A day later; a young one may be in use."""
-    for name, age_s in (("old", 90_000), ("young", 0)):
+    old, young, new = ("ab" * 16, "cd" * 16, "ef" * 16)
+    for name, age_s in ((old, 90_000), (young, 0)):
         root = header_mirror._make_root(str(tmp_path), name)
         os.utime(root, (os.stat(root).st_mtime - age_s,) * 2)
 
-    root = header_mirror._make_root(str(tmp_path), "new")
+    root = header_mirror._make_root(str(tmp_path), new)
 
-    assert sorted(os.listdir(os.path.dirname(root))) == ["new", "young"]
+    assert sorted(os.listdir(os.path.dirname(root))) == [young, new]
+
+
+def test_sweep_leaves_what_is_no_mirror(tmp_path: Path) -> None:
+    """Whatever its age: a file, a link and a folder of another name stay; an abandoned mirror goes."""
+    mirror = "ab" * 16
+    (tmp_path / mirror / "0").mkdir(parents=True)
+    (tmp_path / "kept" / "sub").mkdir(parents=True)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / ("cd" * 16)).symlink_to(tmp_path / "kept")
+    (tmp_path / ("ef" * 16)).write_text("mine")
+    for each in (mirror, "kept", "file", "ef" * 16):
+        os.utime(tmp_path / each, (1, 1))
+
+    header_mirror._sweep(str(tmp_path))
+
+    assert {each.name for each in tmp_path.iterdir()} == {"kept", "file", "cd" * 16, "ef" * 16}
+    assert (tmp_path / "kept" / "sub").is_dir()
+
+
+def test_mirror_needs_no_temporary_directory_beside_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only container has no temporary directory; the first place does without."""
+
+    def none() -> str:
+        raise FileNotFoundError("no usable temporary directory")
+
+    project = Project(tmp_path)
+    one_header(project)
+    monkeypatch.setattr(header_mirror.tempfile, "gettempdir", none)
+    monkeypatch.setattr(header_mirror, "_make_root", lambda place, name: str(made) if place == "/dev/shm" else "")
+    made = tmp_path / "shm"
+    made.mkdir()
+
+    assert mirror_of(project).root == str(made)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.model import EventKind
+from numba_kcache.store import counters, try_flock
 from tests.support.stores import Clock, Events, counters_of
 
 
@@ -140,3 +141,29 @@ def test_addition_that_cannot_be_written_is_false(tmp_path: Path) -> None:
 
     assert not counters_of(tmp_path / "file" / "below", emit=events).add({"hits": 1})
     assert [event.kind for event in events] == [EventKind.TROUBLE]
+
+
+def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that forks workers lives for months, and they with what was open."""
+    counters_of(tmp_path).add({"hits": 1})
+    ours, theirs = os.pipe()
+    pids: list[int] = []
+
+    def fork(_point: str) -> None:
+        if not pids:
+            pids.append(os.fork())
+            if not pids[0]:
+                os.close(theirs)
+                os.read(ours, 1)  # until the parent is through
+                os._exit(0)
+
+    monkeypatch.setattr(counters, "reached", fork)
+    counters_of(tmp_path).fold(stale_s=-1)
+    try:
+        lock = os.open(tmp_path / "v1" / "statistics" / "fold.lock", os.O_RDWR)
+        try_flock(lock)
+        os.close(lock)
+    finally:
+        os.close(theirs)
+        os.waitpid(pids[0], 0)
+        os.close(ours)

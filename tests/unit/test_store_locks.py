@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -143,3 +144,39 @@ def test_builder_that_goes_on_leaves_its_successor_alone(tmp_path: Path) -> None
         first.close()
         assert (place_of(tmp_path) / "key").stat().st_ino == mine
     assert not (place_of(tmp_path) / "key").exists()
+
+
+def test_files_without_a_name_end_the_wait_at_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a filesystem that counts no names, or a stranger who removes each file: pauses lie between, and an end."""
+    time = Time()
+    turns = of_node(tmp_path, time)
+    monkeypatch.setattr(locks.os, "fstat", lambda fd: os.stat_result((0o100600, 1, 1, 0, 0, 0, 0, 0, 0, 0)))
+
+    with turns.turn("key", lambda: None, WAIT_S) as turn:
+        assert not turn.is_alone
+    assert turn.waited_s == pytest.approx(WAIT_S, abs=1)
+
+
+def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child forked in a turn leaves what the parent's thread may have locked, and comes out of it."""
+    made = list[threading.Event]()
+
+    class Noted(threading.Event):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(threading, "Event", Noted)
+    turns = KeyLocks(folder_of(tmp_path, "locks"))
+    with ExitStack() as stack:
+        stack.enter_context(turns.turn("key", lambda: None, WAIT_S, builds=True))
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(5)
+            made[0]._cond = threading.Condition(held := threading.Lock())  # type: ignore[attr-defined]
+            held.acquire()  # as the thread holds it for an instant in each wait
+            stack.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -43,6 +43,20 @@ def test_add_never_waits_and_refuses_what_is_too_much() -> None:
     assert queue.add(lambda: None, 100)
 
 
+def test_work_that_fails_does_not_stop_those_behind() -> None:
+    """Where there is no memory for it, say: the thread goes on, and nobody waits for it in vain."""
+    queue, done = UploadQueue(), list[int]()
+
+    def fails() -> None:
+        raise MemoryError
+
+    assert queue.add(fails, 10)
+    assert queue.add(lambda: done.append(1))
+
+    assert queue.flush(WAIT_S)
+    assert done == [1]
+
+
 def test_flush_is_bounded() -> None:
     """A work that hangs."""
     queue, gate = UploadQueue(), threading.Event()

@@ -282,9 +282,7 @@ def _with_lines(request: SourceRequest) -> str:
     if request.origin.is_whole_file or not request.options.has_lines:
         return request.source
     start = first_line(request.source, request.origin)
-    if start is None:
-        return request.source
-    return f'#line {start} "{request.origin.path}"\n{request.source}'
+    return request.source if start is None else f'#line {start} "{request.origin.path}"\n{request.source}'
 
 
 def _nvrtc_flags(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None = None) -> list[str]:
