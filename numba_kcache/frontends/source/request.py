@@ -114,7 +114,7 @@ def _components(
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
     has_raw_lines = given is not None and given.has_lines
-    if options.has_lines:
+    if options.lineinfo or options.debug or has_raw_lines:
         of_source = text if isinstance(text, str) else ""
         values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
     if definition.depends:
