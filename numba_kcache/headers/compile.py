@@ -11,6 +11,7 @@ Not here    The mirror itself (mirror), which headers were read (reading), what 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -21,6 +22,7 @@ from ..model.artifact import Artifact
 from ..model.text import encoded
 from ..toolchain import Toolchain
 from .dependencies import HeaderSet, HeadersRead, sets_components, sets_to_json
+from .file_identity import FileStat, stat_of
 from .learn import learn_headers
 from .lookup import located
 from .mirror import Folders, Mirror, Unmirrored, holds_path
@@ -142,15 +144,27 @@ class TrackedCompile:
         """Compile from the user's own folders."""
         self._survey(is_thorough=True)
         own = {each.headers[place].path for each in self._surveys for place in each.surveyed()}
-        folders = Folders()
+        folders, before = Folders(), self._folder_stats()
         with closing(OpenWatch(sorted(own), self._trees())) as watch:
             self._artifact = artifact = self._build(folders)
+            for folder, stat in self._folder_stats().items():
+                if before[folder] != stat:  # a file may have come and gone again meanwhile
+                    raise UntrackableError(UntrackableReason.MODIFIED, folder)
             try:
                 return artifact, self._learned(folders, watch)
             except UntrackableError as error:
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless():
                     raise
             return artifact, self._learned(folders, watch, is_timeless=True)
+
+    def _folder_stats(self) -> dict[str, FileStat | None]:
+        """List the folders in which files were looked for, with the stats that files which come or go change."""
+        stats: dict[str, FileStat | None] = {}
+        for folder in {folder for survey in self._surveys for folder in survey.folders_seen()}:
+            stats[folder] = None
+            with suppress(OSError):
+                stats[folder] = stat_of(os.stat(folder))
+        return stats
 
     def _survey(self, *, is_thorough: bool) -> None:
         now_ns = self._now_ns()

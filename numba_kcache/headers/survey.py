@@ -308,6 +308,10 @@ class Survey:
             asked = (self._look(each, place, is_question=True) for each in uses[0])
             self.questions[place] = tuple(dict.fromkeys((*self.questions[place], *asked)))
 
+    def folders_seen(self) -> set[str]:
+        """List the folders in which files were looked for."""
+        return {os.path.dirname(path) for path in self._seen}
+
     def stat(self, path: str) -> os.stat_result | None:
         """Take the stat of what the search for a header would not pass over at this path."""
         if path not in self._seen:

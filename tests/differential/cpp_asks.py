@@ -188,7 +188,7 @@ def plain(call: Call) -> list[Answer]:
 def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answer:
     linked = given.get("link", [])
     flags = _flags(given, base, bool(linked))
-    if given.get("lineinfo") or given.get("debug") or {"-G", "-lineinfo"} & set(given.get("options", [])):
+    if given.get("lineinfo") or given.get("debug"):
         source = f'#line 1 "{base / "k.cu"}"\n'.encode() + source
     expressions = [given["name"]] if "name" in given else []
     lto = bool(given.get("lto"))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from numba_kcache import KernelCache, UncacheableError, cached_kernel, cached_module
+from numba_kcache import KCacheWarning, KernelCache, UncacheableError, cached_kernel, cached_module
+from numba_kcache.toolchain import nvrtc
 
 KERNEL = 'extern "C" __global__ void k(long *out) { *out = VALUE; }\n'
 HASH = "__device__ constexpr unsigned hash(const char *s) { return *s ? *s + 31 * hash(s + 1) : 7; }\n"
@@ -249,3 +250,31 @@ def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
 
     assert first[1] == 1
     assert code(tmp_path / "cache", options) == (first[0], 0)
+
+
+@pytest.mark.slow
+def test_header_that_comes_and_goes_while_it_is_compiled_in_place_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With line tables the compiler reads the user's folders: a file that shadowed another meanwhile leaves a trace."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    near.mkdir()
+    far.mkdir()
+    (far / "h.h").write_text("#define V 1\n")
+    plain = nvrtc.run_nvrtc
+
+    def racing(*arguments: Any) -> Any:
+        (near / "h.h").write_text("#define V 2\n")
+        try:
+            return plain(*arguments)
+        finally:
+            (near / "h.h").unlink()
+
+    cache = KernelCache(tmp_path / "cache", durability="none")
+    source = '#include <h.h>\nextern "C" __global__ void k(int *x) { *x = V; }'
+    kernel = cached_kernel(source, arch="sm_90", cache=cache, include_dirs=[str(near), str(far)], lineinfo=True)
+    monkeypatch.setattr(nvrtc, "run_nvrtc", racing)
+    with pytest.warns(KCacheWarning, match="modified"):
+        assert kernel.cubin()
+
+    assert cache.info().entries == 0
