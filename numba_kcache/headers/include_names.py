@@ -19,11 +19,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ..model.text import encoded
 from .scanner import FOLLOWING, GAP, Form, Include, joined
 
 _TOKEN = re.compile(
-    r"(?P<blank>(?:\s|//[^\n]*|/\*.*?\*/)+)|(?P<text>\"[^\"\\]*\")|(?P<word>[A-Za-z_]\w*)"
-    r"|\.?\d(?:[eEpP][+-]|[\w.])*|\#\#|%:%:|%:|.",
+    r"(?P<blank>(?:\s|//[^\n]*|/\*.*?\*/)+)|(?P<text>\"[^\"\\]*\")|(?P<word>[A-Za-z_\x80-\xff][\w\x80-\xff]*)"
+    r"|\.?\d(?:[eEpP][+-]|[\w.\x80-\xff])*|\#\#|%:%:|%:|.",
     re.DOTALL | re.ASCII,
 )
 _RESERVED = re.compile(r"_[_A-Z]")
@@ -93,7 +94,9 @@ class IncludeNames:
         self._steps = 0
         spelled = operand.removeprefix(FOLLOWING)
         try:
-            expanded = self._expanded(_tokens(spelled), 0)
+            expanded = self._expanded(
+                _tokens(encoded(spelled).decode("latin-1")), 0
+            )  # a letter for each byte, as all here
             found: set[Include | None] = {name for each in expanded for name in _names(each)}
         except _Unlisted:
             return {None}
@@ -151,8 +154,10 @@ class IncludeNames:
     def _macros(self, name: str) -> list[_Macro]:
         """List each definition of a macro."""
         if name not in self._known:
-            spelled, macros = name.encode(), set[_Macro]()
-            pattern = re.compile(rb"define" + GAP + spelled + rb"(?:\(([^)\n]*)\))?(?![\w$])([^\n]*)", re.DOTALL)
+            spelled, macros = name.encode("latin-1"), set[_Macro]()
+            pattern = re.compile(
+                rb"define" + GAP + spelled + rb"(?:\(([^)\n]*)\))?(?![\w$\x80-\xff])([^\n]*)", re.DOTALL
+            )
             for text in self._read():
                 for found in pattern.finditer(joined(text)) if spelled in text else ():
                     parameters = None if found[1] is None else found[1].decode("latin-1")
@@ -180,7 +185,7 @@ def _tokens(text: str) -> _Tokens:
     for each in _TOKEN.finditer(text):
         if not each["blank"]:
             spelled = {"%:": "#", "%:%:": "##"}.get(each[0], each[0])
-            if not each["text"] and (spelled in ("'", '"', "\\") or not spelled.isascii()):
+            if spelled in ("'", '"', "\\"):
                 raise _Unlisted
             found.append(_Token(spelled, is_apart))
         is_apart = bool(each["blank"])

@@ -226,7 +226,7 @@ def test_pytorch_stale_lock_of_the_dead_hangs_for_ever(directory: Path) -> None:
     """There the lock is a file, which outlives its owner; here a file without an owner holds nobody."""
     kernel = cached_kernel(EMPTY, arch="sm_90", cache=open_cache(directory))
     lock = directory / "v1" / "locks" / kernel.key()
-    lock.parent.mkdir(exist_ok=True)
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock.write_bytes(b"4711")
     os.utime(lock, (0, 0))
     kernel.compile()

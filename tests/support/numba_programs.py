@@ -382,7 +382,7 @@ UNTRACKED = (
     _START
     + """
 from pathlib import Path
-text = "#define HAS __has_include\\n#if HAS(<none.h>)\\n#endif\\n"
+text = "__device__ const char *when = __DATE__;\\n"
 linked = Path(sys.argv[1], "linked.cu")
 linked.write_text(text + 'extern "C" __device__ int answer(int *out) { *out = 42; return 0; }')
 answer = cuda.declare_device("answer", "int32()")

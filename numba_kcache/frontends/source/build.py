@@ -360,7 +360,7 @@ def _linkable(
 
 def link_flags(options: CompileOptions, lto: bool = False) -> list[str]:
     """The options as nvJitLink takes them."""
-    level = 0 if options.debug else options.opt  # the linker refuses to optimise for debugging
+    level = 0 if options.debug and options.opt == 3 else options.opt  # PTX is not optimised for debugging
     flags = [f"-O{level}" if level in (0, 3) else f"-Xptxas=-O{level}"]  # its own are these two
     for wanted, flag in (
         (lto, "-lto"),
