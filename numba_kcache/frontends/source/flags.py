@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from ...model.request import LINE_FLAGS
 from ...settings import variables
 
 _SWITCHES = frozenset((
@@ -83,7 +82,6 @@ class RawFlags(NamedTuple):
         forced: Files that they include before the text, in order.
         definitions: Macros that they define; None stands for no value.
         files: For each file that they name: the index of the flag that ends in its path, the path, and its bytes.
-        has_lines: Whether they ask for line tables, in which paths stand.
         is_relocatable: Whether they may ask for code that is linked before it is a cubin.
     """
 
@@ -91,13 +89,12 @@ class RawFlags(NamedTuple):
     forced: tuple[str, ...] = ()
     definitions: tuple[tuple[str, str | None], ...] = ()
     files: tuple[FlagFile, ...] = ()
-    has_lines: bool = False
     is_relocatable: bool = False
 
 
 def read_flags(flags: Sequence[str]) -> RawFlags:
     """Read flags as NVRTC does, and the files that they name."""
-    unknown, has_lines, is_relocatable = "", False, False
+    unknown, is_relocatable = "", False
     forced: list[str] = []
     definitions: list[tuple[str, str | None]] = []
     for_ptxas: list[tuple[int, str]] = []
@@ -105,7 +102,6 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
     for index, flag in rest:
         name, equals, value = flag.partition("=")
         if flag in _SWITCHES:
-            has_lines |= flag in LINE_FLAGS
             is_relocatable |= flag in _OF_LINKING
             continue
         if name not in _VALUED and flag[:2] in _JOINED:
@@ -130,7 +126,7 @@ def read_flags(flags: Sequence[str]) -> RawFlags:
     unknown_there, files = _read_ptxas_flags(for_ptxas)
     unknown = unknown or unknown_there
     is_relocatable |= bool(unknown or files) or any(value in _OF_LINKING for _index, value in for_ptxas)
-    return RawFlags(unknown, tuple(forced), tuple(definitions), files, has_lines, is_relocatable)
+    return RawFlags(unknown, tuple(forced), tuple(definitions), files, is_relocatable)
 
 
 def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = False) -> tuple[str, tuple[FlagFile, ...]]:

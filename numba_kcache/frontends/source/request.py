@@ -16,7 +16,7 @@ from ...errors import OptionError
 from ...keys import Component, Plain, components, encode, sha256
 from ...model import Target
 from ...model.artifact import Artifact
-from ...model.request import FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.request import FILE_WORDS, LINE_FLAGS, CompileOptions, LinkInput, Origin, SourceRequest
 from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
@@ -113,7 +113,7 @@ def _components(
         values["environment"] = dict(environment)
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
-    has_raw_lines = given is not None and given.has_lines
+    has_raw_lines = not LINE_FLAGS.isdisjoint(options.flags)
     if options.lineinfo or options.debug or has_raw_lines:
         of_source = text if isinstance(text, str) else ""
         values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
