@@ -32,7 +32,7 @@ LONGEST_S = 120.0
 """Longest wait for another thread; a compile takes less."""
 
 ABROAD_S = 0.25
-"""How long a thread may be in the user's code before the others go on without it."""
+"""Longest time of a thread in the user's code before the others go on without it."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.02
 

@@ -48,7 +48,7 @@ class FileStat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What was read of a file, a stat that was the same before and after, and if nobody could write to it before."""
+    """Content of a file, a stat that was the same before and after reading, and if nobody could write to it before."""
 
     stat: FileStat
     data: bytes

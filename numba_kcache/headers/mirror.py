@@ -48,7 +48,7 @@ class Unmirrored(Exception):
 
 
 class Folders:
-    """What the compiler is told of the user's folders: the folders themselves.
+    """Folders that are named to the compiler: here the user's own.
 
     Attributes:
         compiled: The texts that were compiled: of link inputs; None for the source.

@@ -303,13 +303,13 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
 
 
 def _is_exception(name: object) -> bool:
-    """Whether a name is that of a builtin exception: Numba calls what it leads to."""
+    """Tell if a name is that of a builtin exception: Numba calls what it leads to."""
     found = getattr(builtins, name, None) if type(name) is str else None
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
 def misfit(artifact: Artifact, entry: Entry) -> str:
-    """How a cubin contradicts what is said of one of its kernels; "" where it does not, and where there is no cubin.
+    """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, and where there is none.
 
     This runs at each hit, so it reads the one kernel alone, and calls nothing of this package.
     """

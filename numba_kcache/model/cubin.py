@@ -87,7 +87,7 @@ def is_cubin(data: bytes) -> bool:
 
 
 def is_relocatable(data: bytes) -> bool:
-    """Whether a cubin is yet to be linked: an ELF of type ET_REL rather than ET_EXEC."""
+    """Tell if a cubin is yet to be linked: an ELF of type ET_REL rather than ET_EXEC."""
     return is_cubin(data) and data[16:18] == _ET_REL
 
 

@@ -26,7 +26,7 @@ _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 
 def contradiction_of(artifact: Artifact) -> str:
-    """How an artifact contradicts itself; "" where it does not."""
+    """Say how an artifact contradicts itself; "" where it does not."""
     try:
         if "ltoir" in artifact.extras and not artifact.cubin:
             return _of_lto(artifact)

@@ -1,4 +1,4 @@
-"""What is asked of NVRTC and the linker: one source, one target, its options, and whom to blame for an error.
+"""Requests to NVRTC and the linker: one source, one target, its options, and its place for error messages.
 
 Not here    What the engine looks up and compiles, of whatever kind, and keys and headers with it (engine.request), and
             how it is made of a source kernel (frontends.source.request).
@@ -45,7 +45,7 @@ class CompileOptions(NamedTuple):
 
     @property
     def has_lines(self) -> bool:
-        """Whether the code has line tables, in which paths stand."""
+        """True where the code has line tables, in which paths stand."""
         return self.lineinfo or self.debug or not LINE_FLAGS.isdisjoint(self.flags)
 
 

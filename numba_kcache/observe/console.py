@@ -1,4 +1,4 @@
-"""What the command line prints: plain text whatever it holds, on streams in whatever state they are."""
+"""Output and words of the command line: plain text whatever it holds, on streams in whatever state they are."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Forked(Protocol):
 
 
 renewed_in_children: weakref.WeakSet[Forked] = weakref.WeakSet()
-"""What is in it has `after_fork()` called in every child that is forked while it lives, where there is fork."""
+"""Objects whose `after_fork()` is called in every child that is forked while they live, where there is fork."""
 
 
 def _after_fork() -> None:

@@ -83,7 +83,7 @@ _VARIANT_KINDS = (
     ("family", str), ("target", str), ("request", str), ("file", str), ("digests", dict), ("record", dict),
     ("paths", list), ("closures", list),
 )  # fmt: skip
-"""What the fields of a variant that this version knows are, where they are there."""
+"""Types of the fields of a variant that this version knows, where they are there."""
 
 
 class DamagedEntry(ValueError):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # threads alone go without it
 Result = TypeVar("Result")
 
 SILENT_S = 10.0
-"""How long a builder may give no sign of life."""
+"""Longest time without a sign of life of a builder."""
 
 _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002

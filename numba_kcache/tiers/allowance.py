@@ -32,7 +32,7 @@ class Allowance:
         self._left_s, self._at_s = LIMIT_S, clock()
 
     def is_spent(self) -> bool:
-        """Whether the server is to be left alone for now."""
+        """True while the server is to be left alone."""
         return self._filled() < 0
 
     def charge(self, seconds: float) -> bool:

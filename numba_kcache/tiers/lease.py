@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 LEASE_S = 10.0
 SILENT_S = 3.0
 SILENT_IN_ALL_S = 3.0
-"""How long a process waits for builders that give no sign of life: for one of them, and for all in its life."""
+"""Longest waits for builders that give no sign of life: for one of them, and for all in a process's life."""
 
 BEAT_S = 1.0
 KEPT_S = 5.0
@@ -176,7 +176,7 @@ def elected(
 
 
 def _is_next(before: str, after: str) -> bool:
-    """Whether a token is a later one of the same builder: a sign of life."""
+    """Tell if a token is a later one of the same builder: a sign of life."""
     (owner, _, was), (other, _, now) = before.partition("."), after.partition(".")
     return owner == other and was.isdecimal() and now.isdecimal() and int(was[:20]) < int(now[:20])
 

@@ -149,7 +149,7 @@ def runs_what_it_reads(tree: Any) -> list[str]:
 
 
 def lost_pointers(tree: Any) -> list[str]:
-    """What the `Not here` of a module names in parentheses, and is no module of ours nor a name in one."""
+    """List the names in parentheses after `Not here` that are no module of ours, nor a name in one."""
     names = {tree.module_of(path): names_of(syntax) for path, syntax in tree.trees.items()}
     found = []
     for path, syntax in tree.trees.items():
@@ -166,7 +166,7 @@ def lost_pointers(tree: Any) -> list[str]:
 
 
 def names_of(syntax: ast.Module) -> set[str]:
-    """What a module defines at its top."""
+    """List the names that a module defines at its top."""
     found = {node.name for node in syntax.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     stored = (each for node in syntax.body if isinstance(node, ast.Assign | ast.AnnAssign) for each in ast.walk(node))
     return found | {each.id for each in stored if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

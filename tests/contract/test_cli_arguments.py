@@ -49,7 +49,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 """Each verb with where it takes a word: "" for its own."""
 
 OWN = {"show": "0" * 64, "explain": "0" * 64, "warm": "nowhere.py", "export": "x.kcache"}
-"""What stands for a verb's own word where another one is odd."""
+"""Words of a verb that are in order, for those beside an odd one."""
 
 
 def lines_of(verb: str, place: str, word: str) -> list[str]:

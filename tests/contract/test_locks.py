@@ -31,7 +31,7 @@ MAKERS = {
     "ThreadPoolExecutor", "ProcessPoolExecutor", "Queue", "SimpleQueue", "cached_property", "create_connection",
     "register_at_fork", "allocate_lock", "socketpair", "contextvars",
 }  # fmt: skip
-"""What makes a thing that a handler may meet, or that a child inherits in whatever state it is. CPython 3.11 has a lock
+"""Calls that make a thing which a handler may meet, or a child inherits in whatever state. CPython 3.11 has a lock
 in `cached_property`, held while the user's code runs."""
 
 COVERED = {

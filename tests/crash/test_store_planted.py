@@ -1,4 +1,4 @@
-"""What somebody else puts into the tree, or in its place: nothing outside is touched, and nothing of it is served."""
+"""Strangers' things in the tree, or in its place: nothing outside is touched, and nothing of theirs is served."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_files_of_others_are_left_and_reported(tmp_path: Path) -> None:
 
 
 def test_swapped_directory_is_not_entered(tmp_path: Path) -> None:
-    """What was checked is what is used: a running process goes on in the directory that it opened."""
+    """The directory that was checked is the one that is used: a running process goes on in it."""
     parent = tmp_path / "parent"
     parent.mkdir()
     parent.chmod(0o777)

@@ -35,7 +35,7 @@ SHARES = {"cpp": 0.8, "ptx": 0.05, "python": 0.15}
 """Of the scenarios: an ask of Numba takes three times as long as one of NVRTC."""
 
 PLAIN_BYTES = True
-"""Whether a cubin must be byte by byte what the plain compilers make, or the code and data in it alone."""
+"""True to hold every byte of a cubin against the plain compilers', not the code and data in it alone."""
 
 
 def scenario(seed: str, kind: str = "") -> tuple[str, list[Edit]]:

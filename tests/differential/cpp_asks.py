@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from .world import Edit, World
 
 Call = dict[str, Any]
-"""How a program is asked for: `folder` and `name` of its world, `options`, `thing`, `cwd`, `env`, `during`, ..."""
+"""Fields of an ask: `folder` and `name` of the program's world, `options`, `thing`, `cwd`, `env`, `during`, ..."""
 
 
 class Answer(NamedTuple):
-    """What came of an ask: code, or the reason why there is none."""
+    """Outcome of an ask: code, or the reason why there is none."""
 
     code: bytes | str | None
     is_hit: bool = False
@@ -61,7 +61,7 @@ def cache_of(call: Call) -> Any:
 
 
 def answer(cache: Any, ask: Callable[[], bytes | str]) -> Answer:
-    """What the cache answers, and how."""
+    """Ask the cache, and say how it answered."""
     from numba_kcache import UncacheableError
 
     before = cache.info("process").hits
@@ -84,7 +84,7 @@ def decorate(call: Call) -> None:
 
 
 def serve(call: Call) -> Answer:
-    """What the cache gives."""
+    """Ask the cache for the code."""
     call = {**call, "cache": "same"} if call.get("decorated") and "kernel" in kept else call
     world = enter(call)
     cache = cache_of(call)
@@ -165,7 +165,7 @@ def during_edits(call: Call, when: str) -> list[Edit]:
 
 
 def plain(call: Call) -> list[Answer]:
-    """What the compilers give without a cache: one answer for each name that the program may have."""
+    """Compile without a cache: one answer for each name that the program may have."""
     world = enter(call)
     base = world.root / "src"
     if call.get("thing") == "ptx":

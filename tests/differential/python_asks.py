@@ -123,7 +123,7 @@ def _kernel(call: Call) -> Any:
 
 
 def serve(call: Call) -> Answer:
-    """What the cache gives: its PTX."""
+    """Ask the cache for the PTX."""
     call = {**call, "cache": "same"} if call.get("decorated") else call
     try:
         _enter(call)
@@ -177,7 +177,7 @@ def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
 
 
 def plain(call: Call) -> list[Answer]:
-    """What Numba makes of the program as it is now."""
+    """Compile the program as it is now with Numba alone."""
     from numba import cuda
 
     _pretend_device()

@@ -39,7 +39,7 @@ KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks}
 
 
 class Verdict(NamedTuple):
-    """What an ask came to.
+    """Judgement of an ask.
 
     Args:
         word: One of `FAULTS`, or "hit", "miss", "error" (both refuse the program), "uncached" (rightly refused).
@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 class Bench:
-    """Where scenarios run: a scratch folder, a cache that knows the toolkit already, a process for plain compiles."""
+    """Place in which scenarios run: a scratch folder, a cache that knows the toolkit, a process for plain compiles."""
 
     def __init__(self, *, exact: bool) -> None:
         self.exact = exact
@@ -100,7 +100,7 @@ class Bench:
         return folder / "cache"
 
     def plain(self, call: dict[str, Any], kind: str) -> list[Answer]:
-        """What the plain compilers make of the program as it is now."""
+        """Compile the program as it is now with the plain compilers."""
         ask = KINDS[kind].plain
         if kind == "python" or call.get("compiler"):
             return list(alone(ask, call))
@@ -201,7 +201,7 @@ class Run:
         self._imported = now
 
     def _between(self, call: dict[str, Any]) -> list[Answer]:
-        """What the plain compilers make of the program as it was during the compile."""
+        """Compile the program as it was during the compile with the plain compilers."""
         for edit in cpp_asks.during_edits(call, "before"):
             self.world.apply(edit)
         found = self.bench.plain(call, self.kind)
@@ -224,7 +224,7 @@ class Run:
         return ("stale" if given.is_hit else "altered"), detail
 
     def _may_refuse(self, call: dict[str, Any]) -> bool:
-        """Whether the program rests on what nobody can know: the clock, or state that typing code reads."""
+        """Tell if the program rests on what nobody can know: the clock, or state that typing code reads."""
         texts = [re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in self.world.texts()]
         words = ("__DATE__", "__TIME__", "may not be cached")
         if "options-file" in str(call["options"]):  # of a flag that no one has to understand

@@ -1,4 +1,4 @@
-"""What the cache serves is what the plain compilers make, after random edits to random programs.
+"""The cache serves the code that the plain compilers make, after random edits to random programs.
 
 `python3 tasks.py differential --steps N` walks further; `--only SEED:NUMBER` runs a scenario that a failure names.
 """

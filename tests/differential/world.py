@@ -149,7 +149,7 @@ class World:
         return path.read_bytes().replace(str(self.root).encode(), CHECKOUT.encode())
 
     def says_place(self) -> bool:
-        """Whether the location of a file can get into the code."""
+        """Tell if the location of a file can get into the code."""
         words = ("__FILE__", "__BASE_FILE__", "__builtin_FILE", "assert(")
         return any(word in text for text in self.texts() for word in words)
 

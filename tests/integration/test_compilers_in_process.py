@@ -108,7 +108,7 @@ def test_library_of_the_loader_s_variables_counts_by_its_build(tmp_path: Path, o
 
 
 def test_linker_that_is_loaded_already_invalidates_key(tmp_path: Path) -> None:
-    """Where the linker takes part its build counts; where it does not it is another's business."""
+    """The linker's build counts where it takes part, and nowhere else."""
     linker = copy_of("nvJitLink", tmp_path / "other")
     load, lto = f"ctypes.CDLL({str(linker)!r})", {"lto": True}
     plain, linked = run(tmp_path / "cache"), run(tmp_path / "cache", options=lto)

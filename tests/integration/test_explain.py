@@ -245,7 +245,7 @@ class Checkout:
         return done.stdout
 
     def reasons(self, what: str) -> list[tuple[str, str]]:
-        """What the shell gives as the reasons of a miss."""
+        """Read the reasons of a miss that the shell gives."""
         done = self.python("-m", "numba_kcache", "explain", what, "--json")
         assert done.returncode == 1, done.stderr
         return [(each["kind"], each["name"]) for each in json.loads(done.stdout)["reasons"]]

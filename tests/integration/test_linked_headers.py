@@ -85,7 +85,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture(params=["mirror", "in place"])
 def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the headers are read: in a mirror, or, where there can be none, in the user's folders."""
+    """Read the headers in a mirror, or, where there can be none, in the user's folders."""
     if request.param == "in place":
 
         def refuse(_surveys: object) -> None:

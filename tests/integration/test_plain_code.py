@@ -69,7 +69,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> Spy:
 
 
 def plain(source: bytes, name: bytes, flags: tuple[str, ...], output: str, expressions: tuple[str, ...] = ()) -> bytes:
-    """What NVRTC makes of a program, called as its guide says."""
+    """Compile a program with NVRTC, called as its guide says."""
     error, program = nvrtc.nvrtcCreateProgram(source, name, 0, [], [])
     assert not error
     for each in expressions:
@@ -199,7 +199,7 @@ def test_signature_is_read_in_the_compile(spy: Spy) -> None:
 
 
 def test_refused_source_is_compiled_once(spy: Spy) -> None:
-    """Where no error is about what was asked, the log is the user's."""
+    """The log is the user's if no error is about what was asked."""
     with pytest.raises(Exception, match="undefined"):
         build('extern "C" __global__ void k(float *x) { *x = missing; }')
 

@@ -147,7 +147,7 @@ except KCacheError as error:
 
 
 def test_own_code_that_the_driver_refuses_is_the_user_s_error(tmp_path: Path) -> None:
-    """What was compiled just now is not compiled again and again."""
+    """Code that was compiled just now is not compiled again and again."""
     script = """
 try:
     launch(KernelCache(sys.argv[1] + "/cache"))

@@ -28,7 +28,7 @@ def header(spelling: str) -> str:
 
 
 def code(directory: Path, options: dict[str, Any], *, is_cached: bool = True) -> tuple[bytes, int]:
-    """What a new process would be served, and how often it would compile."""
+    """Ask as a new process would; return the code and the number of compiles."""
     cache = KernelCache(directory) if is_cached else KernelCache(directory / "none", mode="off")
     options = dict(options)
     source, target = options.pop("source", '#include "value.h"\n' + KERNEL), options.pop("target", "sm_90")

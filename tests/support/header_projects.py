@@ -145,7 +145,7 @@ class Project:
     def through_mirror(
         self, before: Callable[[], object] = lambda: None, after: Callable[[], object] = lambda: None
     ) -> tuple[bytes, HeaderSet | Untrackable]:
-        """What the product makes of it, with what happens right before and after the compiler runs."""
+        """Compile it with the product, with what happens right before and after the compiler runs."""
 
         def build(folders: Folders) -> Artifact:
             folders.compiled.add(None)

@@ -50,7 +50,7 @@ def launch(kernel: Any) -> None:
 
 
 def verbs(kernel: Any) -> list[Callable[[], object]]:
-    """What a handler may do."""
+    """List the things that a handler may do."""
     return [
         lambda: launch(kernel),
         lambda: launch(kernel),

@@ -75,7 +75,7 @@ def test_server_of_the_same_region_is_always_asked(tmp_path: Path, time: Time) -
 
 
 def test_server_that_lies_slowly_is_left_alone(tmp_path: Path, time: Time) -> None:
-    """What arrives damaged was waited for in vain."""
+    """An entry that arrives damaged was waited for in vain."""
     tier = SlowTier(time, 0.9)
     tier.entries = {key_of(number): b"no entry" for number in range(100)}
     chain = Chain(open_store(tmp_path), [tier], Events())

@@ -102,7 +102,7 @@ ATTRIBUTES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES)
 def test_attribute_of_another_shape_is_refused(attributes: dict[str, Any]) -> None:
-    """What a launch or Numba acts on is held against its shape; an exception is a builtin one, and no function."""
+    """Fields on which a launch or Numba acts are held against their shape; an exception is a builtin one."""
     with pytest.raises(ValueError, match="attribute"):
         artifact_from_header({**header(), "attributes": attributes}, PAYLOADS)
 

@@ -160,7 +160,7 @@ def test_bundle_is_imported_within_256_mib_more_than_its_size(tmp_path: Path, bo
 
 @pytest.mark.parametrize("size_bytes", [4 * MIB, 100 * MIB])
 def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
-    """What would unpack like a bomb is stored as it is."""
+    """A payload that would unpack like a bomb is stored as it is."""
     entry = StoredEntry(KEY, {}, {"cubin": bytes(size_bytes)})
     read = decode_entry(encode_entry(entry), KEY)
 

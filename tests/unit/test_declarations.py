@@ -68,7 +68,7 @@ def test_declarations_are_found(source: str, names: str) -> None:
 
 
 def test_parameters_are_those_of_the_text_alone() -> None:
-    """Where a macro or a condition has a part in them, they are not certain."""
+    """Parameters in which a macro or a condition has a part are not certain."""
     parameters = [each.parameters for each in declarations(
         "#define T float\n__global__ void a(T x) {}\n__global__ void b(int n,\n#if X\nint m,\n#endif\nint o) {}\n"
         "__global__ void c(const float *x, void (*f)(int, int), A<int, 3> v) {}\n__global__ void d(void) {}"

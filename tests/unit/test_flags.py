@@ -149,7 +149,7 @@ def test_linker_is_not_in_the_key_of_what_is_not_linked(flags: tuple[str, ...]) 
 
 
 def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
-    """What it holds counts like what is given on the line."""
+    """Its content counts like flags on the line."""
     file = tmp_path / "o.txt"
     file.write_text("-c")
 
@@ -160,7 +160,7 @@ def test_file_of_options_may_make_code_relocatable(tmp_path: Path) -> None:
     "content", ["--options-file=x", "-O1 --apply-controls=f", '"-O1"', "-O1 # one", "-o x", b"\xff"]
 )
 def test_options_file_that_is_not_understood_is_uncacheable(tmp_path: Path, content: str | bytes) -> None:
-    """What it holds counts like what is given on the line."""
+    """Its content counts like flags on the line."""
     file = tmp_path / "o.txt"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
 

@@ -249,7 +249,7 @@ def test_mirror_is_private_and_goes_away(tmp_path: Path) -> None:
 
 
 def test_message_names_the_users_paths(tmp_path: Path) -> None:
-    """What the compiler says of a header is told by the path that the user knows."""
+    """A message about a header names the path that the user knows."""
     project = Project(tmp_path)
     one_header(project)
     mirror = mirror_of(project)

@@ -54,13 +54,13 @@ needs_nvrtc_12 = pytest.mark.skipif(not NVRTC_12, reason="NUMBA_KCACHE_TEST_NVRT
     ]
 )
 def how(request: pytest.FixtureRequest) -> str:
-    """What tells the headers: a mirror, with NVRTC 13 or 12.9, or of the user's own files a scanner, alone or with a
+    """Way to tell the headers: a mirror, with NVRTC 13 or 12.9, or of the user's own files a scanner, alone or with a
     watch on what is opened."""
     return str(request.param)
 
 
 def compiled(project: Project, how: str) -> bytes | None:
-    """What the compiler makes of the project, without us."""
+    """Compile the project without us."""
     project.how, project.library = ("mirror", NVRTC_12) if how == "nvrtc12" else (how, "")
     code, log = project.compile()
     assert code or "cannot open source file" in log, log

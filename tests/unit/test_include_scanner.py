@@ -151,7 +151,7 @@ def test_uses_of_a_wrapped_question_are_listed() -> None:
      "P(__##FILE##__)"],
 )  # fmt: skip
 def test_location_is_noticed(word: str) -> None:
-    """What puts the name of a file into the code; the number of a line is its content's."""
+    """Words that put a file's name into the code are seen; the number of a line is its content's."""
     assert scan_includes(f"int x = {word};").has_location
     assert not scan_includes("int x = __LINE__ + __builtin_LINE();").has_location
 

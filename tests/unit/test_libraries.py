@@ -218,7 +218,7 @@ def test_builtins_are_those_beside_nvrtc(real: dict[str, Library]) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at what Linux has mapped")
 @pytest.mark.parametrize("name", NAMES)
 def test_build_in_memory_is_the_file_s(real: dict[str, Library], name: str) -> None:
-    """What is mapped says the same build as the file that it was mapped from."""
+    """A mapped library says the same build as the file that it was mapped from."""
     loaded.load_compilers(NAMES)
 
     assert libraries.mapped([name]) == [name]

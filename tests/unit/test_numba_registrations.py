@@ -1,4 +1,4 @@
-"""What a program registered with Numba is in the key whole: edits are held against what Numba compiles without us."""
+"""Registrations with Numba are in the key whole: edits are held against Numba's compiles without us."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def kernel(x):
 """
 
 MORE = "@register_jitable"
-"""Where further registrations are put."""
+"""Mark at which further registrations are put."""
 
 MUL = """@overload(operator.mul)
 def implement_mul(a, b):

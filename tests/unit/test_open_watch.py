@@ -32,7 +32,7 @@ def branches(root: Path) -> Project:
 
 
 def is_unread(project: Project, meanwhile: Callable[[], object]) -> bool:
-    """What the watch says of the header in the branch after this has happened instead of a compile."""
+    """Ask the watch about the header in the branch after this has happened instead of a compile."""
     watch = watch_of(Survey(project.source, project.search, now_ns=later_ns()))
     try:
         meanwhile()

@@ -17,7 +17,7 @@ from numba_kcache.toolchain.packages import Installed, content_digest, find_inst
     [("1.2.3", "1.2.3"), ("1.0dev3+g1.d2", "1.0.dev3+g1.d2"), ("2.0RC1", "2.0rc1"), ("1.0-post1", "1.0.post1")],
 )
 def test_spellings_of_a_version_are_one(module: str, metadata: str) -> None:
-    """What a module calls itself and what an installer writes differ in dots and case."""
+    """A module's own word and the installer's differ in dots and case."""
     assert normal_version(module) == normal_version(metadata)
 
 

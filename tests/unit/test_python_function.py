@@ -836,7 +836,7 @@ def test_constants_count_by_their_use() -> None:
 
 
 def digests_in_two_folders(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What one function of a file is, with lines, seen from two working directories."""
+    """Digest one function of a file, with lines, from two working directories."""
     space: dict[str, Any] = {}
     exec(compile("def f(x): x[0] = 1", file, "exec"), space)
     digests = set()

@@ -62,7 +62,7 @@ PATCHES = {
 
 @pytest.mark.parametrize("what", PATCHES)
 def test_patched_name_of_a_trusted_module_invalidates_key(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the name leads to now counts, whatever stood there when Python started; set back, it is the same again."""
+    """The present object of the name counts, whatever stood there at the start; set back, it is the same again."""
     module, name, value, body = PATCHES[what]
     before = read(body)
     with monkeypatch.context() as patch:
@@ -192,7 +192,7 @@ def test_modules_of_interpreter_numba_and_numpy_are_trusted() -> None:
 
 
 def test_names_of_numba_keep_key() -> None:
-    """What programs use has the same digest however it is imported into them."""
+    """Names that programs use have the same digest however they are imported."""
     by_module = "x[0] = {}".format
     for name in ("grid", "popc", "syncthreads", "threadIdx", "atomic", "float32", "float32x4"):
         assert digest(read(by_module(f"cuda.{name}"))) == digest(read(by_module(f"cuda.{name}"), unread=1))

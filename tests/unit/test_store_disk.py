@@ -683,7 +683,7 @@ def test_unwritable_tree_is_read_and_added_to_elsewhere(monkeypatch: pytest.Monk
 
 
 def test_manifest_that_cannot_be_written_hides_no_variant(root: Path, elsewhere: Path) -> None:
-    """What is added beside an image's manifest is found before what is in it."""
+    """A variant that is added beside an image's manifest is found before those in it."""
     image, added = [{"key": "b"}, {"key": "a"}], {"key": "c"}
     open_store(root).add_variant(key_of(1), *reversed(image))
     store = open_store(root)
@@ -871,7 +871,7 @@ def test_importing_the_room_brings_in_no_heavy_module() -> None:
 
 
 def test_obstacle_is_found_without_a_trace(root: Path) -> None:
-    """What `info` and `doctor` say of a directory that is not there yet, or cannot be: nothing is left behind."""
+    """`info` and `doctor` leave nothing behind in a directory that is not there yet, or cannot be."""
     store = open_store(root)
     nowhere = open_store(Path("/proc/no/such/place"))
 
@@ -884,7 +884,7 @@ def test_obstacle_is_found_without_a_trace(root: Path) -> None:
 
 
 def test_each_directory_has_a_private_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept for one that cannot be used is not that of another, and the warning names it."""
+    """Entries for one that cannot be used are not those of another, and the warning names the place."""
     monkeypatch.setattr(fallback, "LOCAL_PARENT", str(tmp_path))
     events = Events()
     first, second = (open_store(Path("/proc/no") / name, emit=events) for name in "ab")

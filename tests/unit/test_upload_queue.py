@@ -44,7 +44,7 @@ def test_add_never_waits_and_refuses_what_is_too_much() -> None:
 
 
 def test_work_that_fails_does_not_stop_those_behind() -> None:
-    """Where there is no memory for it, say: the thread goes on, and nobody waits for it in vain."""
+    """After a MemoryError, say, the thread goes on, and nobody waits for it in vain."""
     queue, done = UploadQueue(), list[int]()
 
     def fails() -> None:

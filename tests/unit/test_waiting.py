@@ -47,7 +47,7 @@ def test_waiting_has_an_end() -> None:
 
 
 def test_who_is_called_back_is_known_by_its_stack() -> None:
-    """What a subscriber calls is in the package a second time; what the program calls is not."""
+    """A subscriber's call is in the package a second time; the program's is not."""
     events, seen = Events(), list[bool]()
     events.subscribe(lambda event: seen.append(is_reentered()))
 

@@ -222,15 +222,15 @@ _HOLDERS = (
     *((f"numba.cuda.{name}", f"{kind}_registry") for name in ("fp16", "bf16", "fp8") for kind in ("typing", "target")),
     ("numba.cuda.vector_types", "typing_registry"), ("numba.cuda.vector_types", "impl_registry"),
 )  # fmt: skip
-"""Where Numba has its registries; those that a program installs are in the contexts."""
+"""Modules in which Numba has its registries; those that a program installs are in the contexts."""
 
 _MODELS = ("numba.cuda.datamodel", "default_manager"), ("numba.cuda.models", "cuda_data_manager")
 
 _MAKING = "numba.", "numpy", "abc", "builtins", "numbers", "enum"
-"""How the modules that classes of Numba's own registrations say they are of start."""
+"""Starts of the modules that classes of Numba's own registrations say they are of."""
 
 _PLACE_OF_VALUE = {"typing globals": 0, "typing functions": 0, "lowering functions": 1, "model": 0}
-"""Where an item of a list has the value that it is for, which mostly leads to it."""
+"""Place of the value that an item of a list is for, which mostly leads to the item."""
 
 _UNNAMED = ("operator", "_operator")
 """Modules whose functions stand for operations that code uses without their names."""
@@ -239,7 +239,7 @@ _EMPTY, _DEEPEST = CellType(), 32
 
 _List = tuple[str, list[Any]]
 _Item = tuple[str, Any]
-"""What a registry holds, with the kind of list that it is in."""
+"""Content of a registry, with the kind of list that each item is in."""
 
 _read: tuple[list[_List], Registrations] = ([], Registrations(lambda _value: (), {}, []))
 

@@ -78,7 +78,7 @@ def add_class(reader: Reader, value: type) -> int:
 
 
 def _parts(item: Any) -> tuple[Any, ...]:
-    """What an item of a class is made of."""
+    """List the parts of an item of a class."""
     if isinstance(item, (staticmethod, classmethod)):
         return (item.__func__,)
     if isinstance(item, property):

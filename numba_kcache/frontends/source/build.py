@@ -34,7 +34,7 @@ from .prototype import PROBE, SIGNATURE, Probe, make_probe
 
 
 class Compiled(NamedTuple):
-    """What NVRTC made of a source, or another compiler before it came here.
+    """Code of a source, made by NVRTC, or by another compiler before it came here.
 
     Args:
         result: The code, and symbols by name expression.
@@ -224,7 +224,7 @@ def compile_asking(
 
 
 def _faults(log: str) -> tuple[bool, bool]:
-    """Whether NVRTC found faults in the source or the options, and whether it found some in what it was asked."""
+    """Tell if NVRTC found faults in the source or the options, and if it found some in what it was asked."""
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         return True, False
     blocks = [each for each in log.split("\n\n") if re.match(r"\S.*\(\d+\): (?:catastrophic )?error\b", each)]
@@ -233,11 +233,11 @@ def _faults(log: str) -> tuple[bool, bool]:
 
 
 _NAME_MAP = "__nv_name_map"
-"""What NVRTC calls the text in which it puts name expressions."""
+"""NVRTC's name for the text in which it puts name expressions."""
 
 
 def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folders | None, probe: Probe) -> NvrtcResult:
-    """What NVRTC makes of the request's source, and what it answers."""
+    """Run NVRTC on the request's source with the questions of a probe."""
     headers = headers or Folders()
     flags, program = _nvrtc_flags(request, toolkit_dirs, headers), _program_name(request, headers)
     result = headers.run(None, _with_lines(request) + probe.text, program, flags, _outputs(request), probe.expressions)

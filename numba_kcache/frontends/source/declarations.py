@@ -94,7 +94,7 @@ def _spliced(text: str) -> str:
 
 
 class _State(NamedTuple):
-    """What a branch of an `#if` starts from: the open blocks, the braces to skip, and the declaration so far."""
+    """State in which a branch of an `#if` starts: the open blocks, the braces to skip, the declaration so far."""
 
     blocks: tuple[str | None, ...]
     skipped: int
@@ -271,7 +271,7 @@ class _Reader:
             self._read_header(rest, path)
 
     def _holds(self, line: str) -> bool:
-        """Whether a condition looks true; one that is not understood does."""
+        """Tell if a condition looks true; one that is not understood does."""
         found = _CONDITION.match(line)
         if found is None:
             return True
@@ -329,7 +329,7 @@ def _inside(head: list[str], start: int) -> list[str]:
 
 
 def _function(words: list[str]) -> tuple[int, int] | None:
-    """Which tokens of the top are the name of a function and its parameters; None where none is declared."""
+    """Find the tokens of the top that are a function's name and its parameters; None where none is declared."""
     for group in (index for index, word in enumerate(words) if word == "(" and index):
         index = group - 1
         if words[index] == ">":  # a specialisation, or an instance

@@ -79,7 +79,7 @@ def build_module(request: SourceRequest, toolkit_dirs: Sequence[str], headers: F
 def _compile(
     request: SourceRequest, module: ModuleEntries, toolkit_dirs: Sequence[str], headers: Folders | None
 ) -> Compiled:
-    """What NVRTC makes of the source, with the types of all that the text declares."""
+    """Compile the source, and ask for the types of all that the text declares."""
     declared = declared_in(request)
     asked = [each for each in declared if each.has_c_name or not each.is_kernel]
     compiled = compile_asking(request, toolkit_dirs, headers, declared, names_to_ask(module.names, declared), asked)

@@ -53,7 +53,7 @@ _QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict)(?: (?:const|volatile|re
 
 
 class Probe(NamedTuple):
-    """What a compile is asked beside its code.
+    """Questions that a compile answers beside its code.
 
     Args:
         names: Name expressions of the user's: their symbols are wanted, and templates are instantiated by them.
@@ -73,7 +73,7 @@ class Probe(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What to append to the source; two newlines first, for its last line may end in a backslash or a comment.
+        """Text to append to the source; two newlines first, for its last line may end in a backslash or a comment.
 
         Each line has a name of ours in it, so that a message about it can be told from one about the source.
         """
@@ -128,7 +128,7 @@ def make_probe(
 
 
 SIGNATURE = "signature="
-"""What the type of the user's signature is told of."""
+"""Name under which the type of the user's signature is asked for."""
 
 
 def _expression(declared: Declaration) -> str:
