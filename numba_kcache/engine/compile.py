@@ -82,9 +82,7 @@ def publish(
         return
     subject, everything = subject_of(request), (*components, *headers.components)
     payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
-    payloads = {
-        name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()
-    }  # cut where too long
+    payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # cut where too long
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))
     except (ValueError, MemoryError) as error:  # beyond what a store holds: it runs, and is compiled again
