@@ -7,7 +7,7 @@ Ground      nvJitLink documentation, "Supported Link Options" and "nvJitLinkInpu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import LinkError
@@ -15,7 +15,11 @@ from ..model.cubin import is_cubin
 from ..model.request import LinkInput
 from . import missing
 
-_INPUT = re.compile(r" in '([^'\n]*)'")
+_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+"""Names that the linker is given: the bindings let go of an input's name before the linker reads it, and only the bytes
+of a single character stay where they are (CPython keeps one object for each)."""
+
+_INPUT = re.compile(r" in '(.)'")
 
 
 def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: str = "cubin") -> tuple[bytes, str]:
@@ -46,12 +50,13 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
             "object": nvjitlink.InputType.OBJECT, "library": nvjitlink.InputType.LIBRARY,
             "fatbin": nvjitlink.InputType.FATBIN,
         }  # fmt: skip
-        names = {each.name for each in inputs}
-        for each in inputs:
+        names = dict(zip(_NAMES, (each.name for each in inputs), strict=False))
+        for number, each in enumerate(inputs):
             data = each.data + b"\0" if each.kind == "ptx" and not each.data.endswith(b"\0") else each.data
             is_bare = each.kind == "object" and is_cubin(data)  # as an object it would be passed over in silence
             kind = kinds["cubin" if is_bare else each.kind]
-            _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), each.name)
+            name = _NAMES[number] if number < len(_NAMES) else "-"
+            _step(nvjitlink, handle, each.name, names, nvjitlink.add_data, kind, data, len(data), name)
         _step(nvjitlink, handle, arch, names, nvjitlink.complete)
         made = bytearray(getattr(nvjitlink, f"get_linked_{output}_size")(handle))
         getattr(nvjitlink, f"get_linked_{output}")(handle, made)
@@ -70,7 +75,7 @@ def _bindings() -> Any:
     return nvjitlink
 
 
-def _step(nvjitlink: Any, handle: int, name: str, names: Set[str], call: Any, *arguments: Any) -> None:
+def _step(nvjitlink: Any, handle: int, name: str, names: Mapping[str, str], call: Any, *arguments: Any) -> None:
     try:
         call(handle, *arguments)
     except nvjitlink.nvJitLinkError as error:
@@ -79,13 +84,12 @@ def _step(nvjitlink: Any, handle: int, name: str, names: Set[str], call: Any, *a
         raise LinkError(f"cannot link {name}", why, "the linker's whole log is in .log", log) from None
 
 
-def _log(nvjitlink: Any, handle: int, names: Set[str], kind: str) -> str:
-    """Read the linker's log. The bindings let go of an input's name before the linker reads it: where what it calls an
-    input is none of `names`, that is what lay in the memory since, and is left out."""
+def _log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> str:
+    """Read the linker's log, with the inputs under their own names."""
     size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
     if size < 2:
         return ""
     buffer = bytearray(size)
     getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
     text = bytes(buffer).rstrip(b"\0").decode("utf-8", "replace").rstrip()
-    return _INPUT.sub(lambda match: match[0] if match[1] in names else "", text)
+    return _INPUT.sub(lambda match: f" in '{names[match[1]]}'" if match[1] in names else "", text)

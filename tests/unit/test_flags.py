@@ -68,7 +68,7 @@ def test_vouched_flag_hides_no_other(tmp_path: Path) -> None:
     """depends= stands for the flag that is not known, not for those beside it."""
     found = read_flags(["--no-such-flag", "-include", "a.h", "-DA=1", "-G"])
 
-    assert found[1:] == (("a.h",), (("A", "1"),), (), True, True)
+    assert found[1:] == (("a.h",), (("A", "1"),), (), True)
 
 
 def test_value_without_a_flag_is_refused() -> None:
