@@ -260,7 +260,7 @@ def test_failure_of_one_does_not_queue_the_others(tmp_path: Path, kind: str) -> 
         with suppress(Failed):
             with mine.building(key_of(1)) as turn:
                 assert turn.found is None
-                together.wait(10)  # all of them are in here at the same time
+                together.wait(60)  # all of them are in here at the same time
                 raise Failed
 
     if kind == "threads":
