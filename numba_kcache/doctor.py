@@ -38,13 +38,20 @@ _LEAST_FREE_FILES = 1000
 _MOST_SKEW_S = 60.0
 
 _RANGES = {
-    "numba": ("0.60", ""),
-    "numba-cuda": ("0.30", "0.31"),
-    "cuda-core": ("0.6", "2"),
     "cuda-bindings": ("12.9.1", "14"),
+    "numba-cuda": ("0.30", "0.31"),
+    "numba": ("0.60", ""),
+    "numba-cuda-mlir": ("0.5.4", "0.7"),
+    "cuda-core": ("0.6", "2"),
     "numpy": ("", "2.5"),
 }
-"""The first version that will do, and the first one that will not."""
+"""The first version that will do, and the first one that will not; numpy's for numba-cuda."""
+
+_EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
+"""Compilers of Numba kernels, which nothing else needs, and the extra that brings each."""
+
+_NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
+"""Distributions that nobody else needs here."""
 
 
 class Finding(NamedTuple):
@@ -100,7 +107,7 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
     return Diagnosis(
         (
             Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
-            *(_judged_version(name, _version(name)) for name in _RANGES),
+            *_judged_versions({name: _version(name) for name in _RANGES}),
             _judged_driver(driver, why, compilers.version),
             *_judged_compilers(compilers),
             *(_judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
@@ -126,8 +133,21 @@ def _numbers(text: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", text)]
 
 
-def _judged_version(name: str, found: str | None) -> Finding:
-    first, last = _RANGES[name]
+def _judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
+    """Judge the versions of all distributions, None for absent ones."""
+    for name, its in found.items():
+        first, last = _RANGES[name]
+        users = [user for user in _NEEDED_BY.get(name, ()) if found[user] is not None]
+        if name == "numpy" and "numba-cuda" not in users:
+            last = ""
+        if its is None and name in _EXTRAS:
+            advice = f"for kernels of {name}, pip install 'numba-kcache[{_EXTRAS[name]}]'"
+            yield Finding(name, NOTE, "not installed: CUDA C++ kernels need none", advice)
+        elif users or name not in _NEEDED_BY:
+            yield _judged_version(name, its, first, last)
+
+
+def _judged_version(name: str, found: str | None, first: str, last: str) -> Finding:
     wanted = ", ".join(filter(None, (first and f">={first}", last and f"<{last}")))
     advice = f"pip install '{name}{wanted}'"
     if found is None:

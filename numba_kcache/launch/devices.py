@@ -186,7 +186,7 @@ def _enter_primary_context() -> int:
             status, context = driver.cuDevicePrimaryCtxRetain(device)
     except ImportError as problem:
         raise ToolchainMissingError(
-            "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+            "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install cuda-bindings"
         ) from problem
     except RuntimeError as problem:  # the bindings found no driver library
         raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
@@ -234,8 +234,14 @@ def _numba_context() -> Any:
         import numba.cuda.cudadrv.driver as driver
     except ImportError as problem:
         raise ToolchainMissingError(
-            "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+            "cannot launch", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[numba]'"
         ) from problem
+    if driver.__name__.startswith("numba.cuda.simulator"):
+        raise NoDeviceError(
+            _NO_DEVICE,
+            "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator runs no compiled code",
+            f"unset it to launch; {_WITHOUT_ONE}",
+        )
     _check_names(driver, devices)
     if driver.driver.pid not in (None, os.getpid()):
         raise _forked()

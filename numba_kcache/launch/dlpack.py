@@ -1,7 +1,8 @@
-"""Device arrays over DLPack, for objects that speak nothing else.
+"""Device arrays over DLPack: those of objects that speak nothing else, and those that this package lends.
 
 Promise     `borrow` gives the exporter the stream that will use the tensor, and the exporter orders its own work before
-            that, on the device. The capsule is not consumed: when it goes, the exporter's deleter runs.
+            that, on the device. The capsule is not consumed: when it goes, the exporter's deleter runs. What `lend`
+            gives keeps nothing alive but its own description, which stays as long as the process.
 Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTensorVersioned
             ("dltensor_versioned"); stream 1 is the legacy default stream, 2 the per-thread one.
 """
@@ -9,8 +10,10 @@ Ground      dlpack.h 1.x: DLTensor, DLManagedTensor ("dltensor"), DLManagedTenso
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
+from ..model.artifact import SCALAR_SIZES
 from .arguments import Memory
 
 _CUDA, _CUDA_HOST, _CUDA_MANAGED = 2, 3, 13  # kinds of device whose memory a kernel can reach
@@ -47,8 +50,18 @@ class _Versioned(ctypes.Structure):
     )
 
 
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
 _pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
 _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_new_capsule = ctypes.PyDLL(None).PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+_NAME = b"dltensor"  # a capsule keeps the pointer to its name
+_NO_DELETER = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p).value
+"""A C function that changes nothing: consumers call it at any time, also when no Python runs any more."""
 
 
 def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
@@ -89,6 +102,34 @@ def borrow(value: Any, stream: int) -> tuple[Memory, object] | None:
         int(device) if int(kind) == _CUDA else None,
     )
     return memory, capsule
+
+
+def lend(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> object:
+    """Make the capsule of a C-contiguous array on a device, of the version that every consumer reads.
+
+    Args:
+        address: Of its first element.
+        element: Code of its elements.
+        shape: Extents.
+        ordinal: Of the device.
+
+    Raises:
+        BufferError: DLPack has no such elements.
+    """
+    managed = _managed(address, element, shape, ordinal)
+    return _new_capsule(ctypes.addressof(managed), _NAME, None)
+
+
+@functools.cache
+def _managed(address: int, element: str, shape: tuple[int, ...], ordinal: int) -> _Managed:
+    codes = {name: code for code, (name, _bits) in _SCALARS.items()}
+    codes |= {name: code for code, name in _SMALL_FLOATS.items()}
+    code = codes.get(element, codes.get(element[:1]))
+    if code is None:
+        raise BufferError("DLPack has no word for its elements")
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    bits = 8 * SCALAR_SIZES[element]
+    return _Managed(_DLTensor(address, _CUDA, ordinal, len(shape), code, bits, 1, extents, None, 0), None, _NO_DELETER)
 
 
 def _element(tensor: _DLTensor) -> str:

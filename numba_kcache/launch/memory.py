@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from .arguments import CODES, Call, Memory, Unfit, element_of_dtype, memory_of
+from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
 from .devices import stream_handle
 
 
@@ -71,22 +71,34 @@ def torch_stream(torch: Any) -> Any:
 
 
 def read_typestr(value: Any, typestr: str) -> tuple[str, int]:
-    """The code and the bytes of the elements that an array interface names in a way that only NumPy reads."""
-    import numpy
+    """The code and the bytes of the elements that an array interface names in a rarer way.
 
-    element, item_bytes = _element_of(typestr)
-    dtype = getattr(value, "dtype", None)
-    if element == "o" and isinstance(dtype, numpy.dtype):  # bfloat16, fp8 and records say what they are only there
-        element = element_of_dtype(dtype)
+    Raises:
+        Unfit: It means nothing.
+    """
+    element, item_bytes = element_of_typestr(typestr)
+    dtype, numpy = getattr(value, "dtype", None), sys.modules.get("numpy")
+    if element == "o" and numpy is not None and isinstance(dtype, numpy.dtype):
+        element = element_of_dtype(dtype)  # bfloat16, fp8 and records say what they are only there
     return element, item_bytes
 
 
 @lru_cache(maxsize=256)
-def _element_of(typestr: str) -> tuple[str, int]:
-    import numpy
+def element_of_typestr(typestr: str) -> tuple[str, int]:
+    """The code and the bytes of elements; `"o"` for records, `""` where C++ has no word for them.
 
-    dtype = numpy.dtype(typestr)
-    return element_of_dtype(dtype), dtype.itemsize
+    Raises:
+        Unfit: It is no typestr.
+    """
+    order, kind, digits = typestr[:1], typestr[1:2], typestr[2:].partition("[")[0]  # "<M8[ns]"
+    if order not in "<>|=" or not digits.isdecimal():
+        raise Unfit(f"its array interface calls its elements {typestr!r}", "'<f4' is a typestr")
+    item_bytes = int(digits) * (4 if kind == "U" else 1)
+    if kind == "V":
+        return "o", item_bytes
+    is_foreign = item_bytes > 1 and order == ("<" if sys.byteorder == "big" else ">")
+    code = f"{kind}{item_bytes // 2 if kind == 'c' else item_bytes}"
+    return "" if is_foreign or code not in NUMPY_NAMES else code, item_bytes
 
 
 # -- host arrays ---------------------------------------------------------------------------------------

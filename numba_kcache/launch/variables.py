@@ -1,20 +1,71 @@
 """A variable of a loaded module as a device array.
 
-Promise     The array lies over the variable itself, is as large, and keeps nothing alive but the module.
-Ground      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it.
+Promise     The array lies over the variable itself, is as large, and keeps nothing alive but the module. Where the
+            program uses Numba it is a Numba device array; elsewhere it is nobody's, and every library takes it.
+Ground      numba-cuda 0.30.4, cudadrv/driver.py: MemoryPointer, as CudaPythonModule.get_global_symbol makes it. CUDA
+            Array Interface v3; DLPack's Python specification.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OptionError
 from ..model.artifact import SCALAR_SIZES, Variable
-from .arguments import CARRIERS, NUMPY_NAMES
+from .arguments import CARRIERS, CODES, NUMPY_NAMES, Unfit, element_of_dtype
 from .devices import current_device, done
 from .loader import LoadedKernel
+from .memory import element_of_typestr
+
+_CUDA = 2
+"""DLPack's number for memory of a device."""
+
+
+class _Layout(NamedTuple):
+    """How the elements of a variable lie: extents, code, typestr and bytes of one."""
+
+    shape: tuple[int, ...]
+    element: str
+    typestr: str
+    item_bytes: int
+
+
+class DeviceArray:
+    """A variable of a module: device memory that CuPy, PyTorch, kernels and all who read either protocol take.
+
+    Attributes:
+        shape: Extents; none for a scalar.
+        dtype: Name of the element type, `"float64"`; `"V8"` for records of 8 bytes.
+        nbytes: Size of the whole.
+    """
+
+    def __init__(self, kernel: LoadedKernel, address: int, layout: _Layout) -> None:
+        self._module, self._address, self._layout = kernel.module, address, layout
+        self._ordinal, self.shape = kernel.device.ordinal, layout.shape
+        self.dtype = NUMPY_NAMES.get(layout.element, layout.typestr[1:])
+        self.nbytes = math.prod(layout.shape) * layout.item_bytes
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": self.shape, "typestr": self._layout.typestr, "data": (self._address, False), "version": 3}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self._ordinal
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: Any = None
+    ) -> Any:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("a variable of a module is lent where it lies")
+        from .dlpack import lend
+
+        return lend(self._address, self._layout.element, self.shape, self._ordinal)
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.dtype} {self.shape} at {self._address:#x} on device {self._ordinal}>"
 
 
 def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) -> Any:
@@ -29,39 +80,66 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
         OptionError: `dtype` means nothing, or does not divide the variable.
         LaunchError: The driver does not know the variable.
     """
-    import numpy as np
-    from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import MemoryPointer
-
-    shape, found = _layout(variable)
+    layout = _layout(variable)
     if dtype is not None:
-        try:
-            found = np.dtype(dtype)
-        except TypeError as error:
-            raise OptionError(f"cannot use dtype={dtype!r}", str(error)) from None
-        if math.prod(shape) * found.itemsize != variable.size_bytes:
-            shape = (variable.size_bytes // found.itemsize,) if found.itemsize else (0,)
-        if math.prod(shape) * found.itemsize != variable.size_bytes:
-            raise OptionError(
-                f"cannot see {variable.name} as {found}",
-                f"{found.itemsize} bytes do not divide its {variable.size_bytes}",
-            )
-    module, symbol = kernel.module, variable.symbol
+        layout = _seen_as(variable, layout, dtype)
+    module, symbol, numba = kernel.module, variable.symbol, current_device().numba
     find = module.driver.cuModuleGetGlobal if module.numba is None else module.driver.cuLibraryGetGlobal
     status, address, _size = find(module.handle, symbol.encode())
     done((status,), f"find the variable {symbol} on device {kernel.device.ordinal}")
-    memory = MemoryPointer(weakref.proxy(current_device().numba), address, variable.size_bytes)
-    strides = np.empty(shape, np.dtype("u1")).strides
-    return DeviceNDArray(shape, tuple(each * found.itemsize for each in strides), found, gpu_data=memory)
+    if numba is None:
+        return DeviceArray(kernel, int(address), layout)
+    import numpy
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.cudadrv.driver import MemoryPointer
+
+    memory = MemoryPointer(weakref.proxy(numba), address, variable.size_bytes)
+    strides = numpy.empty(layout.shape, "u1").strides
+    found = numpy.dtype(dtype if layout.element == "o" else layout.typestr)
+    return DeviceNDArray(layout.shape, tuple(each * found.itemsize for each in strides), found, gpu_data=memory)
 
 
-def _layout(variable: Variable) -> tuple[tuple[int, ...], Any]:
-    import numpy as np
-
+def _layout(variable: Variable) -> _Layout:
     code, shape = variable.code, variable.shape
     if code[0] == "v":
         shape, code = (*shape, int(code[1])), code[2:]
-    name = NUMPY_NAMES.get(CARRIERS.get(code, code))
-    if name is None or math.prod(shape) * SCALAR_SIZES.get(code, 0) != variable.size_bytes:
-        return (variable.size_bytes,), np.dtype("u1")
-    return shape, np.dtype(name)
+    size = SCALAR_SIZES.get(code, 0)
+    if math.prod(shape) * size != variable.size_bytes or not size:
+        return _Layout((variable.size_bytes,), "u1", "|u1", 1)
+    return _Layout(shape, code, _typestr(code), size)
+
+
+def _typestr(code: str) -> str:
+    carrier, size = CARRIERS.get(code, code), SCALAR_SIZES[code]
+    return f"{'|' if size == 1 else '<'}{carrier[0]}{size}"
+
+
+def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
+    """How elements of a type that the user names would lie."""
+    element, typestr, item_bytes = _read_dtype(dtype)
+    shape = layout.shape
+    if math.prod(shape) * item_bytes != variable.size_bytes:
+        shape = (variable.size_bytes // item_bytes,) if item_bytes else (0,)
+    if math.prod(shape) * item_bytes != variable.size_bytes:
+        raise OptionError(
+            f"cannot see {variable.name} as {dtype}", f"{item_bytes} bytes do not divide its {variable.size_bytes}"
+        )
+    return _Layout(shape, element, typestr, item_bytes)
+
+
+def _read_dtype(dtype: Any) -> tuple[str, str, int]:
+    """The code, typestr and bytes of a type: whatever NumPy takes, where the program uses it; a name anywhere."""
+    name = str(dtype).removeprefix("torch.")
+    code = CODES.get(name)
+    if code is not None:
+        return code, _typestr(code), SCALAR_SIZES[code]
+    numpy = sys.modules.get("numpy")
+    try:
+        if numpy is None:
+            typestr = name if name[:1] in ("<", ">", "=", "|") else f"<{name}"
+            element, item_bytes = element_of_typestr(typestr)
+            return element, typestr, item_bytes
+        found = numpy.dtype(dtype)
+    except (TypeError, Unfit) as error:
+        raise OptionError(f"cannot use dtype={dtype!r}", str(error)) from None
+    return element_of_dtype(found), found.str, found.itemsize

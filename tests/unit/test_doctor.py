@@ -17,7 +17,11 @@ from tests.support.fake_driver import build, environment, needs_fake_driver
 
 PATHS = {"nvrtc": "/l/libnvrtc.so.13", "nvvm": "/l/libnvvm.so.4", "nvJitLink": "/l/libnvJitLink.so.13"}
 WHOLE = Compilers(PATHS, (13, 0), (75, 80, 90, 100), ("/include",))
-GOOD = {"numba": "0.68.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2", "cuda-bindings": "13.0.0", "numpy": "2.4.6"}
+GOOD = {
+    "cuda-bindings": "13.0.0", "numba-cuda": "0.30.4", "numba": "0.68.1", "numba-cuda-mlir": "0.6.0",
+    "cuda-core": "1.2.2", "numpy": "2.4.6",
+}  # fmt: skip
+NUMBAS = {"numba-cuda": None, "numba": None, "numba-cuda-mlir": None}
 
 
 def states(findings: Any) -> dict[str, str]:
@@ -37,16 +41,39 @@ def states(findings: Any) -> dict[str, str]:
         ("cuda-bindings", "12.8.0", WRONG),
         ("cuda-bindings", "12.9.1", FINE),
         ("numba", None, WRONG),
+        ("numba-cuda-mlir", "0.5.3", WRONG),
+        ("numba-cuda-mlir", "0.7.0", WRONG),
     ],
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
     """And the advice is the command that mends it."""
-    findings = [doctor._judged_version(*each) for each in (GOOD | {name: found}).items()]
+    findings = list(doctor._judged_versions(GOOD | {name: found}))
     (one,) = [each for each in findings if each.subject == name]
 
     assert one.state == state
     assert ("pip install" in one.advice) == (state == WRONG)
     assert [each.subject for each in findings if each.state == WRONG] == [name] * (state == WRONG)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (NUMBAS, {"numba-cuda": NOTE, "numba-cuda-mlir": NOTE}),
+        (NUMBAS | {"cuda-core": None, "numpy": None}, {"numba-cuda": NOTE, "numba-cuda-mlir": NOTE}),
+        ({"numba-cuda": None, "numpy": "2.6"}, {"numba-cuda": NOTE, "numpy": FINE}),
+        ({"numba-cuda-mlir": None}, {"numba-cuda-mlir": NOTE, "numpy": FINE}),
+    ],
+    ids=["neither", "nor NumPy", "mlir only", "numba-cuda only"],
+)
+def test_absent_numba_is_a_note_that_names_its_extra(found: Any, wanted: Any) -> None:
+    """CUDA C++ kernels need neither, nor NumPy; NumPy 2.5 is wrong for numba-cuda alone."""
+    findings = list(doctor._judged_versions(GOOD | found))
+
+    assert {each.subject: each.state for each in findings}.items() >= wanted.items()
+    assert WRONG not in states(findings).values()
+    for each in findings:
+        if each.state == NOTE:
+            assert each.advice.endswith(f"pip install 'numba-kcache[{doctor._EXTRAS[each.subject]}]'")
 
 
 @pytest.mark.parametrize(

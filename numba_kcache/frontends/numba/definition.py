@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,13 @@ class NumbaDefinition(Definition):
             self._declared = _declare(self.thing, self._given)
         return self._declared
 
+    @functools.cached_property
+    def simulated(self) -> Any:
+        """The kernel as Numba's simulator runs it."""
+        from .simulator import simulated
+
+        return simulated(self.thing, self._given)
+
     # -- what is wanted -----------------------------------------------------------------------------
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
@@ -99,11 +107,16 @@ class NumbaDefinition(Definition):
 
         Raises:
             ValueError, TypeError: Numba has no type for one.
+            ToolchainMissingError: numba-cuda is not installed.
         """
         if len(arguments) != self.function.__code__.co_argcount:
             return None
         try:
             return types_of(arguments)
+        except ImportError as problem:
+            if is_simulated():
+                return None  # the simulator types nothing, and takes it as it is
+            raise _without_numba(problem) from problem
         except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
             error.add_note(self.note)
             raise
@@ -251,12 +264,19 @@ class NumbaResolutions(Resolutions):
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch through Numba's own dispatcher."""
+        if is_simulated():
+            from .simulator import simulate
+
+            simulate(self.definition.simulated, shape, arguments)
+            return
         from .dispatcher import launch
 
         launch(self, shape, stream, arguments)
 
     def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
         """Ask Numba's own code for the block size."""
+        if is_simulated():
+            return 1  # as the simulator's own forall
         from .dispatcher import block_size
 
         return block_size(self, arguments, shared_bytes)
@@ -265,6 +285,8 @@ class NumbaResolutions(Resolutions):
         """Read what Numba's dispatcher has under this name."""
         from .dispatcher import NUMBAS_NAMES, attribute
 
+        if is_simulated() and name in NUMBAS_NAMES:
+            return getattr(self.definition.simulated, name)
         return attribute(self, name) if name in NUMBAS_NAMES else super().attribute(name)
 
 
@@ -277,9 +299,9 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
         from numba.cuda.decorators import _validate_shared_memory_carveout
         from numba.cuda.dispatcher import CUDADispatcher
     except ImportError as problem:
-        raise ToolchainMissingError(
-            "cannot use a Numba kernel", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
-        ) from problem
+        raise _without_numba(problem) from problem
+    if is_simulated():
+        raise _without_numba()
     if isinstance(function, CUDADispatcher):
         function, options = function.py_func, dict(function.targetoptions)
     else:
@@ -295,6 +317,20 @@ def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
     if options["shared_memory_carveout"] is not None:
         _validate_shared_memory_carveout(options["shared_memory_carveout"])
     return Declared(function, options)
+
+
+def is_simulated() -> bool:
+    """Tell if the program's Numba is its simulator."""
+    return bool(getattr(sys.modules.get("numba.cuda.core.config"), "ENABLE_CUDASIM", False))
+
+
+def _without_numba(problem: ImportError | None = None) -> ToolchainMissingError:
+    """Make the error for a kernel that Numba is needed for, where Numba cannot be imported or only simulates."""
+    if is_simulated():
+        why = "NUMBA_ENABLE_CUDASIM is set, and Numba's simulator compiles nothing"
+        return ToolchainMissingError("cannot compile a Numba kernel", why, "unset it to compile; a launch is simulated")
+    why = f"numba-cuda cannot be imported: {problem}"
+    return ToolchainMissingError("cannot use a Numba kernel", why, "pip install 'numba-kcache[numba]'")
 
 
 def _decorator_options(options: Mapping[str, Any], function: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ...engine.session import process_session
 from ...errors import ToolchainMissingError
 from ...model import choose_for_device
 from ...settings import install_wanted
-from .definition import NumbaDefinition, NumbaResolutions
+from .definition import NumbaDefinition, NumbaResolutions, is_simulated
 from .dispatcher import DispatcherCache, specialize
 
 _HOME = "numba.cuda.dispatcher"
@@ -46,7 +46,7 @@ def install(all: bool = False) -> None:
         from numba.cuda import dispatcher
     except ImportError as problem:
         raise ToolchainMissingError(
-            "cannot install the cache", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[cu13]'"
+            "cannot install the cache", f"numba-cuda cannot be imported: {problem}", "pip install 'numba-kcache[numba]'"
         ) from problem
     _replace(dispatcher, every_kernel=all)
 
@@ -107,6 +107,8 @@ class _Arrival:
 
 def _replace(home: Any, *, every_kernel: bool) -> None:
     uninstall()
+    if is_simulated():  # nothing is compiled
+        return
     kind = home.CUDADispatcher
     original_compile: Callable[[Any, Any], Any] = kind.compile
 

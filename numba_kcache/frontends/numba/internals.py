@@ -71,9 +71,7 @@ def internals() -> SimpleNamespace:
 
 
 def _unsuitable(why: str) -> ToolchainMissingError:
-    return ToolchainMissingError(
-        "cannot compile a Numba kernel", why, "install numba-cuda>=0.30,<0.31 with numpy<2.5: numba-kcache[cu13]"
-    )
+    return ToolchainMissingError("cannot compile a Numba kernel", why, "pip install 'numba-kcache[numba]'")
 
 
 def forget_implementations(function: Any) -> None:
