@@ -8,6 +8,7 @@
     python3 tasks.py site     build the documentation into build/site, warnings being errors
     python3 tasks.py differential [--steps N] [--seed S] [--processes P]  random programs and edits, checked
     python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
+    python3 tasks.py lanes    run the tests marked `lane` with neither, either and both of the Numbas
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
@@ -42,8 +43,8 @@ def make_environment() -> None:
         raise SystemExit("cannot make an environment: this Python has no ensurepip (Debian: apt install python3-venv)")
     if not PYTHON.is_file():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    print(f"installing numba-kcache[{toolkit},dev] into {VENV}", flush=True)
-    run("-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f".[{toolkit},dev]")
+    print(f"installing numba-kcache[{toolkit},suite] into {VENV}", flush=True)
+    run("-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f".[{toolkit},suite]")
     stamp.write_text(wanted)
 
 
@@ -91,6 +92,10 @@ def house() -> None:
     run(".ci/house.py", *sys.argv[2:])
 
 
+def lanes() -> None:
+    run(".ci/lanes.py", *sys.argv[2:])
+
+
 def storm() -> None:
     root, count = tempfile.mkdtemp(), (*sys.argv[2:], "10000")[0]
     run("-m", "tests.support.storm", "all", count, root)
@@ -109,10 +114,11 @@ def all_() -> None:
     house()
     docs()
     site()
+    lanes()
     test()
 
 
-NAMED = (demo, test, quick, check, docs, site, differential, house, storm, gpu, all_)
+NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, gpu, all_)
 TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":

@@ -27,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(Path(numba_kcache.__file__).parent, quiet=2)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of the lanes collect the files alone that have such tests: others import what a lane may lack."""
+    if config.option.markexpr != "lane" or collection_path.suffix != ".py":
+        return None
+    return True if "mark.lane" not in collection_path.read_text(encoding="utf-8") else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep the bytecode of the tests, whatever the environment says: to make it takes half of the collection."""

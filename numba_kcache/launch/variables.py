@@ -136,10 +136,12 @@ def _read_dtype(dtype: Any) -> tuple[str, str, int]:
     numpy = sys.modules.get("numpy")
     try:
         if numpy is None:
-            typestr = name if name[:1] in ("<", ">", "=", "|") else f"<{name}"
-            element, item_bytes = element_of_typestr(typestr)
-            return element, typestr, item_bytes
+            element, item_bytes = element_of_typestr(name if name[:1] in ("<", ">", "=", "|") else f"<{name}")
+            return element, f"|V{item_bytes}" if element == "o" else _typestr(element), item_bytes
         found = numpy.dtype(dtype)
-    except (TypeError, Unfit) as error:
+    except (Unfit, KeyError):
+        why = "in a program without NumPy the type of elements is a name"
+        raise OptionError(f"cannot use dtype={dtype!r}", why, "write 'float32' or 'f4'") from None
+    except TypeError as error:
         raise OptionError(f"cannot use dtype={dtype!r}", str(error)) from None
     return element_of_dtype(found), found.str, found.itemsize
