@@ -87,7 +87,7 @@ class Diagnosis(NamedTuple):
     def __str__(self) -> str:
         lines = aligned([(f"{each.state:<5}", each.subject, each.says) for each in self.findings])
         for title, state in (("what to do", WRONG), ("what else could be done", NOTE)):
-            steps = [each.advice for each in self.findings if each.state == state and each.advice]
+            steps = dict.fromkeys(each.advice for each in self.findings if each.state == state and each.advice)
             if steps:
                 lines += ["", title, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
         if self.is_well:
@@ -236,7 +236,8 @@ def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
     for name, path in compilers.paths.items():
         if path is None:
             advice = "to compile, pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)"
-            yield Finding(name, NOTE, "not installed: what is cached is served, nothing is compiled", advice)
+            less = "CUDA C++ needs none" if name == "nvvm" else "what is cached is served, nothing is compiled"
+            yield Finding(name, NOTE, f"not installed: {less}", advice)
         elif name == "nvrtc" and compilers.version is not None:
             yield Finding(name, FINE, f"{compilers.version[0]}.{compilers.version[1]} at {path}")
         else:

@@ -114,11 +114,12 @@ class CachedModule:
 
         Args:
             name: As the source calls it, `"ns::coeffs"`.
-            dtype: Type of the elements; default what the compiler says. Structs need one.
+            dtype: Type of the elements, what NumPy takes or its name; default what the compiler says. Structs need one.
 
         Returns:
-            A Numba device array over the variable itself; one of no dimension for a scalar. It is the variable for as
-            long as the module is loaded: after `clear()`, `configure()` or a reset of the device, ask anew.
+            An array over the variable itself, of no dimension for a scalar: Numba's where the program uses Numba,
+            else one with `__cuda_array_interface__` and DLPack. It is the variable for as long as the module is
+            loaded: after `clear()`, `configure()` or a reset of the device, ask anew.
 
         Raises:
             EntryError: There is no such variable; those there are are listed.

@@ -76,6 +76,7 @@ class NumbaDefinition(Definition):
         self.strict = bool(options.get("strict", False))
         self.keep_ptx = bool(options.get("keep_ptx", True))
         self._declared: Declared | None = None
+        self._simulated: Any = None
 
     @property
     def declared(self) -> Declared:
@@ -89,12 +90,14 @@ class NumbaDefinition(Definition):
             self._declared = _declare(self.thing, self._given)
         return self._declared
 
-    @functools.cached_property
+    @property
     def simulated(self) -> Any:
         """The kernel as Numba's simulator runs it."""
-        from .simulator import simulated
+        if self._simulated is None:
+            from .simulator import simulated
 
-        return simulated(self.thing, self._given)
+            self._simulated = simulated(self.thing, self._given)
+        return self._simulated
 
     # -- what is wanted -----------------------------------------------------------------------------
 
