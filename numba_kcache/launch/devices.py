@@ -24,8 +24,9 @@ from typing import Any, NamedTuple
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import Target
 
-NUMBA_DEVICES = "numba.cuda.cudadrv.devices"
-"""The module of Numba that knows its contexts; where it is imported, the program uses Numba."""
+NUMBA_DEVICES = "numba.cuda.core.config"
+"""A module of numba-cuda; where it is imported, the program uses Numba, whose cudadrv.devices knows the contexts. The
+target that Numba itself brings has none of that name: its arrays are taken, in the driver's context, as CuPy's are."""
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"

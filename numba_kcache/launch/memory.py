@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
-from .devices import stream_handle
+from .devices import NUMBA_DEVICES, stream_handle
 
 
 def rare_memory(value: Any) -> Memory | None:
@@ -122,9 +122,16 @@ def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
     copies: list[Any] = []
 
     def copy() -> None:
-        from cuda.core import Stream
+        handle = stream_handle(call.stream)
+        if NUMBA_DEVICES in sys.modules:
+            from cuda.core import Stream
 
-        copies.append(wrapper.to_device(call.after, Stream.from_handle(stream_handle(call.stream))))
+            stream = Stream.from_handle(handle)
+        else:  # the wrapper is of the target that Numba itself brings
+            from numba.cuda import external_stream
+
+            stream = external_stream(handle)
+        copies.append(wrapper.to_device(call.after, stream))
 
     def address() -> int:
         pointer = getattr(copies[0], "device_ctypes_pointer", None)

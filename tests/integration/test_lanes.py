@@ -333,6 +333,37 @@ print(type(table.symbol("t")) is type(array), info("process").misses, "numba_cud
     assert [each["result"] for each in said[1][1]] == [0] * 48
 
 
+@needs_numba
+@needs_fake_driver
+def test_target_that_numba_itself_brings_lends_arrays_and_is_left_alone(tmp_path: Path) -> None:
+    """Without numba-cuda: its arrays, streams and wrappers go to CUDA C++; its own kernels are not for this package."""
+    script = """
+sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "NumbaCudaFinder"]
+import numpy as np
+from numba import cuda
+assert cuda.implementation != "NVIDIA"
+cuda.cudadrv.driver.Driver._initialize_extras = lambda self: None  # the fake driver has no IPC
+kernel, array = cached_kernel(SAXPY), cuda.device_array(N, np.float32)
+for _ in range(12):
+    kernel[1, 32, cuda.stream()](2.0, array, cuda.InOut(np.ones(N, np.float32)), 0)
+@cached_kernel
+def add(x):
+    x[0] += 1
+before = dict(vars(type(cuda.jit(add.__wrapped__))))
+for use in (lambda: add[1, 1](array), install):
+    try:
+        use()
+    except ToolchainMissingError as error:
+        print(str(error).splitlines()[-1])
+print(dict(vars(type(cuda.jit(add.__wrapped__)))) == before)
+"""
+    for more in ({}, {"NUMBA_KCACHE_INSTALL": "all"}):
+        said, launches = child(tmp_path, script, "launch", **more)
+
+        assert said.splitlines() == ["  hint: pip install 'numba-kcache[numba]'"] * 2 + ["True"]
+    assert [each["result"] for each in launches] == [0] * 24
+
+
 SIMULATED = """
 import numpy as np
 from numba import cuda

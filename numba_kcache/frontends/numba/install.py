@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
 from ...errors import ToolchainMissingError
+from ...launch.devices import NUMBA_DEVICES
 from ...model import choose_for_device
 from ...settings import install_wanted
 from .definition import NumbaDefinition, NumbaResolutions, is_simulated
@@ -43,6 +44,7 @@ def install(all: bool = False) -> None:
         ToolchainMissingError: numba-cuda is not installed.
     """
     try:
+        importlib.import_module(NUMBA_DEVICES)  # Numba's own target has none, and a dispatcher
         from numba.cuda import dispatcher
     except ImportError as problem:
         raise ToolchainMissingError(
@@ -107,7 +109,7 @@ class _Arrival:
 
 def _replace(home: Any, *, every_kernel: bool) -> None:
     uninstall()
-    if is_simulated():  # nothing is compiled
+    if is_simulated() or NUMBA_DEVICES not in sys.modules:  # nothing is compiled; or by Numba's own target
         return
     kind = home.CUDADispatcher
     original_compile: Callable[[Any, Any], Any] = kind.compile
