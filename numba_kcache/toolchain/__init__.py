@@ -36,8 +36,8 @@ SOUGHT = {
 }
 """For each library a function of it, and the names under which cuda.pathfinder finds one that is mapped, in order."""
 
-PACKAGES = {"numba-cuda": ("numba.cuda", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
-"""For each distribution the module that compiles, and its folder beside the metadata, where they have other names."""
+PACKAGES = {"numba-cuda": ("numba.cuda.core.sigutils", "numba_cuda"), "cuda-core": ("cuda.core", "cuda/core")}
+"""For each distribution a module that it alone has, and its folder beside the metadata, where they have other names."""
 
 _BEGAN_NS = time.time_ns()
 """Packages whose files changed later may be in this process as they were before."""

@@ -339,6 +339,7 @@ def test_target_that_numba_itself_brings_lends_arrays_and_is_left_alone(tmp_path
     """Without numba-cuda: its arrays, streams and wrappers go to CUDA C++; its own kernels are not for this package."""
     script = """
 sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "NumbaCudaFinder"]
+key = cached_kernel(SAXPY).key("sm_90")
 import numpy as np
 from numba import cuda
 assert cuda.implementation != "NVIDIA"
@@ -346,6 +347,7 @@ cuda.cudadrv.driver.Driver._initialize_extras = lambda self: None  # the fake dr
 kernel, array = cached_kernel(SAXPY), cuda.device_array(N, np.float32)
 for _ in range(12):
     kernel[1, 32, cuda.stream()](2.0, array, cuda.InOut(np.ones(N, np.float32)), 0)
+assert key == cached_kernel(SAXPY).key("sm_90")
 @cached_kernel
 def add(x):
     x[0] += 1
