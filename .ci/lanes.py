@@ -44,9 +44,9 @@ class Lane(NamedTuple):
 
 LANES = {
     "neither": Lane((), (), 12),
-    "numba": Lane(("numba",), (), 19),
+    "numba": Lane(("numba",), (), 20),
     "mlir": Lane(("mlir",), ("numpy>=2.5",), 14, (3, 12)),  # NumPy 2.5 takes no older one
-    "both": Lane(("numba", "mlir"), (), 21),
+    "both": Lane(("numba", "mlir"), (), 22),
 }
 
 

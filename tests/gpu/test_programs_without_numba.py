@@ -119,6 +119,31 @@ print(array.copy_to_host())
     assert said(tmp_path, script) == "[5] [19] 20\n[100]\n"
 
 
+@pytest.mark.parametrize("protocol", ["interface", "dlpack"])
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_variable_of_a_module_is_an_array_of_the_library(tmp_path: Path, library: str, protocol: str) -> None:
+    """Over the variable itself, by either protocol: what a kernel writes is there, and the other way round."""
+    pytest.importorskip(library)
+    take = {"interface": {"cupy": "asarray", "torch": "as_tensor"}[library], "dlpack": "from_dlpack"}[protocol]
+    more = ', device="cuda"' if take == "as_tensor" else ""
+    script = f"""
+import {library} as lib
+context()
+counting, out = cached_module(COUNTING), Lent([0], "<i4")
+counting.count[1, 1](3, out)
+total = lib.{take}(counting.symbol("total"){more})
+print(int(total), tuple(total.shape), total.dtype)
+total[()] = 100
+lib.cuda.{"Device().synchronize()" if library == "cupy" else "synchronize()"}
+counting.count[1, 1](1, out)
+del total
+print(out.values(), int(lib.{take}(counting.symbol("total"){more})), "numba" in sys.modules)
+counting.count[1, 1](1, counting.symbol("total"))
+"""
+    dtype = "int32" if library == "cupy" else "torch.int32"
+    assert said(tmp_path, script) == f"8 () {dtype}\n[100] 101 False\n"
+
+
 @pytest.mark.parametrize("arrays", ["before", "never"])
 def test_kernel_runs_after_numba_has_closed_the_context(tmp_path: Path, arrays: str) -> None:
     """A handle of the context that was is answered with a code, never taken for one of the new context."""
