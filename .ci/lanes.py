@@ -61,9 +61,8 @@ def make(name: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     uv = [sys.executable, "-m", "uv"]
     subprocess.run([*uv, "venv", "-q", "--python", _python(lane.python), str(home)], check=True)
-    found = [] if "PIP_FIND_LINKS" not in os.environ else ["--find-links", os.environ["PIP_FIND_LINKS"]]
     python = str(home / "bin" / "python")
-    subprocess.run([*uv, "pip", "install", "-q", "--python", python, *found, "-e", *wanted], cwd=ROOT, check=True)
+    subprocess.run([*uv, "pip", "install", "-q", "--python", python, "-e", *wanted], cwd=ROOT, check=True)
     (home / "stamp").write_text(stamp)
 
 
