@@ -1,6 +1,6 @@
 """Run random scenarios and say what the cache got wrong.
 
-    python -m tests.differential --steps 300 [--seed 1] [--processes 2] [--kind cpp|ptx|python]
+    python -m tests.differential --steps 300 [--seconds 60] [--seed 1] [--processes 2] [--kind cpp|ptx|python]
                                    [--json FILE] [--keep FOLDER]
     python -m tests.differential --only SEED:NUMBER
     python -m tests.differential --replay tests/differential/found/NAME.json ...
@@ -54,6 +54,7 @@ def main() -> int:
     """Run what the command line says."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--steps", type=int, default=300)
+    words.add_argument("--seconds", type=float, default=1e9, help="after which no other scenario begins")
     words.add_argument("--seed", default=str(time.time_ns() % 10**9))
     words.add_argument("--processes", type=int, default=1)
     words.add_argument("--kind", choices=sorted(PROGRAMS), default="")
@@ -82,7 +83,7 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
     """Run scenarios until there were as many asks as wanted."""
     start, number, verdicts, findings = time.monotonic(), 0, [], []
     seen: set[tuple[str, str]] = set()
-    while len(verdicts) < given.steps:
+    while len(verdicts) < given.steps and time.monotonic() - start < given.seconds:
         seed = given.only or f"{given.seed}:{number}"
         number += 1
         kind, edits = scenario(seed, given.kind)

@@ -68,7 +68,9 @@ def _meaning(cubin: bytes, exact: bool) -> dict[str, Any]:
         name = _plain_name(each.name)
         if name.startswith(".rela.text"):
             meaning[name] = [(*entry[:2], symbols[entry[2]]) for entry in _relocations(each.content)]
-        elif name.startswith((".text.", ".nv.constant0.", ".nv.constant3", ".nv.global.init", ".debug_line")):
+        elif name == ".debug_line":
+            meaning[name] = _without_times(each.content)
+        elif name.startswith((".text.", ".nv.constant0.", ".nv.constant3", ".nv.global.init")):
             meaning[name] = each.content, each.info >> 24
         elif name.startswith(".nv.shared."):
             meaning[name] = each.size
@@ -77,6 +79,38 @@ def _meaning(cubin: bytes, exact: bool) -> dict[str, Any]:
     if exact:
         meaning["symbols"] = sorted(symbols)
     return meaning
+
+
+def _without_times(table: bytes) -> bytes:
+    """A line table without the files' times of modification.
+
+    NVRTC before 13.1 writes them. They are no code, and keys leave times of files out: contents count.
+    """
+    shown, at = bytearray(), 0
+    while at < len(table):  # one unit after another
+        size, _version, head_size = struct.unpack_from("<IHI", table, at)
+        program, end = at + 10 + head_size, at + 4 + size
+        names = at + 15 + table[at + 14]
+        while table[names]:  # folders
+            names = table.index(b"\0", names) + 1
+        names += 1
+        shown += table[at + 10 : names]  # not the two sizes, of which the times are part
+        while table[names]:
+            folder = table.index(b"\0", names) + 1
+            time = _after_number(table, folder)
+            shown += table[names:time]
+            names = _after_number(table, _after_number(table, time))
+            shown += table[_after_number(table, time) : names]
+        shown += table[names:program] + table[program:end]
+        at = end
+    return bytes(shown)
+
+
+def _after_number(table: bytes, at: int) -> int:
+    """The place after a LEB128 number."""
+    while table[at] & 0x80:
+        at += 1
+    return at + 1
 
 
 def _symbols(found: list[Section]) -> list[str]:
@@ -106,10 +140,13 @@ def _ptx_difference(one: str, other: str) -> str | None:
 
 
 def _definitions(ptx: str) -> list[str]:
-    """Functions and variables, in no order. A name is the digest of what it names, and so of all that this uses."""
+    """Functions and variables, in no order. A name is the digest of what it names, and so of all that this uses.
+
+    No order, because with `opt=False` NVVM writes functions as they come out of a set of Numba's.
+    """
     lines = [re.sub(r"//.*", "", line).rstrip() for line in ptx.splitlines()]
     text = re.sub(r"(\$L__BB|__local_depot)\d+", r"\1", "\n".join(filter(None, lines)))
-    parts = re.split(r"(?m)^(?=\.)", text)
+    parts = [each.strip() for each in re.split(r"(?m)^(?=\.)", text)]
     named: dict[str, list[str]] = {}
     for part in parts:
         if ".func" in part and "{" not in part:

@@ -180,9 +180,17 @@ def plain(call: Call) -> list[Answer]:
     if source is None:
         return [Answer(None, failed="no source")]
     try:
-        return [_plain(source, name, given, base) for name in (names if world.says_place() else names[:1])]
+        # With debug information the program's name is in the code: the file's, or the asked kernel's.
+        is_named = world.says_place() or ("name" in given and has_tables(given))
+        return [_plain(source, name, given, base) for name in (names if is_named else names[:1])]
     except OSError as error:
         return [Answer(None, failed=str(error))]
+
+
+def has_tables(given: dict[str, Any]) -> bool:
+    """Tell if the code has line tables or more for a debugger."""
+    raw = given.get("options", [])
+    return bool(given.get("lineinfo") or given.get("debug") or "-lineinfo" in raw or "-G" in raw)
 
 
 def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answer:

@@ -283,7 +283,7 @@ class CppProgram:
             edits += self._edit()
         if chance.random() < 0.04:
             ask["compiler"] = "other"
-        elif chance.random() < 0.1:
+        elif chance.random() < 0.13:
             ask["process"] = "fresh"
         elif chance.random() < 0.08 and self.settings["thing"] == "path":
             first = max((at + 1 for at, each in enumerate(edits) if each["edit"] in ("set", "move", "env")), default=0)

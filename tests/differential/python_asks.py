@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -137,7 +138,7 @@ def serve(call: Call) -> Answer:
         signature = _signature(call["signature"])
         with _editing(call.get("during") or []):
             kernel.compile(signature=signature)
-        return str(kernel.ptx(signature=signature))
+        return _without_padding(kernel.ptx(signature=signature))
 
     return cpp_asks.answer(cache, ask)
 
@@ -176,6 +177,26 @@ def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
         apply("before", "after")
 
 
+def _without_padding(ptx: str) -> str:
+    """The PTX with zeros for the padding of constant records, where NumPy leaves what the memory held before.
+
+    Told by the size alone: no other constant of a program has that of an array of records.
+    """
+    for value in vars(sys.modules["pk_main"]).values():
+        fields = getattr(getattr(value, "dtype", None), "fields", None)
+        if fields:
+            kept = {start + at for kind, start, *_ in fields.values() for at in range(kind.itemsize)}
+            ptx = re.sub(
+                rf"(?<=\.b8 _cudapy_cmem)([\w$]*\[{value.nbytes}\] = \{{)([\d, ]+)",
+                lambda found, kept=kept, size=value.itemsize: found[1]
+                + ", ".join(
+                    number if at % size in kept else "0" for at, number in enumerate(found[2].split(", "))
+                ),
+                ptx,
+            )  # fmt: skip
+    return ptx
+
+
 def plain(call: Call) -> list[Answer]:
     """Compile the program as it is now with Numba alone."""
     from numba import cuda
@@ -192,7 +213,7 @@ def plain(call: Call) -> list[Answer]:
             getattr(function, "py_func", function), _signature(call["signature"]), cc=(9, 0), device=False,
             output="ptx", abi="numba", **options,
         )  # fmt: skip
-        return [Answer(ptx)]
+        return [Answer(_without_padding(ptx))]
     except Exception as error:
         return [Answer(None, failed=f"{type(error).__name__}: {error}")]
     finally:

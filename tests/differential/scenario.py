@@ -236,7 +236,7 @@ class Run:
         if "defines" in options:
             options["defines"] = sorted(options["defines"].items())
         raw = options.get("options", [])
-        tables = any(options.get(name) for name in ("lineinfo", "debug")) or "-lineinfo" in raw or "-G" in raw
+        tables = cpp_asks.has_tables(options)
         place = str(self.world.root) if tables or self.world.says_place() else ""
         cwd = call.get("cwd", ".") if options.get("debug") or "-G" in raw else ""
         patches = sorted(

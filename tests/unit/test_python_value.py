@@ -255,3 +255,23 @@ def test_defaults_of_a_named_tuple_count() -> None:
         digests |= {digest(read("x[0] = P(1).y", P=kind)), digest(read("x[0] = P.y", P=kind(1, 1)))}
 
     assert len(digests) == 4
+
+
+@pytest.mark.parametrize("what", ["array", "record", "nested"])
+def test_padding_of_records_keeps_key(what: str) -> None:
+    """Bytes between the fields of a record are no value: NumPy leaves there what the memory held before."""
+    inner = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    kind = np.dtype([("c", "i2"), ("d", inner, (2,))], align=True) if what == "nested" else inner
+
+    def filled(padding: int, value: float) -> Any:
+        array = np.full(2 * kind.itemsize, padding, np.uint8).view(kind)
+        fields = array["d"] if what == "nested" else array
+        fields["a"], fields["b"] = 1, value
+        if what == "nested":
+            array["c"] = 3
+        return array[0] if what == "record" else array
+
+    one, other, changed = (digest(read("return G", G=filled(*each))) for each in ((0, 2.0), (171, 2.0), (0, 3.0)))
+
+    assert one == other
+    assert one != changed

@@ -209,12 +209,19 @@ def _numpy_form(value: Any) -> Plain | None:
     if isinstance(value, numpy.dtype):
         return "numpy dtype", form
     if isinstance(value, numpy.generic):
-        return "numpy scalar", type(value).__name__, form, value.tobytes()
+        return "numpy scalar", type(value).__name__, form, _bytes_of(value)
     if type(value) not in (numpy.ndarray, numpy.recarray):
         raise Refused(f"it is a {type(value).__name__}, a subclass of numpy.ndarray")
-    content = sha256(value.tobytes("A")).digest()
+    content = sha256(_bytes_of(value)).digest()
     flags = (value.flags.c_contiguous, value.flags.f_contiguous, value.flags.aligned, value.flags.writeable)
     return "numpy array", form, value.shape, value.strides, flags, content
+
+
+def _bytes_of(value: Any) -> bytes:
+    """The content of an array or scalar, without what pads the fields of records: no code reads that, and NumPy
+    leaves there what the memory held before, which another process does not repeat."""
+    names = value.dtype.names
+    return b"".join(_bytes_of(value[name]) for name in names) if names else bytes(value.tobytes("A"))
 
 
 def _class_form(value: Any, trust: Trust, forms: Callable[[Any], list[Plain]]) -> Plain | None:
