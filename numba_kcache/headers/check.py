@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from .dependencies import HeaderFile, HeaderSet
 from .file_identity import digest, is_settled, read_steady
-from .search import Search, Tree
+from .scanner import Form, Include
+from .search import SOURCE, Place, Search, Tree, candidates, path_of
 
 
 class Change(StrEnum):
@@ -88,6 +89,8 @@ def differences(
         path = roots[base] + rest
         if is_there(path):
             yield Mismatch(Change.SHADOWED, path, "absent", "present")
+    if known.forced or search.forced:
+        yield from _forced_elsewhere(known, search)
     for (base, rest), names in known.absent:
         folder = roots[base] + rest
         if is_there(folder):
@@ -121,6 +124,20 @@ def differences(
     same = same_files(inodes)
     if same != known.same and len(inodes) == len(known.files):
         yield Mismatch(Change.SAME_FILE, "", str(len(known.same)), str(len(same)))
+
+
+def _forced_elsewhere(known: HeaderSet, search: Search) -> Iterator[Mismatch]:
+    """Yield each name given to `-include` that leads elsewhere: to another folder, or to nothing."""
+    if len(known.forced) != len(search.forced):
+        yield Mismatch(Change.LAYOUT, "", str(len(known.forced)), str(len(search.forced)))
+    for name, old in zip(search.forced, known.forced, strict=False):
+        places = candidates(search, Include(Form.FORCED, name), Place(SOURCE, ""))
+        paths = {place: path_of(place, search) for place in places}
+        now = next((place for place, path in paths.items() if is_file(path)), None)
+        if now is None:
+            yield Mismatch(Change.GONE, path_of(old, search), "present", "absent")
+        elif now != old:
+            yield Mismatch(Change.SHADOWED, paths[now], "absent", "present")
 
 
 def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:

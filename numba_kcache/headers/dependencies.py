@@ -45,6 +45,8 @@ class HeaderSet(NamedTuple):
         answers: The answers of `__has_include`: the places asked about, and if at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
         trees: Index and identity of each toolkit tree that was looked into.
+        forced: The place that each name given to `-include` led to. It depends on the working directory, so no place
+            before it is in `absent`: a name has to lead there again.
     """
 
     layout: tuple[tuple[int, str], ...]
@@ -54,6 +56,7 @@ class HeaderSet(NamedTuple):
     answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
+    forced: tuple[Place, ...] = ()
 
 
 class HeadersRead(NamedTuple):
@@ -77,6 +80,7 @@ def headers_value(headers: HeaderSet) -> Plain:
         "answers": [(answer, [list(place) for place in places]) for places, answer in headers.answers],
         "same": [list(group) for group in headers.same],
         "trees": [list(tree) for tree in headers.trees],
+        **({"forced": [list(place) for place in headers.forced]} if headers.forced else {}),
     }
 
 
@@ -110,6 +114,7 @@ def headers_from_json(value: Any) -> HeaderSet:
             tuple(_answer(places, answer, folders) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
             tuple((_index(index, _MAX_TREES), _text(identity)) for index, identity in value["trees"]),
+            tuple(_place(folders, *each) for each in value["forced"]),
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"not a header set: {error}") from None

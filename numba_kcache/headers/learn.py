@@ -20,7 +20,7 @@ from .dependencies import HeaderFile, HeaderSet
 from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
-from .survey import Header, Lookup, Survey, links_to
+from .survey import START, Header, Lookup, Survey, links_to
 from .untrackable import UntrackableError, UntrackableReason
 
 
@@ -94,13 +94,15 @@ def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
     touched = set(places)
     for place in places:
         for lookup in survey.includes[place]:
-            if not places.isdisjoint(lookup.leads_to):  # otherwise it was not carried out: it would have been read
+            is_read = not places.isdisjoint(lookup.leads_to)  # otherwise it was not carried out
+            if is_read and lookup.include.form is not Form.FORCED:
                 missing.update(dict.fromkeys(lookup.absent))
         questions.update(dict.fromkeys(survey.questions[place]))
     touched.update(missing, *(place for lookup in questions for place in (lookup.found, lookup.absent)))
     own = sorted(place for place in places if place.base > SOURCE and not survey.in_tree(place))
     files = tuple(HeaderFile(place, survey.headers[place].sha256, survey.headers[place].stat) for place in own)
     trees = {layout[place.base][0] for place in touched if survey.in_tree(place)}
+    forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED]
     return HeaderSet(
         layout,
         files,
@@ -109,6 +111,7 @@ def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
+        tuple(place for lookup in forced for place in lookup.found[:1]),
     )
 
 

@@ -216,9 +216,8 @@ class Mirror(Folders):
             self._files[real] = known if file.data is None else file
         for name in search.forced:
             for place in survey.forced(name):
-                if (
-                    place.base == WORKING
-                ):  # others the compiler finds in the mirror's folders, and what comes next there
+                # Others the compiler finds in the mirror's folders, and what comes next there.
+                if search.roots[place.base] == search.working_folder:
                     self._forced[name] = search.roots[place.base], place.rest
 
     def _follow(self, folder: str, names: Sequence[str]) -> str:

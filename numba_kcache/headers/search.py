@@ -140,7 +140,8 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
         return [Place(ABSOLUTE, name)]
     found = [Place(index, name) for index in range(len(search.folders))]
     if form is Form.FORCED:
-        return [Place(WORKING, name), *found]
+        first = _working(search, name)
+        return [first, *(place for place in found if place != first)]
     if form is Form.ANGLE or not search.has_siblings or (includer.base == SOURCE and search.source_base is None):
         return found
     if includer.base == SOURCE:
@@ -150,6 +151,15 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
     else:
         sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
     return [sibling, *(place for place in found if place != sibling)]
+
+
+def _working(search: Search, name: str) -> Place:
+    """Name a file of the working directory: where that is one of the user's folders, by its number, so that it is the
+    same place from elsewhere."""
+    for index, (folder, (tree, _rest)) in enumerate(zip(search.folders, search.layout(), strict=True)):
+        if tree < 0 and folder == search.working_folder:
+            return Place(index, name)
+    return Place(WORKING, name)
 
 
 def path_of(place: Place, search: Search) -> str:

@@ -242,11 +242,20 @@ class Run:
         patches = sorted(
             (each["name"], each["code"]) for each in self.patches if each.get("counts", True) and each["code"]
         )
-        others = [call.get("thing"), call.get("compiler"), call.get("signature"), call.get("kernel")]
+        forced = [self._leads_to(each.partition("=")[2], call) for each in raw if "-include=" in each]
+        others = [forced, call.get("thing"), call.get("compiler"), call.get("signature"), call.get("kernel")]
         variables = {name: text for name, text in self.env.items() if name.startswith("NUMBA_") and text is not None}
         return json.dumps(
             [self.world.meaning(lines=tables), options, place, cwd, patches, others, variables], sort_keys=True
         )
+
+    def _leads_to(self, name: str, call: dict[str, Any]) -> str:
+        """Path in the checkout of a file that an option includes: one in the working directory comes first."""
+        src = self.world.root / "src"
+        given = [src / each for each in call["options"].get("include_dirs", [])]
+        cwd = self.world.folder / self.world.expand(call.get("cwd", "."))
+        found = next((each / name for each in (cwd, src, *given) if (each / name).is_file()), None)
+        return "" if found is None else os.path.relpath(found, self.world.root)
 
     def end(self) -> None:
         """End the processes and remove the folder."""
