@@ -130,14 +130,13 @@ def _forced_elsewhere(known: HeaderSet, search: Search) -> Iterator[Mismatch]:
     """Yield each name given to `-include` that leads elsewhere: to another folder, or to nothing."""
     if len(known.forced) != len(search.forced):
         yield Mismatch(Change.LAYOUT, "", str(len(known.forced)), str(len(search.forced)))
-    for name, old in zip(search.forced, known.forced, strict=False):
+    for name, (old, is_beside) in zip(search.forced, known.forced, strict=False):
         places = candidates(search, Include(Form.FORCED, name), Place(SOURCE, ""))
-        paths = {place: path_of(place, search) for place in places}
-        now = next((place for place, path in paths.items() if is_file(path)), None)
+        now = next((place for place in places if is_file(path_of(place, search))), None)
         if now is None:
             yield Mismatch(Change.GONE, path_of(old, search), "present", "absent")
-        elif now != old:
-            yield Mismatch(Change.SHADOWED, paths[now], "absent", "present")
+        elif now != old or is_beside not in (None, now == places[0]):
+            yield Mismatch(Change.SHADOWED, path_of(now, search), "absent", "present")
 
 
 def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:

@@ -33,6 +33,16 @@ class HeaderFile(NamedTuple):
     stat: FileStat | None = None
 
 
+class Forced(NamedTuple):
+    """A file that `-include` led to, and if the working directory did: None where the code cannot tell.
+
+    It can by `#include_next`, and by names of files, which are then relative.
+    """
+
+    place: Place
+    is_beside: bool | None
+
+
 class HeaderSet(NamedTuple):
     """Everything that the includes of one compile depended on.
 
@@ -45,8 +55,8 @@ class HeaderSet(NamedTuple):
         answers: The answers of `__has_include`: the places asked about, and if at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
         trees: Index and identity of each toolkit tree that was looked into.
-        forced: The place that each name given to `-include` led to. It depends on the working directory, so no place
-            before it is in `absent`: a name has to lead there again.
+        forced: Where each name given to `-include` led to. That depends on the working directory, so no place before
+            it is in `absent`: a name has to lead there again.
     """
 
     layout: tuple[tuple[int, str], ...]
@@ -56,7 +66,7 @@ class HeaderSet(NamedTuple):
     answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
-    forced: tuple[Place, ...] = ()
+    forced: tuple[Forced, ...] = ()
 
 
 class HeadersRead(NamedTuple):
@@ -80,7 +90,7 @@ def headers_value(headers: HeaderSet) -> Plain:
         "answers": [(answer, [list(place) for place in places]) for places, answer in headers.answers],
         "same": [list(group) for group in headers.same],
         "trees": [list(tree) for tree in headers.trees],
-        **({"forced": [list(place) for place in headers.forced]} if headers.forced else {}),
+        **({"forced": [[*each.place, each.is_beside] for each in headers.forced]} if headers.forced else {}),
     }
 
 
@@ -92,6 +102,7 @@ def headers_to_json(headers: HeaderSet) -> dict[str, Any]:
         "files": [[*each.place, each.sha256, *(each.stat or ())] for each in headers.files],
         "absent": [[*folder, *names] for folder, names in headers.absent],
         "answers": [[answer, places] for places, answer in headers.answers],
+        "forced": [[*each.place, each.is_beside] for each in headers.forced],
     }
 
 
@@ -114,7 +125,10 @@ def headers_from_json(value: Any) -> HeaderSet:
             tuple(_answer(places, answer, folders) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
             tuple((_index(index, _MAX_TREES), _text(identity)) for index, identity in value["trees"]),
-            tuple(_place(folders, *each) for each in value["forced"]),
+            tuple(
+                Forced(_place(folders, base, rest), None if is_beside is None else _bool(is_beside))
+                for base, rest, is_beside in value["forced"]
+            ),
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"not a header set: {error}") from None

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 
 from .check import Match, check_headers, is_there, same_files
-from .dependencies import HeaderFile, HeaderSet
+from .dependencies import Forced, HeaderFile, HeaderSet
 from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
@@ -46,7 +46,7 @@ def learn_headers(
         shadows: set[Place] = set()
         if any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
             shadows = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are neither
-        headers = _header_set(survey, read)._replace(clear=tuple(sorted(shadows)))
+        headers = _header_set(survey, read, is_mirrored=is_mirrored)._replace(clear=tuple(sorted(shadows)))
         settled = headers._replace(files=tuple(_settled(file, survey) for file in headers.files))
         if not is_mirrored:
             _require_same(headers, survey)
@@ -86,7 +86,7 @@ def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) 
         raise UntrackableError(UntrackableReason.MODIFIED, header.path)
 
 
-def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
+def _header_set(survey: Survey, places: set[Place], *, is_mirrored: bool) -> HeaderSet:
     """Collect what the lookups of these files rest on, with the stat of every file, settled or not."""
     layout = survey.search.layout()
     missing: dict[Place, None] = {}
@@ -102,7 +102,9 @@ def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
     own = sorted(place for place in places if place.base > SOURCE and not survey.in_tree(place))
     files = tuple(HeaderFile(place, survey.headers[place].sha256, survey.headers[place].stat) for place in own)
     trees = {layout[place.base][0] for place in touched if survey.in_tree(place)}
-    forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED]
+    forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED and lookup.found]
+    is_told = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
+    is_told = is_told or not is_mirrored  # names of files, likewise
     return HeaderSet(
         layout,
         files,
@@ -111,7 +113,7 @@ def _header_set(survey: Survey, places: set[Place]) -> HeaderSet:
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
-        tuple(place for lookup in forced for place in lookup.found[:1]),
+        tuple(Forced(each.found[0], not each.absent if is_told else None) for each in forced),
     )
 
 

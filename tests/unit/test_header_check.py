@@ -172,7 +172,7 @@ def learned(tmp_path: Path) -> Any:
     stored = json.loads(json.dumps(headers_to_json(project.learn())))
     stored["trees"] = [[0, "kit"]]
     stored["clear"] = [[0, "cub"]]
-    stored["forced"] = [[0, "first.h"]]
+    stored["forced"] = [[0, "first.h", True]]
     assert all(value or value is False for value in stored.values())
     assert headers_from_json(stored)
     return stored

@@ -66,10 +66,12 @@ def source_request(
         kind, definition.label, text, definition.entry_name, source.guess, target, options, link, definition.signature,
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
+    depends = _Depends(definition.depends, options.base_dir) if definition.depends else None
+    made = _components(definition, code or text, target, ptx_target, link, given, depends)
     return Request(
         label=definition.label,
         target=target,
-        components=_components(definition, code or text, target, ptx_target, link, given),
+        components=made,
         libraries=(_CUDA_LIBRARIES if has_source else ()) + (_LINKER if is_linked else ()),
         distributions=_DISTRIBUTIONS,
         build=functools.partial(_build, wanted, has_source, given),
@@ -79,6 +81,7 @@ def source_request(
         texts=dict if code else functools.partial(_texts, text, source.origin),
         file=definition.file,
         name=source.qualname,
+        changed=depends.change if depends else str,
     )
 
 
@@ -89,6 +92,7 @@ def _components(
     ptx_target: Target | None,
     link: Sequence[LinkInput],
     given: RawFlags | None,
+    depends: _Depends | None,
 ) -> tuple[Component, ...]:
     """Name everything that can change the code. Two requests that compile to different code have different components.
 
@@ -117,8 +121,8 @@ def _components(
     if options.lineinfo or options.debug or has_raw_lines:
         of_source = text if isinstance(text, str) else ""
         values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
-    if definition.depends:
-        values["depends"] = _dependencies(definition.depends, options.base_dir)
+    if depends:
+        values["depends"] = depends.values
     return components(values)
 
 
@@ -265,21 +269,52 @@ def _read_off(
     )
 
 
-def _dependencies(depends: Sequence[Any], base_dir: str) -> Plain:
-    """Values as they are; the content of each `pathlib.Path`."""
-    found: list[Plain] = []
-    for each in depends:
-        if isinstance(each, os.PathLike):
-            path = os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
-            try:
-                with open(path, "rb") as file:
-                    found.append({"sha256": sha256(file.read()).hexdigest()})
-            except (OSError, ValueError) as error:
-                raise OptionError(f"cannot read depends={each!r}", str(error)) from None
-        else:
-            try:
-                encode(each)
-            except TypeError as error:
-                raise OptionError(f"cannot use depends={each!r}", str(error), "give plain values or Paths") from None
-            found.append(each)
-    return found
+class _Depends:
+    """What `depends` says: values as they are, the content of each `pathlib.Path`."""
+
+    def __init__(self, given: Sequence[Any], base_dir: str) -> None:
+        self._given = given
+        self._paths = [
+            os.path.join(base_dir, os.path.expanduser(os.fspath(each)))
+            for each in given
+            if isinstance(each, os.PathLike)
+        ]
+        self._stats = [_stat(path) for path in self._paths]
+        self.values = self._read()
+
+    def change(self) -> str:
+        """Reason for which a flag may have read another file than the key has; "" where it has not."""
+        try:
+            is_same = [_stat(path) for path in self._paths] == self._stats and self._read() == self.values
+        except OptionError:
+            is_same = False
+        return "" if is_same else "a file of depends= changed while it was compiled"
+
+    def _read(self) -> list[Plain]:
+        found: list[Plain] = []
+        paths = iter(self._paths)
+        for each in self._given:
+            if isinstance(each, os.PathLike):
+                try:
+                    with open(next(paths), "rb") as file:
+                        found.append({"sha256": sha256(file.read()).hexdigest()})
+                except (OSError, ValueError) as error:
+                    raise OptionError(f"cannot read depends={each!r}", str(error)) from None
+            else:
+                try:
+                    encode(each)
+                except TypeError as error:
+                    raise OptionError(
+                        f"cannot use depends={each!r}", str(error), "give plain values or Paths"
+                    ) from None
+                found.append(each)
+        return found
+
+
+def _stat(path: str) -> tuple[int, ...] | None:
+    """What a write changes; None for a file that is not there."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
