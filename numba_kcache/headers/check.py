@@ -91,6 +91,10 @@ def differences(
             yield Mismatch(Change.SHADOWED, path, "absent", "present")
     if known.forced or search.forced:
         yield from _forced_elsewhere(known, search)
+    for long, first in known.folders:
+        of_name = folder_at(path_of(long, search))
+        if of_name is None or of_name != folder_at(path_of(first, search)):
+            yield Mismatch(Change.SAME_FILE, path_of(long, search), "1", "2")
     for (base, rest), names in known.absent:
         folder = roots[base] + rest
         if is_there(folder):
@@ -147,6 +151,15 @@ def same_files(inodes: list[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     for index, inode in enumerate(inodes):
         groups.setdefault(inode, []).append(index)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def folder_at(path: str) -> tuple[int, int] | None:
+    """Device and inode of what is at the path; None where nothing is."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_there(path: str) -> bool:

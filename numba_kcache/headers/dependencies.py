@@ -57,6 +57,7 @@ class HeaderSet(NamedTuple):
         trees: Index and identity of each toolkit tree that was looked into.
         forced: Where each name given to `-include` led to. That depends on the working directory, so no place before
             it is in `absent`: a name has to lead there again.
+        folders: Folders that are one under two names, the second of which stands in the places.
     """
 
     layout: tuple[tuple[int, str], ...]
@@ -67,6 +68,7 @@ class HeaderSet(NamedTuple):
     same: tuple[tuple[int, ...], ...] = ()
     trees: tuple[tuple[int, str], ...] = ()
     forced: tuple[Forced, ...] = ()
+    folders: tuple[tuple[Place, Place], ...] = ()
 
 
 class HeadersRead(NamedTuple):
@@ -103,6 +105,7 @@ def headers_to_json(headers: HeaderSet) -> dict[str, Any]:
         "absent": [[*folder, *names] for folder, names in headers.absent],
         "answers": [[answer, places] for places, answer in headers.answers],
         "forced": [[*each.place, each.is_beside] for each in headers.forced],
+        "folders": [[*name, *first] for name, first in headers.folders],
     }
 
 
@@ -129,6 +132,7 @@ def headers_from_json(value: Any) -> HeaderSet:
                 Forced(_place(folders, base, rest), None if is_beside is None else _bool(is_beside))
                 for base, rest, is_beside in value["forced"]
             ),
+            tuple((_place(folders, *pair[:2]), _place(folders, *pair[2:])) for pair in value["folders"]),
         )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(f"not a header set: {error}") from None

@@ -20,8 +20,9 @@ from .dependencies import Forced, HeaderFile, HeaderSet
 from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
-from .survey import START, Header, Lookup, Survey, links_to
+from .survey import START, Header, Lookup, Survey
 from .untrackable import UntrackableError, UntrackableReason
+from .ways import links_to
 
 
 def learn_headers(
@@ -65,7 +66,7 @@ def _require_same(headers: HeaderSet, survey: Survey) -> None:
         for old, new in zip(headers.files, (outcome.refreshed or each).files, strict=True):
             if each is headers and old != new:  # touched, or edited and put back
                 raise UntrackableError(UntrackableReason.MODIFIED, path_of(old.place, survey.search))
-    for path, link in survey.links.items():
+    for path, link in survey.ways.links.items():
         if links_to(path) != link:
             raise UntrackableError(UntrackableReason.MODIFIED, path)
 
@@ -114,6 +115,7 @@ def _header_set(survey: Survey, places: set[Place], *, is_mirrored: bool) -> Hea
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
         tuple(Forced(each.found[0], not each.absent if is_told else None) for each in forced),
+        survey.ways.several(),
     )
 
 

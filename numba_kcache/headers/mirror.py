@@ -200,6 +200,9 @@ class Mirror(Folders):
             raise Unmirrored("a text without a folder")
         for folder in [*own, *([search.working_folder] if search.forced else [])]:
             self._own.setdefault(folder, os.path.realpath(folder))
+        for (base, rest), _first in survey.ways.several():  # the compiler goes by the other name, too
+            if search.roots[base] in self._own:
+                self._follow(self._own[search.roots[base]], [*rest.split("/"), ""])
         for place in survey.reachable():
             path = path_of(place, search)
             folder = self._own.get(search.roots[place.base], "") if place.base not in (ABSOLUTE, SOURCE) else ""

@@ -136,6 +136,7 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
     form, name = include
     if name in search.memory:
         return []
+    name = _plain(name)
     if name.startswith("/"):
         return [Place(ABSOLUTE, name)]
     found = [Place(index, name) for index in range(len(search.folders))]
@@ -151,6 +152,14 @@ def candidates(search: Search, include: Include, includer: Place) -> list[Place]
     else:
         sibling = Place(includer.base, os.path.join(os.path.dirname(includer.rest), name))
     return [sibling, *(place for place in found if place != sibling)]
+
+
+def _plain(name: str) -> str:
+    """Leave out what leads from a folder to itself: `./`, and `/` that is doubled."""
+    *folders, last = name.split("/")
+    if "." not in folders and "" not in folders[1:]:
+        return name
+    return "/".join([each for at, each in enumerate(folders) if each != "." and (each or not at)] + [last])
 
 
 def _working(search: Search, name: str) -> Place:

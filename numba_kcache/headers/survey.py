@@ -35,6 +35,7 @@ from .scanner import (
 from .search import MEMORY, SOURCE, Place, Search, candidates, path_of
 from .tree_scans import TreeScans
 from .untrackable import UntrackableError, UntrackableReason
+from .ways import Ways
 
 MAX_FILES = 20_000
 
@@ -85,18 +86,6 @@ class Header(NamedTuple):
     is_settled: bool = False
 
 
-Link = tuple[int, int, str] | None
-
-
-def links_to(path: str) -> Link:
-    """Tell a link by inode, ctime and target: one that was switched and put back is another. None for what is none."""
-    try:
-        found = os.lstat(path)
-        return (found.st_ino, found.st_ctime_ns, os.readlink(path)) if modes.S_ISLNK(found.st_mode) else None
-    except OSError:
-        return None
-
-
 class Survey:
     """Everything that a source could include, and the answers of `__has_include`, at one time.
 
@@ -118,7 +107,7 @@ class Survey:
         questions: Its `__has_include` lookups, by place.
         unlisted: The user's headers whose includes, or definitions of what is included, cannot be listed.
         opaque: The headers that may ask about files that cannot be listed.
-        links: The links that lead to the user's headers, and what each was (links_to).
+        ways: The links and folders on the way to the user's headers.
     """
 
     def __init__(
@@ -133,7 +122,7 @@ class Survey:
         self.source, self.search, self.now_ns = source, search, now_ns
         self.headers: dict[Place, Header] = {}
         self.includes: dict[Place, tuple[Lookup, ...]] = {}
-        self.links: dict[str, Link] = {}
+        self.ways = Ways(search)
         self.opaque: set[Place] = set()
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
         self._trees = tuple(
@@ -143,7 +132,6 @@ class Survey:
         lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
         text = encoded("".join([*lines, source]))
         self._contents = {START: text}
-        self._ways: set[str] = set()
         self._seen: dict[str, os.stat_result | None] = {}
         self._known: dict[tuple[bool, int, str, Include], Lookup] = {}
         self._is_late = False
@@ -343,6 +331,8 @@ class Survey:
         found: list[Place] = []
         absent: list[Place] = []
         for place in candidates(self.search, include, includer):
+            if not self.in_tree(place):
+                place = self.ways.first_name(place)
             if self.stat(path_of(place, self.search)) is None:
                 absent.append(place)
                 continue
@@ -357,7 +347,7 @@ class Survey:
         path = path_of(place, self.search)
         known, inside = self._tree(place)
         if not known:
-            self._note_links(path)
+            self.ways.note_links(path)
         if known and inside in known.scans:
             return Header(path, known.scans[inside], is_late=self._is_late)
         try:
@@ -371,15 +361,6 @@ class Survey:
             return Header(path, scan, reading.stat, is_late=self._is_late)
         is_trusted = is_settled(reading, path, self.now_ns)
         return Header(path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted)
-
-    def _note_links(self, path: str) -> None:
-        """Note the links on the way to a file, before it is read: all others lead to the same one as before."""
-        while path not in self._ways and path not in ("", "/"):
-            self._ways.add(path)
-            link = links_to(path)
-            if link is not None:
-                self.links[path] = link
-            path = os.path.dirname(path)
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
         """Find what is known of the tree in which a place lies, and the path from its root."""

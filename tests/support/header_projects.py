@@ -415,6 +415,23 @@ def one_file_by_two_paths_becomes_two_files(project: Project) -> None:
     shutil.copy2(project.root / "second/one.h", project.root / "second/two.h")
 
 
+def in_a_circle(project: Project) -> None:
+    """Headers that include each other by the name of their folder."""
+    project.source = '#include "../inc/a.h"\n' + KERNEL
+    project.write("source/readme", "")
+    project.write("inc/a.h", '#ifndef A\n#define A\n#include "../inc/b.h"\n#endif\n')
+    project.write("inc/b.h", '#include "../inc/a.h"\n#define VALUE 1\n')
+
+
+@scenario(in_a_circle)
+def folder_becomes_a_link_beside_another_of_its_name(project: Project) -> None:
+    """The header that the source names is the same; behind it, inc/../inc is another folder."""
+    shutil.copytree(project.root / "inc", project.root / "elsewhere/inc")
+    (project.root / "inc").rename(project.root / "elsewhere/tree")
+    project.write("elsewhere/inc/b.h", "#define VALUE 2\n")
+    project.link("inc", "elsewhere/tree")
+
+
 def in_tree(project: Project) -> None:
     project.source = "#include <kit/kit.h>\n" + KERNEL
     project.write("source/readme", "")
