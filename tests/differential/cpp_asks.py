@@ -197,7 +197,7 @@ def _plain(source: bytes, name: str, given: dict[str, Any], base: Path) -> Answe
     linked = given.get("link", [])
     flags = _flags(given, base, bool(linked))
     if given.get("lineinfo") or given.get("debug"):
-        source = f'#line 1 "{base / "k.cu"}"\n'.encode() + source
+        source = f'#line 1 "{base / Path(name).name}"\n'.encode() + source
     expressions = [given["name"]] if "name" in given else []
     lto = bool(given.get("lto"))
     made, log = _nvrtc(source, name, flags, expressions, lto)

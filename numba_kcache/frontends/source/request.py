@@ -104,7 +104,7 @@ def _components(
     if definition.module is not None:
         entry = {"names": list(definition.module.names), "code": "ltoir" if definition.is_lazy else "cubin"}
         entry |= {"guess": source.guess} if source.guess else {}  # NVRTC calls the source after it
-    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options)}
+    values: dict[str, Plain] = {"kind": kind, "entry": entry, "options": _changed_options(options, given)}
     if definition.signature is not None:
         values["signature"] = " ".join(definition.signature.split())
     is_alone = kind == "ptx" and definition.entry_name is None and definition.module is None and not link
@@ -126,7 +126,7 @@ def _components(
     return components(values)
 
 
-def _changed_options(options: CompileOptions) -> dict[str, Plain]:
+def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[str, Plain]:
     """Options that are not at their defaults: one that a later version adds then keeps older keys."""
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
@@ -138,7 +138,10 @@ def _changed_options(options: CompileOptions) -> dict[str, Plain]:
         in_order = sorted(options.defines, key=lambda pair: pair[0].partition("(")[0])
         chosen["defines"] = [[name, text] for name, text in in_order]
     if options.flags:
-        chosen["flags"] = list(options.flags)
+        flags = list(options.flags)
+        for index, path, _content in given.files if given else ():
+            flags[index] = flags[index].removesuffix(path)  # the content counts: a checkout may lie elsewhere
+        chosen["flags"] = [*flags]
     return chosen
 
 
