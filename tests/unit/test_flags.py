@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.errors import OptionError
+from numba_kcache.errors import KCacheWarning, OptionError, UncacheableError
 from numba_kcache.frontends.source.flags import read_flags, with_files
+from numba_kcache.model import Event, EventKind
 from numba_kcache.model.cubin import is_relocatable
 from numba_kcache.toolchain import Toolchain
 from numba_kcache.toolchain.nvrtc import run_nvrtc
@@ -248,3 +250,35 @@ def test_included_file_in_an_element_of_its_own_is_asked_for() -> None:
     assert not two.uncacheable
     assert one.headers == two.headers
     assert one.headers[0].forced == ("a.h",)
+
+
+@pytest.mark.parametrize("change", ["write", "replace", "write and back", "remove", "through a mapping"])
+def test_file_of_depends_that_changes_during_the_compile_stores_nothing(change: str, tmp_path: Path) -> None:
+    """A flag that depends= vouches for may have read either content."""
+    file, other = tmp_path / "flags.txt", tmp_path / "other.txt"
+    file.write_text("1")
+    other.write_text("2")
+    cache = KernelCache(tmp_path / "cache")
+
+    def meanwhile(event: Event) -> None:
+        if event.kind is not EventKind.COMPILE_BEGIN:
+            return
+        if change == "replace":
+            other.replace(file)
+        elif change == "remove":
+            file.unlink()
+        elif change == "through a mapping":
+            page[0:1] = b"2"
+        else:
+            file.write_text("2")
+            if change == "write and back":
+                file.write_text("1")
+
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as page:
+        page[0:1] = b"1"
+        cache.subscribe(meanwhile)
+        kernel = cached_kernel(EMPTY, arch="sm_90", cache=cache, depends=[file])
+        with pytest.warns(KCacheWarning), pytest.raises(UncacheableError, match="changed while it was compiled"):
+            kernel.compile()
+
+    assert cache.info().entries == 0
