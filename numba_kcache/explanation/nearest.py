@@ -90,13 +90,16 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         if best is not None and distance > nearest:
             break
         nearest = distance
-        found = _header_reasons(subject, variant, evidence)
+        changed: list[Reason] = []
         if distance and entry is not None:
             report = report_of(entry)
             old = [each for each in records_of(report) if is_compared(each[0])]
             changed = _with_python(compare(old, records, subject.kinds), report.get("python"))
-            found = [*_with_lines(changed, texts_of(entry), texts), *found]
-        elif not found:
+            if best is not None and len(changed) >= len(best.reasons):
+                continue  # it is not more like the request, and comparing many headers takes long
+            changed = _with_lines(changed, texts_of(entry), texts)
+        found = [*changed, *_header_reasons(subject, variant, evidence)]
+        if not distance and not found:
             return Missed((_gone(variant, entry, evidence),))
         if best is None or len(found) < len(best.reasons):
             best = Missed(tuple(found), stored_of(entry) if entry is not None else None)
