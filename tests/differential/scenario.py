@@ -255,7 +255,11 @@ class Run:
         given = [src / each for each in call["options"].get("include_dirs", [])]
         cwd = self.world.folder / self.world.expand(call.get("cwd", "."))
         found = next((each / name for each in (cwd, src, *given) if (each / name).is_file()), None)
-        return "" if found is None else os.path.relpath(found, self.world.root)
+        if found is None:
+            return ""
+        # For the file's #include_next, and its name, it is another answer if the working directory has it.
+        is_told = self.world.says_place() or any("include_next" in text for text in self.world.texts())
+        return f"{os.path.relpath(found, self.world.root)} {is_told and found.parent == cwd}"
 
     def end(self) -> None:
         """End the processes and remove the folder."""

@@ -67,7 +67,7 @@ def source_request(
         ptx_target, source.origin, bool(headers), definition.module, code,
     )  # fmt: skip
     depends = _Depends(definition.depends, options.base_dir) if definition.depends else None
-    made = _components(definition, code or text, target, ptx_target, link, given, depends)
+    made = _components(definition, code or text, target, ptx_target, link, given, depends, asks_files=bool(headers))
     return Request(
         label=definition.label,
         target=target,
@@ -93,6 +93,8 @@ def _components(
     link: Sequence[LinkInput],
     given: RawFlags | None,
     depends: _Depends | None,
+    *,
+    asks_files: bool,
 ) -> tuple[Component, ...]:
     """Name everything that can change the code. Two requests that compile to different code have different components.
 
@@ -120,7 +122,8 @@ def _components(
     has_raw_lines = not LINE_FLAGS.isdisjoint(options.flags)
     if options.lineinfo or options.debug or has_raw_lines:
         of_source = text if isinstance(text, str) else ""
-        values["lines"] = _lines(source, of_source, options, link, has_raw_lines=has_raw_lines)
+        is_named = options.lineinfo and not has_raw_lines
+        values["lines"] = _lines(source, of_source, options, link, is_named=is_named, asks_files=asks_files)
     if depends:
         values["depends"] = depends.values
     return components(values)
@@ -213,11 +216,12 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
 
 
 def _lines(
-    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, has_raw_lines: bool
+    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, is_named: bool, asks_files: bool
 ) -> tuple[Plain, ...]:
     """What a line table holds beside the code: file, the source's first line in it, base folder, working directory.
 
-    The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway.
+    The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway. A text
+    that no file shows has the base folder in its name if it may include files.
     """
     from ...headers.scanner import has_line_directive
     from ...model.text import encoded
@@ -227,7 +231,7 @@ def _lines(
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
     found = path, start or source.origin.line, options.base_dir
-    is_absolute = path and start is not None and options.lineinfo and not has_raw_lines
+    is_absolute = is_named and (asks_files or (path and start is not None))
     is_plain = not (options.debug or options.lto or link or has_line_directive(encoded(text)))
     return found if is_absolute and is_plain else (*found, working_folder())
 
