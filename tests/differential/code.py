@@ -69,7 +69,7 @@ def _meaning(cubin: bytes, exact: bool) -> dict[str, Any]:
         if name.startswith(".rela.text"):
             meaning[name] = [(*entry[:2], symbols[entry[2]]) for entry in _relocations(each.content)]
         elif name == ".debug_line":
-            meaning[name] = _without_times(each.content)
+            meaning[name] = without_times(each.content)
         elif name.startswith((".text.", ".nv.constant0.", ".nv.constant3", ".nv.global.init")):
             meaning[name] = each.content, each.info >> 24
         elif name.startswith(".nv.shared."):
@@ -81,7 +81,7 @@ def _meaning(cubin: bytes, exact: bool) -> dict[str, Any]:
     return meaning
 
 
-def _without_times(table: bytes) -> bytes:
+def without_times(table: bytes) -> bytes:
     """A line table without the files' times of modification.
 
     NVRTC before 13.1 writes them. They are no code, and keys leave times of files out: contents count.
@@ -90,7 +90,7 @@ def _without_times(table: bytes) -> bytes:
     while at < len(table):  # one unit after another
         size, _version, head_size = struct.unpack_from("<IHI", table, at)
         program, end = at + 10 + head_size, at + 4 + size
-        names = at + 15 + table[at + 14]
+        names = at + 14 + table[at + 14]  # behind the lengths of opcodes
         while table[names]:  # folders
             names = table.index(b"\0", names) + 1
         names += 1

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from .code import without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = Path(__file__).with_name("found")
@@ -35,6 +38,24 @@ def test_found_defect_stays_mended(kind: str) -> None:
     files = sorted(FOUND.glob(f"{kind}-*.json"))
     if files:
         _walk("--replay", *map(str, files))
+
+
+def test_line_tables_differ_by_all_but_times() -> None:
+    """The oracle leaves times of files out, and nothing else: names, sizes and lines count."""
+
+    def table(name: bytes, time: bytes, size: bytes = b"\x05", lines: bytes = b"\0\x05xy") -> bytes:
+        units = b""
+        for folders in (b"", b"/x\0"):  # a unit whose files lie in no folder, and one with a folder
+            head = b"\x01\x01\xfb\x0e\x0a\0\1\1\1\1\0\0\0\1" + folders + b"\0" + name + b"\0\1" + time + size + b"\0"
+            units += struct.pack("<IHI", 6 + len(head) + len(lines), 2, len(head)) + head + lines
+        return without_times(units)
+
+    plain = table(b"a.h", b"\x05")
+
+    assert table(b"a.h", b"\x80\x94\xeb\xdc\x03") == plain
+    assert table(b"b.h", b"\x05") != plain
+    assert table(b"a.h", b"\x05", size=b"\x81\x01") != plain
+    assert table(b"a.h", b"\x05", lines=b"\0\x05xz") != plain
 
 
 def _walk(*words: str) -> None:
