@@ -153,7 +153,8 @@ def _side_by_side(given: argparse.Namespace) -> int:
             words += ["--processes", "1", "--json", f"{folder}/{number}.json"]
             running.append(subprocess.Popen(words))
         codes = [each.wait() for each in running]
-        reports = [json.loads(Path(folder, f"{number}.json").read_text()) for number in range(given.processes)]
+        written = sorted(Path(folder).glob("*.json"))  # none of one that ended early: it said why
+        reports = [json.loads(each.read_text()) for each in written]
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     words_all: collections.Counter[str] = collections.Counter()
     for report in reports:
