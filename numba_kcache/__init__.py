@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` says which of them are public
     from .cache import *
+    from .engine.built import *
     from .errors import *
     from .explanation.text import *
     from .kernel import *
@@ -26,18 +27,19 @@ if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` s
     from .warmup.pool import *
 
 __all__ = [
-    "ArgumentError", "BundleError", "BundleReport", "CacheInfo", "CachedModule", "CompileError", "EntryError",
+    "ArgumentError", "Built", "BundleError", "BundleReport", "CacheInfo", "CachedModule", "CompileError", "EntryError",
     "EntryInfo", "Event", "EventKind", "Explanation", "FrozenCacheError", "KCacheError", "KCacheWarning", "Kernel",
     "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError", "Problem",
     "Reason", "ReasonKind", "SettingsError", "ToolchainMissingError", "UncacheableError", "WarmUpReport",
     "__version__", "cached_kernel", "cached_module", "clear", "configure", "entries", "explain", "export_bundle",
-    "find_kernels", "import_bundle", "info", "install", "print_info", "prune", "pull", "push", "register_bundle",
-    "subscribe", "uninstall", "verify", "warm_up",
+    "find_kernels", "get_or_build", "get_or_compile", "import_bundle", "info", "install", "print_info", "prune",
+    "pull", "push", "register_bundle", "subscribe", "uninstall", "verify", "warm_up",
 ]  # fmt: skip
 
 _HOMES = {
     "CacheInfo": "observe.info",
     "BundleReport": "tiers.bundle",
+    "Built": "engine.built",
     "CachedModule": "module",
     "EntryInfo": "store.report",
     "Event": "model",

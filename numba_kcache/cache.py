@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register
-from .errors import EntryError, KCacheError, OptionError, SettingsError
+from .errors import OptionError
 from .frontends.base import define
 from .kernel import Kernel
 from .model import Event
-from .model.artifact import artifact_from_header
-from .observe import KEY_DIGITS, Counts
-from .observe.detail import EntryDetail, read_report
 from .observe.history import History, history_of
-from .observe.info import CacheInfo
 from .settings import Settings, default_directory, read_settings
-from .store.entry import payload_records
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
+    from .engine.built import Build, Built
     from .explanation.text import Explanation
-    from .store.tree import Found
+    from .observe.detail import EntryDetail
+    from .observe.info import CacheInfo
     from .tiers.bundle import BundleReport, BundleTier
     from .warmup.pool import WarmUpReport
 
@@ -84,6 +82,39 @@ class KernelCache:
         """
         return Kernel(define(source, {**options, "name": name, "cache": self}, depth=2))
 
+    def get_or_build(
+        self,
+        components: Mapping[str, Any],
+        build: Build,
+        *,
+        label: str = "",
+        depends: Iterable[str | os.PathLike[str]] = (),
+        meta: Mapping[str, Any] | None = None,
+    ) -> Built:
+        """Bytes of any compiler: those that are stored for these components, else what `build` returns, stored.
+
+        Of all threads, processes and nodes that miss the same at once one calls `build`, and the others wait for it.
+
+        Args:
+            components: Names and plain values (text, bytes, numbers, booleans, None, lists, mappings) that together
+                decide the result: source, options, target, and the compiler with its version.
+            build: Makes it: returns bytes, or a mapping of names to bytes. What it raises passes through.
+            label: What people call it, in lists and messages; default the name of `build`. Not in the key.
+            depends: Files and folders whose content decides the result too. Relative to the file of the caller.
+            meta: JSON values to keep beside it, and to be found by whoever gets it from the store. Not in the key.
+
+        Returns:
+            `payloads` (by name; `"data"` where `build` returned bytes), `key`, `source` and `meta`.
+
+        Raises:
+            OptionError: A component, a dependency, the meta or what `build` returned cannot be used.
+            FrozenCacheError: It is not stored, and the mode is frozen; the message names the component that differs.
+        """
+        from .engine.built import find_or_build
+
+        caller = sys._getframe(1).f_code.co_filename
+        return find_or_build(self.session, components, build, label=label, depends=depends, meta=meta, caller=caller)
+
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Count what the cache holds and saved.
 
@@ -93,15 +124,9 @@ class KernelCache:
         Raises:
             SettingsError: Another scope.
         """
-        if scope not in ("lifetime", "process"):
-            raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
-        session = self.session
-        sums = session.lifetime() if scope == "lifetime" else None
-        counts = session.statistics.process if sums is None else Counts.of(sums)
-        usage, limit = session.store.size(), session.settings.max_size_bytes
-        figures = (scope, self.directory, usage.entries, usage.size_bytes, limit)
-        why = "" if session.local.readonly else session.local.obstacle()
-        return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
+        from .engine.inspection import info_of
+
+        return info_of(self.session, scope)
 
     def print_info(self, scope: str = "lifetime") -> None:
         """Print `info(scope)`."""
@@ -155,27 +180,9 @@ class KernelCache:
         Raises:
             EntryError: There is no such entry, or several, or it is damaged.
         """
-        file = self._find(key)
-        stored = self.session.store.peek(file.key)
-        try:
-            if stored is None:
-                raise ValueError("it cannot be read, or its digest differs")
-            artifact = artifact_from_header(stored.header, stored.payloads)
-        except (ValueError, KCacheError, MemoryError) as error:
-            hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
-            raise EntryError(f"cannot show the entry {key!r}", f"it is damaged ({error})", hint) from None
-        hits = self.history().hits.get(file.key[:KEY_DIGITS], 0)
-        kept = read_report(stored.payloads.get("report", b""))
-        sizes = {each.name: each.size_bytes for each in payload_records(stored)}
-        return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, hits, sizes, **kept)
+        from .engine.inspection import detail_of, find_entry
 
-    def _find(self, key: str) -> Found:
-        """The file of the entry whose key begins so."""
-        found = self.session.store.find(key) if key and not key.strip("0123456789abcdef") else []
-        if len({file.key for file in found}) != 1:
-            why = f"{len(found) or 'no'} keys in {self.directory or 'memory'} begin with it"
-            raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
-        return found[0]
+        return detail_of(self.session, find_entry(self.session, key), self.history().hits)
 
     def report(self) -> str:
         """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
@@ -241,7 +248,10 @@ class KernelCache:
             NoDeviceError: No target is named and there is no device.
         """
         if isinstance(kernel, str):
-            return self.session.explain_key(self._find(kernel).key)
+            from .engine.explain import explain_key
+            from .engine.inspection import find_entry
+
+            return explain_key(self.session, find_entry(self.session, kernel).key)
         from .module import CachedModule
 
         if isinstance(kernel, CachedModule):
@@ -372,6 +382,8 @@ class _ProcessCache(KernelCache):
 
 process_cache = _ProcessCache()
 
+get_or_compile = process_cache.get_or_compile
+get_or_build = process_cache.get_or_build
 info = process_cache.info
 print_info = process_cache.print_info
 clear = process_cache.clear

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError, plain, plain_lines
+from .model.artifact import BUILT
 from .observe.console import Parser, count, fill_streams, json_text, put, say, seconds
 from .observe.text import age_text, bytes_text, entries_text, seconds_text, table
 from .store.entry import is_key
@@ -190,7 +191,7 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     found = cache.entry(arguments.key)
     for path, name, what in (arguments.cubin, "cubin", "machine code"), (arguments.ptx, "ptx", "PTX"):
         if path is not None:
-            code = getattr(found.artifact, name)
+            code = b"" if found.artifact.kind == BUILT else getattr(found.artifact, name)
             if not code:
                 raise KCacheError(f"cannot write the {what} of {found.key[:12]}", "the entry holds none")
             with open(path, "wb") as file:

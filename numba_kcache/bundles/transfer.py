@@ -19,7 +19,7 @@ from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
 from ..keys import Component, sha256
-from ..model import Target, read_arch
+from ..model import NO_TARGET, Target, read_arch
 from ..model.json_values import read_json
 from ..settings import read_settings
 from ..store import entry as frame
@@ -84,10 +84,9 @@ def _chosen(
             artifact = arrived(entry)
         except (ValueError, MemoryError):
             continue  # damaged, or gone meanwhile: verify() says so
-        if targets is not None and artifact.target not in targets:
+        if targets is not None and artifact.target not in (*targets, NO_TARGET):
             continue
-        names = tuple(each.name for each in artifact.entries)
-        file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, names)
+        file = BundledFile(key, len(data), sha256(data).hexdigest(), artifact.target.name, artifact.names)
         made_of = _made_of(entry)
         if wanted is None or any(all(made_of[name][0] == one[name] for name in one) for one in wanted):
             chosen.append(file)

@@ -16,7 +16,7 @@ from ..explanation import history
 from ..headers.dependencies import HeadersRead
 from ..keys import Component, derive
 from ..model import EventKind, trouble
-from ..model.artifact import Artifact, artifact_header
+from ..model.artifact import BUILT, Artifact, artifact_header
 from ..model.meaning import contradiction_of
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
@@ -64,7 +64,7 @@ def _progress(cache: Lookup, request: Request) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     from ..observe.progress import shown
 
-    return shown(f"{request.label} for {request.target.name}")
+    return shown(request.title)
 
 
 def publish(
@@ -77,11 +77,11 @@ def publish(
     """
     wrong = contradiction_of(artifact)
     if wrong:
-        names = ", ".join(entry.name for entry in artifact.entries)
-        cache.events.emit(trouble("cubin", f"cannot store {names} for {artifact.target}: {wrong}"))
+        cache.events.emit(trouble("cubin", f"cannot store {', '.join(artifact.names)} for {artifact.target}: {wrong}"))
         return
     subject, everything = subject_of(request), (*components, *headers.components)
-    payloads = {"cubin": artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
+    first = BUILT if artifact.kind == BUILT else "cubin"
+    payloads = {first: artifact.cubin, **artifact.extras, **history.payloads_of(subject, everything)}
     payloads = {name: data[: MAX_TEXT_BYTES.get(name)] for name, data in payloads.items()}  # cut where too long
     try:
         is_stored = cache.store.put(StoredEntry(key, artifact_header(artifact), payloads))

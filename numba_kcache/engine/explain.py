@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..errors import EntryError, FrozenCacheError
 from ..explanation.history import Evidence, Subject, peek, stored_of
-from ..explanation.nearest import Missed, why_missed
-from ..explanation.text import Explanation
+from ..explanation.nearest import Missed, explain_entry, why_missed
+from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
 from .candidates import candidates
@@ -67,6 +68,33 @@ def reasons_of(lookup: Lookup, request: Request, components: Sequence[Component]
         return why_missed(subject_of(request), components, evidence_of(lookup, components))
     except Exception:  # whatever a store or a user's file gives back: a compile must not fail by its explanation
         return Missed((Reason(ReasonKind.UNKNOWN),))
+
+
+def missed(lookup: Lookup, request: Request, components: Sequence[Component]) -> Missed:
+    """Explain a miss of a request, in the mode that is in force."""
+    if lookup.settings.mode in ("off", "refresh", "verify"):
+        return Missed((Reason(ReasonKind.MODE, new=lookup.settings.mode),))
+    return reasons_of(lookup, request, components)
+
+
+def frozen_error(lookup: Lookup, request: Request, components: Sequence[Component]) -> FrozenCacheError:
+    """Make the error for a request that is not in a frozen cache."""
+    why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
+    aside = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
+    why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
+    return FrozenCacheError(f"cannot compile {request.title}", why, "warm it up")
+
+
+def explain_key(lookup: Lookup, key: str) -> Explanation:
+    """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing.
+
+    Raises:
+        EntryError: What is kept of it cannot be read.
+    """
+    try:
+        return explain_entry(key, evidence_of(lookup))
+    except Exception as error:  # whatever its report holds, and those of the others of its kernel
+        raise EntryError(f"cannot explain the entry {key}", f"what is kept of it cannot be read: {error!r}") from error
 
 
 def _miss(lookup: Lookup, request: Request) -> Explanation:

@@ -50,6 +50,8 @@ STORING = ("readwrite", "refresh", "verify")
 _NOT_IDENTIFIED = components({"compilers": {"": None}, "versions": {}})
 """Placeholder until the compilers are identified."""
 
+_WITHOUT_COMPILERS = components({"compilers": {}, "versions": {}})
+
 _FOUND_QUICKLY = ("nvrtc", "nvJitLink")
 """Libraries whose absence shows at once; for the others cuda.pathfinder starts a process, which takes 100 ms."""
 
@@ -119,6 +121,8 @@ class Lookup:
         Without `looks`, as each search begins, they are held against what is loaded and installed now.
         """
         makers = request.libraries, request.distributions
+        if makers == ((), ()):
+            return _WITHOUT_COMPILERS
         known = self._compilers.get(makers)
         if known is None or not looks:
             found = self.toolchain.identify(*makers, looks=looks)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys import Component
-from ..model import Choice, Target
+from ..model import NO_TARGET, Choice, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit goes without them
@@ -58,6 +58,11 @@ class Request(NamedTuple):
     name: str = ""
     changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
+
+    @property
+    def title(self) -> str:
+        """Label and target, as in a message."""
+        return self.label if self.target == NO_TARGET else f"{self.label} for {self.target}"
 
 
 Make = Callable[[Target, "Target | None"], Request]

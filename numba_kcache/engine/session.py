@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EntryError, FrozenCacheError, KCacheError
+from ..errors import KCacheError
 from ..keys import Component, derive
 from ..launch.loader import Loader
 from ..model import Event, EventKind
@@ -31,7 +31,6 @@ from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import
-    from ..explanation.nearest import Missed
     from ..explanation.text import Explanation
     from ..model.artifact import Artifact
     from ..model.reason import Reason
@@ -49,6 +48,9 @@ class Session(Lookup):
         settings: The settings in force.
         directory: Where the store is; None where no home directory is known.
         process: Events of the process's cache, if it is that one.
+
+    Attributes:
+        served: Keys of what another compiler built, by what was asked for, of which this process counted a hit.
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
@@ -58,6 +60,7 @@ class Session(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
+        self.served: dict[str, str] = {}
         save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
         weakref.finalize(self, _collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
@@ -82,7 +85,9 @@ class Session(Lookup):
             return found
         components = self.components(request)
         if self.settings.mode == "frozen":
-            raise self._frozen(request, components)
+            from .explain import frozen_error
+
+            raise frozen_error(self, request, components)
         with self.store.building(derive(components)) as turn:
             if looks and (turn.found is not None or turn.waited_s > 0):
                 found = self.first(candidates(self, only(request), (None,)), "waited")
@@ -106,6 +111,7 @@ class Session(Lookup):
 
     def _compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         from .compile import build, load_compilers, publish  # a hit goes without it
+        from .explain import missed
 
         certain = load_compilers(self, request)
         if certain != tuple(components):  # what the record says is not what this process has loaded
@@ -114,7 +120,7 @@ class Session(Lookup):
             if found is not None:
                 return found
         key = derive(components)
-        reasons = self._missed(request, components).reasons
+        reasons = missed(self, request, components).reasons
         self.emit(EventKind.MISS, request, key, **_explained(reasons))
         artifact, headers = build(self, request, key)
         untracked = headers.untracked or request.changed()
@@ -140,7 +146,8 @@ class Session(Lookup):
     def _compare(self, request: Request, key: str, artifact: Any) -> None:
         """Report a stored entry that is not what the compilers make of the same request now."""
         stored = self._read(key)
-        if stored is not None and stored.cubin != artifact.cubin:
+        sizes = [None if each is None else each.attributes.get("payloads") for each in (stored, artifact)]
+        if stored is not None and (stored.cubin != artifact.cubin or sizes[0] != sizes[1]):
             difference = f"the stored code of {request.label} is not what the compilers make now ({key})"
             self.events.emit(Event(EventKind.TROUBLE, {"where": f"verify {key}", "error": difference}))
 
@@ -171,24 +178,6 @@ class Session(Lookup):
 
     # -- explaining ---------------------------------------------------------------------------------
 
-    def _missed(self, request: Request, components: Sequence[Component]) -> Missed:
-        """Explain a miss of this request."""
-        from ..explanation.nearest import Missed
-        from ..model.reason import Reason, ReasonKind
-        from .explain import reasons_of
-
-        if self.settings.mode in ("off", "refresh", "verify"):
-            return Missed((Reason(ReasonKind.MODE, new=self.settings.mode),))
-        return reasons_of(self, request, components)
-
-    def _frozen(self, request: Request, components: Sequence[Component]) -> FrozenCacheError:
-        from ..explanation.text import summary
-
-        why = f"the cache is frozen and does not hold it: {summary(self._missed(request, components).reasons)}"
-        aside = [f"{key} ({reason})" for key, reason in self.damaged.items()]
-        why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
-        return FrozenCacheError(f"cannot compile {request.label} for {request.target}", why, "warm it up")
-
     def explain(self, wanted: Wanted) -> Explanation:
         """Explain if `resolve` of the same would be a hit, from where, and if not, why not. Changes nothing."""
         from .explain import explain
@@ -202,18 +191,6 @@ class Session(Lookup):
             self._is_explaining = before
             self.toolchain.load = self.local.get_manifest
         return found._replace(compiled_for=self._compiled_for.get(found.key, ())) if found.is_hit else found
-
-    def explain_key(self, key: str) -> Explanation:
-        """Describe a stored entry, and how the others of its kernel differ from it. Changes nothing."""
-        from ..explanation.nearest import explain_entry
-        from .explain import evidence_of
-
-        try:
-            return explain_entry(key, evidence_of(self))
-        except Exception as error:  # whatever its report holds, and those of the others of its kernel
-            raise EntryError(
-                f"cannot explain the entry {key}", f"what is kept of it cannot be read: {error!r}"
-            ) from error
 
     def require_place(self, what: str, key: str = "", *, is_found: bool = False) -> None:
         """Require that what is stored gets into the directory that was asked for, or that this entry is there.
@@ -253,6 +230,7 @@ class Session(Lookup):
         """Drop what is kept in memory: the next launch of every kernel resolves anew. Running work is untouched."""
         super().forget()
         self._compiled_for.clear()
+        self.served.clear()
         for kernel in all_of(self.users):
             kernel.forget()
         self.loader.forget()

@@ -70,7 +70,9 @@ def compare(old: Sequence[Record], new: Sequence[Record], kinds: Mapping[str, Re
     found: list[Reason] = []
     for each in differences:
         if each.name != "function" or not has_parts:
-            found += _reasons(each, kind_of(each.name, kinds), "" if each.name in KINDS else each.name)
+            part = "" if each.name in KINDS else each.name
+            is_given = part.startswith("component[")  # by a caller of get_or_build, who knows it by its own name
+            found += _reasons(each, kind_of(each.name, kinds), part[10:-1] if is_given else part)
     return found
 
 
@@ -147,7 +149,7 @@ def with_line(reason: Reason, old: str | None, new: str, origin: Origin) -> Reas
         new: Its text now.
         origin: The file that shows it, and the line at which it starts there; line 0 where that is not known.
     """
-    is_python = reason.component != "source"
+    is_python = reason.component != "source" and reason.kind is ReasonKind.SOURCE_CHANGED
     before, after = _counted_lines(old or "", is_python), _counted_lines(new, is_python)
     if old is None:
         return reason._replace(where=_where(origin, 0))

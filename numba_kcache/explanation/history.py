@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..keys import Component, component, derive, sha256
+from ..model.artifact import BUILT
 from ..model.json_values import read_json
 from ..model.reason import ReasonKind
 from .diff import KINDS, Record
@@ -241,5 +242,5 @@ def stored_of(entry: StoredEntry) -> Stored:
     numbers = [report.get("created_s"), header.get("compile_time_s")]
     is_known = [isinstance(each, (int, float)) and 0 <= each < _MAX_TIME_S for each in numbers]
     created_s, seconds = (float(each or 0) if known else 0.0 for each, known in zip(numbers, is_known, strict=True))
-    size = len(entry.payloads["cubin"]) if "cubin" in entry.payloads else 0
+    size = next((len(entry.payloads[name]) for name in ("cubin", BUILT) if name in entry.payloads), 0)
     return Stored(entry.key, str(report.get("kernel", "")), str(header.get("target", "")), created_s, seconds, size)

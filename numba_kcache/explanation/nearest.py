@@ -134,7 +134,7 @@ def _with_lines(
     """Add the line that differs to each reason about a text."""
     found = list(reasons)
     for index, each in enumerate(found):
-        if each.kind is ReasonKind.SOURCE_CHANGED and each.component in texts():
+        if each.kind in (ReasonKind.SOURCE_CHANGED, ReasonKind.COMPONENT) and each.component in texts():
             found[index] = with_line(each, before.get(each.component), *texts()[each.component])
     return found
 

@@ -35,7 +35,9 @@ class Target(NamedTuple):
     @property
     @functools.cache  # noqa: B019 (as many as there are targets)
     def name(self) -> str:
-        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`."""
+        """The spelling that NVRTC and nvJitLink take: `sm_90a`, `compute_80`; `any` of `NO_TARGET`."""
+        if not self.major:
+            return "any"
         return f"{'compute' if self.virtual else 'sm'}_{self.major}{self.minor}{self.suffix}"
 
     @property
@@ -83,6 +85,9 @@ class Target(NamedTuple):
         return self.name
 
 
+NO_TARGET = Target(0, 0)
+"""The target of bytes that are for no device in particular; no spelling of the user's gives it."""
+
 _OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
 """Compute capabilities there have been: the driver makes code for any later device of PTX for these."""
 
@@ -115,7 +120,8 @@ def parse_target(spelling: object) -> Target:
         kind, _, rest = spelling.partition("_")
         digits = rest.rstrip("af")
         suffix = rest[len(digits) :]
-        if kind in _KINDS and 2 <= len(digits) <= 3 and digits.isascii() and digits.isdecimal() and len(suffix) <= 1:
+        is_number = 2 <= len(digits) <= 3 and digits.isascii() and digits.isdecimal() and digits[0] != "0"
+        if kind in _KINDS and is_number and len(suffix) <= 1:
             return Target(int(digits[:-1]), int(digits[-1]), suffix, kind == "compute")
     raise OptionError(
         f"cannot read arch {spelling!r}",

@@ -71,6 +71,9 @@ class Parameter(NamedTuple):
 MAX_PARAMETERS_BYTES = 32764
 """Bytes of parameters one kernel can take (CUDA C++ Programming Guide, "Function Parameters")."""
 
+BUILT = "built"
+"""The kind of bytes that another compiler made (model.built): no cubin, no kernel, never launched."""
+
 _MAX_ENTRIES = 65536
 _MAX_NAME = 65536
 _MAX_KIND = 32
@@ -133,7 +136,8 @@ class Artifact(NamedTuple):
         kind: What it was made from, `"cuda"`: a word of its front end.
         target: What the code was built for.
         entries: The kernels in it, in order.
-        cubin: The linked module; empty where `target` is virtual, or where there is LTO-IR to link kernels from.
+        cubin: The linked module; empty where `target` is virtual, or where there is LTO-IR to link kernels from. Of the
+            kind `built` its payloads, one after another.
         compile_time_s: Seconds the compilation took.
         attributes: Launch attributes that are not in the cubin (cooperative, carveout, ...), as plain values.
         extras: What no launch needs, by name: `"ptx"`, where it was kept, `"log"`, what the compilers said, and
@@ -160,6 +164,13 @@ class Artifact(NamedTuple):
     def log(self) -> str:
         """What the compilers said."""
         return self.extras.get("log", b"").decode("utf-8", "replace")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its kernels; the label of what another compiler built."""
+        if self.kind == BUILT:
+            return (self.attributes["label"],)
+        return tuple(each.name for each in self.entries)
 
     def entry(self, name: str, label: str) -> Entry:
         """The kernel called `name`: by its name or symbol, spaces aside, or without namespace and template arguments
@@ -224,10 +235,14 @@ def artifact_from_header(
     try:
         entries, kind = header["entries"], header["kind"]
         seconds, attributes = header["compile_time_s"], header["attributes"]
-        if type(entries) is not list or not 0 < len(entries) <= _MAX_ENTRIES:
-            raise ValueError("entries")
         if type(attributes) is not dict or type(seconds) not in (int, float) or not 0 <= seconds < _MAX_SECONDS:
             raise ValueError("compile_time_s or attributes")
+        if kind == BUILT:
+            from .built import built_from_header
+
+            return built_from_header(header, payloads)
+        if type(entries) is not list or not 0 < len(entries) <= _MAX_ENTRIES:
+            raise ValueError("entries")
         if attributes:
             _check_attributes(attributes)
         if type(kind) is not str or len(kind) > _MAX_KIND or not (kind.isidentifier() and kind.islower()):

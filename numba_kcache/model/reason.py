@@ -31,6 +31,7 @@ class ReasonKind(StrEnum):
     VERSION             A package has another version, or Python has (name, versions).
     ENVIRONMENT         A variable or setting that the compilers read (name; its value where that is no secret).
     LINK_INPUT          Something that is linked (name, digests).
+    COMPONENT           A component of `get_or_build` (name, values, or the first line that differs).
     DEPENDS             A value or file of `depends` (position).
     PLACE               File, line or folder, which are in the line table.
     MODE                The mode does not look (new: the mode).
@@ -56,6 +57,7 @@ class ReasonKind(StrEnum):
     VERSION = "version"
     ENVIRONMENT = "environment"
     LINK_INPUT = "link_input"
+    COMPONENT = "component"
     DEPENDS = "depends"
     PLACE = "place"
     MODE = "mode"

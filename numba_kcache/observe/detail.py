@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import plain
-from ..model.artifact import Artifact, Entry
+from ..model.artifact import BUILT, Artifact, Entry
+from ..model.built import meta_of
 from ..model.json_values import fits, read_json
 from .text import aligned, bytes_text, seconds_text
 
@@ -59,6 +60,8 @@ class EntryDetail(NamedTuple):
             "target": artifact.target.name,
             "payload_bytes": dict(self.payload_bytes),
             "compile_time_s": artifact.compile_time_s,
+            "label": artifact.names[0] if artifact.kind == BUILT else "",
+            "meta": meta_of(artifact) if artifact.kind == BUILT else {},
             "kernels": [
                 {**entry._asdict(), "parameters": [each._asdict() for each in entry.parameters]}
                 for entry in artifact.entries
@@ -83,6 +86,8 @@ class EntryDetail(NamedTuple):
             ("last used", _time(self.used_s)),
             ("hits", str(self.hits)),
         ]
+        if artifact.kind == BUILT:
+            rows[1:2] = [("label", artifact.names[0]), ("meta", artifact.attributes["meta"].removeprefix("{}"))]
         lines = aligned([(name, text) for name, text in rows if text])
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]

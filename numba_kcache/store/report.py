@@ -34,7 +34,11 @@ class EntryInfo(NamedTuple):
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """The names of the kernels in it, as the source has them."""
+        """The names of the kernels in it, as the source has them; the label of what another compiler built."""
+        attributes = self.header.get("attributes")
+        label = attributes.get("label") if isinstance(attributes, dict) and self.header.get("kind") == "built" else None
+        if isinstance(label, str):
+            return (label,)
         entries = self.header.get("entries")
         rows = entries if isinstance(entries, list) else []
         return tuple(row[0] for row in rows if isinstance(row, list) and row and isinstance(row[0], str))

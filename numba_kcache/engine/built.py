@@ -1,0 +1,292 @@
+"""`get_or_build`: bytes of any compiler, as a request of the engine that kernels go through.
+
+Promise     The key is of the components' values, as they were read once, and of the content of what it depends on; a
+            value that cannot be told from others for certain is an OptionError. What `build` raises passes through,
+            and what it returns is checked before it is stored. Files that change while it runs: not stored.
+Method      Each component of the user's is one of the key, named `component[NAME]`, so that none is taken for one of
+            the engine's own. A hit or a miss is counted once in a process for each key.
+Not here    How bytes become an artifact (model.built), look-ups, turns and stores (session).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import OptionError
+from ..keys import Component, Plain, component, components, digest_of, sha256
+from ..model import NO_TARGET
+from ..model.artifact import BUILT, Artifact
+from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
+from ..model.json_values import is_unicode, read_json
+from ..model.reason import ReasonKind
+from ..model.request import Origin
+from .lookup import LOOKING
+from .request import Request, only
+
+if TYPE_CHECKING:
+    from .session import Session
+
+Build = Callable[[], "bytes | Mapping[str, bytes]"]
+
+ALONE = "data"
+"""The name of the payload where `build` returns bytes."""
+
+_MAX_DEPTH = 32
+"""Lists and mappings inside each other."""
+
+_NUMBER_BITS = 64
+_SERVED_LIMIT = 4096
+"""Keys of which a process remembers that it counted a hit; when there are more, it begins anew."""
+
+
+class Built(NamedTuple):
+    """What `get_or_build` gives.
+
+    Args:
+        payloads: Bytes by name; under `"data"` where `build` returned bytes.
+        key: Its key; "" where it was not stored, because a file of `depends` changed while it was built.
+        source: `"memory"`, `"disk"`, `"tier"`, `"waited"` (another process or thread built it) or `"compiled"`.
+        meta: What was said of it when it was built.
+    """
+
+    payloads: Mapping[str, bytes]
+    key: str
+    source: str
+    meta: Mapping[str, Any]
+
+
+def find_or_build(
+    session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str
+) -> Built:
+    """`KernelCache.get_or_build`.
+
+    Args:
+        session: Of the cache.
+        given: The components.
+        build, label, depends, meta: As there.
+        caller: The file in whose folder relative paths of `depends` are.
+    """
+    paths = _paths_of(depends, caller) if depends else ()
+    contents = [_content(each) for each in paths]
+    looks, name = session.settings.mode in LOOKING, _digest_of(given, contents)
+    key = session.served.get(name) if looks and name else None
+    known = session.memory.get(key) if key is not None else None
+    if key is not None and known is not None:
+        return _built(known, key, "memory")
+    values = _values_of(given)
+    found = session.resolve(only(_request(values, build, label, paths, contents, meta)))
+    if found.source != "compiled":
+        if len(session.served) >= _SERVED_LIMIT:
+            session.served.clear()
+        session.served[_digest_of(values, contents)] = found.key  # of what was keyed, whatever became of the caller's
+    return _built(found.artifact, found.key, found.source)
+
+
+def _digest_of(given: Any, contents: list[Plain]) -> str:
+    """Name a call quickly; "" where it takes a second look."""
+    try:
+        return digest_of((given, contents))
+    except (TypeError, ValueError, RecursionError):  # a mapping or list of another class, or nothing that can be used
+        return ""
+
+
+def _built(artifact: Artifact, key: str, source: str) -> Built:
+    return Built(payloads_of(artifact), key, source, meta_of(artifact))
+
+
+def _request(
+    values: Mapping[str, Plain], build: Build, label: str, paths: Sequence[str], contents: list[Plain], meta: Any
+) -> Request:
+    if not callable(build):
+        raise OptionError(f"cannot use build={build!r}", "it cannot be called", "give a function without parameters")
+    file, name = _place_of(build)
+    label, text = _label_of(label, name), _meta_of(meta)
+    parts = [component("kind", BUILT), *map(_component, values, values.values())]
+
+    def make(*_engine: Any) -> Artifact:
+        start = time.perf_counter()
+        returned = build()
+        return _artifact(label, returned, text, time.perf_counter() - start)
+
+    def changed() -> str:
+        is_same = [_content(each) for each in paths] == contents
+        return "" if is_same else "a file of depends= changed while it was built"
+
+    return Request(
+        label=label,
+        target=NO_TARGET,
+        components=(*parts, component("depends", contents)) if paths else tuple(parts),
+        libraries=(),
+        distributions=(),
+        build=make,
+        texts=functools.partial(_texts, values),
+        file=file,
+        name=label,
+        changed=changed if paths else str,
+        kinds=lambda: dict.fromkeys(["component[", *(f"component[{name}]" for name in values)], ReasonKind.COMPONENT),
+    )
+
+
+def _place_of(build: Any) -> tuple[str, str]:
+    """File and qualified name of the function that builds; of what it calls, where it is a `functools.partial`."""
+    while isinstance(build, functools.partial):
+        build = build.func
+    code = getattr(build, "__code__", None)
+    name = getattr(build, "__qualname__", type(build).__qualname__)
+    file = os.path.abspath(code.co_filename) if isinstance(code, CodeType) and code.co_filename[:1] != "<" else ""
+    return file, f"{getattr(build, '__module__', None) or '__main__'}.{name}"
+
+
+def _label_of(label: Any, default: str) -> str:
+    if not isinstance(label, str) or len(label) > 1024:
+        raise OptionError(f"cannot use label={label!r:.80}", "it is not text of at most 1024 characters")
+    return (label or default[-1024:]).encode("utf-8", "backslashreplace").decode()[:1024]
+
+
+def _meta_of(meta: Any) -> str:
+    """The text of `meta`.
+
+    Raises:
+        OptionError: It is no mapping of JSON values that read back as they are.
+    """
+    try:
+        text = json.dumps(_plain({} if meta is None else dict(meta), "meta", 0), allow_nan=False)
+        if is_unicode(read_json(text.encode())):
+            return text
+        why = "half of a surrogate pair"
+    except (TypeError, ValueError, RecursionError) as error:
+        why = str(error)
+    raise OptionError(f"cannot keep meta={meta!r:.80}", why, "give a mapping of plain JSON values")
+
+
+# -- components ------------------------------------------------------------------------------------------------------
+
+
+def _values_of(given: Any) -> dict[str, Plain]:
+    """The components in the order of their names, as plain values of our own.
+
+    Raises:
+        OptionError: They are no mapping of names to plain values, or there are none.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise OptionError(f"cannot use components={given!r:.80}", "it is not a mapping of names to values")
+    found: dict[str, Plain] = _plain(given, "components", 0)  # type: ignore[assignment]
+    return {name: found[name] for name in sorted(found)}
+
+
+def _plain(value: Any, where: str, depth: int) -> Plain:
+    kind = type(value)
+    if kind in (str, bytes, bool, int, float) or value is None:
+        return value  # type: ignore[no-any-return]
+    if depth > _MAX_DEPTH:
+        raise OptionError(f"cannot use {where[:80]}", f"it is nested more than {_MAX_DEPTH} deep")
+    if isinstance(value, Mapping):
+        found: dict[str, Plain] = {}
+        for name, each in value.items():
+            if type(name) is not str:
+                raise OptionError(f"cannot use {where[:80]}", f"its key {name!r:.80} is not text")
+            found[name] = _plain(each, f"{where}[{name!r}]", depth + 1)
+        return found
+    if isinstance(value, (list, tuple)):
+        return [_plain(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(value)]
+    why = f"a {kind.__name__} is not text, bytes, a number, a boolean, None, a list or a mapping of these"
+    raise OptionError(f"cannot use {where[:80]}={value!r:.80}", why, "convert it: str(x), int(x), float(x), list(x)")
+
+
+def _component(name: str, value: Plain) -> Component:
+    try:
+        (named,) = components({f"component[{name}]": value})
+    except (ValueError, RecursionError) as error:  # a number of more digits than Python writes
+        raise OptionError(f"cannot use components[{name!r}]", str(error)) from None
+    return named._replace(value=_shown(value))
+
+
+def _shown(value: Plain) -> Plain:
+    """A value as a report keeps it: numbers that JSON readers refuse are text there."""
+    if isinstance(value, dict):
+        return {name: _shown(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    is_odd = value - value != 0 if type(value) is float else type(value) is int and value.bit_length() > _NUMBER_BITS
+    return repr(value) if is_odd else value
+
+
+def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
+    """The components that are texts of several lines, of which an explanation names the line that differs."""
+    texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
+    return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
+
+
+# -- what it depends on ----------------------------------------------------------------------------------------------
+
+
+def _paths_of(depends: Any, caller: str) -> Sequence[str]:
+    folder = os.path.dirname(os.path.abspath(caller))
+    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # a prompt, a notebook's cell
+    given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
+    try:
+        return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
+    except TypeError as error:
+        raise OptionError(
+            f"cannot use depends={depends!r:.80}", str(error), "give paths; values are components"
+        ) from None
+
+
+def _content(path: str) -> Plain:
+    """Digest of a file's bytes; of a folder those of each file in it, by relative name, but not of `__pycache__`.
+
+    Raises:
+        OptionError: It cannot be read, or is something else.
+    """
+    try:
+        if not os.path.isdir(path):
+            return _digest(path)
+        return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, set())}
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cannot read depends={path!r}", getattr(error, "strerror", None) or str(error)) from None
+
+
+def _files_in(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    status = os.stat(folder)
+    if (status.st_dev, status.st_ino) in seen:  # a link that leads up
+        return
+    seen.add((status.st_dev, status.st_ino))
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield from _files_in(path, seen) if name != "__pycache__" else ()
+        else:
+            yield path
+
+
+def _digest(path: str) -> str:
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
+        raise OSError(f"{path} is neither a file nor a folder")
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
+
+
+# -- what was built --------------------------------------------------------------------------------------------------
+
+
+def _artifact(label: str, returned: Any, meta: str, seconds: float) -> Artifact:
+    payloads = returned if isinstance(returned, Mapping) else {ALONE: returned}
+    cannot, read = f"cannot store what was built for {label}", {}
+    for name, data in payloads.items():
+        if not isinstance(name, str) or not is_safe_name(name):
+            why = f"{name!r:.80} cannot name a payload"
+            raise OptionError(cannot, why, "a name is 1 to 200 bytes of printable text without slashes")
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise OptionError(cannot, f"its {name} is a {type(data).__name__}, and not bytes")
+        read[str(name)] = bytes(data)
+    try:
+        return built_artifact(label, read, meta, seconds)
+    except ValueError as error:
+        raise OptionError(cannot, str(error)) from None

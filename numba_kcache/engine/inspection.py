@@ -1,0 +1,80 @@
+"""Look at a cache: count what it holds and saved, and read all that is known of one entry.
+
+Promise     Nothing here changes what is stored.
+Not here    The words (observe), and lists of entries (store.listing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import EntryError, KCacheError, SettingsError
+from ..model.artifact import BUILT, artifact_from_header
+from ..observe import KEY_DIGITS, Counts
+from ..observe.detail import EntryDetail, read_report
+from ..observe.info import CacheInfo
+from ..store.entry import payload_records
+
+if TYPE_CHECKING:
+    from ..store.tree import Found
+    from .lookup import Lookup
+    from .session import Session
+
+
+def info_of(session: Session, scope: str) -> CacheInfo:
+    """Count what a cache holds and saved, over all processes (`"lifetime"`) or in this one (`"process"`).
+
+    Raises:
+        SettingsError: Another scope.
+    """
+    if scope not in ("lifetime", "process"):
+        raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
+    sums = session.lifetime() if scope == "lifetime" else None
+    counts = session.statistics.process if sums is None else Counts.of(sums)
+    usage, limit = session.store.size(), session.settings.max_size_bytes
+    figures = (scope, session.store.directory or "", usage.entries, usage.size_bytes, limit)
+    why = "" if session.local.readonly else session.local.obstacle()
+    return CacheInfo(*figures, tiers=session.tier_reports(sums), obstacle=why, **counts.as_dict())
+
+
+def find_entry(lookup: Lookup, key: str) -> Found:
+    """Find the file of the entry whose key begins so.
+
+    Raises:
+        EntryError: There is none, or there are several.
+    """
+    found = lookup.store.find(key) if key and not key.strip("0123456789abcdef") else []
+    if len({file.key for file in found}) != 1:
+        why = f"{len(found) or 'no'} keys in {lookup.store.directory or 'memory'} begin with it"
+        raise EntryError(f"cannot show the entry {key!r}", why, "`numba-kcache list` shows them")
+    return found[0]
+
+
+def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDetail:
+    """Read everything that is known of an entry.
+
+    Args:
+        lookup: Of its cache.
+        file: Of the entry.
+        hits: Of all entries, by the start of their keys.
+
+    Raises:
+        EntryError: It is damaged.
+    """
+    stored = lookup.store.peek(file.key)
+    try:
+        if stored is None:
+            raise ValueError("it cannot be read, or its digest differs")
+        artifact = artifact_from_header(stored.header, stored.payloads)
+    except (ValueError, KCacheError, MemoryError) as error:
+        hint = "`numba-kcache verify` sets it aside, and the next launch compiles it again"
+        raise EntryError(f"cannot show the entry {file.key!r}", f"it is damaged ({error})", hint) from None
+    kept = read_report(stored.payloads.get("report", b""))
+    sizes = {each.name: each.size_bytes for each in payload_records(stored)}
+    if artifact.kind == BUILT:
+        from ..model.built import sizes_of
+
+        sizes = {**sizes_of(artifact), **{name: size for name, size in sizes.items() if name != BUILT}}
+    times_hit = hits.get(file.key[:KEY_DIGITS], 0)
+    return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **kept)

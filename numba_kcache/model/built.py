@@ -1,0 +1,102 @@
+"""Bytes that somebody else's compiler made, as an artifact of the kind `built`.
+
+Promise     No field of a header is believed: label, names, sizes and meta are held against their types and bounds, and
+            the sizes against the bytes, or ValueError is raised. A payload's name can be a file's: it leads out of no
+            folder. An artifact of this kind has no kernel and the target `any`, which no device and no request of a
+            kernel has, so it is never launched; and nothing but such an artifact has that target.
+Method      The payloads stand one after another in one blob, their names and sizes in the header's attributes, beside
+            the label and the meta, which is JSON text: each caller gets values of its own.
+Not here    What the bytes are: nobody but their compiler knows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import NO_TARGET
+from .artifact import BUILT, Artifact
+from .json_values import fits, is_unicode, read_json
+
+MAX_BUILT = 4096
+"""Payloads of one artifact."""
+
+_MAX_NAME_BYTES = 200
+_MAX_LABEL = 1024
+
+
+def built_artifact(label: str, payloads: Mapping[str, bytes], meta: str, build_time_s: float) -> Artifact:
+    """Make the artifact of what was built.
+
+    Args:
+        label: What people call it.
+        payloads: Bytes by name.
+        meta: A JSON object, as text.
+        build_time_s: Seconds it took.
+
+    Raises:
+        ValueError: There is no payload, or too many, or a name that cannot be a file's.
+    """
+    sizes = [[name, len(data)] for name, data in payloads.items()]
+    attributes = {"label": label, "meta": meta, "payloads": sizes}
+    blob = next(iter(payloads.values())) if len(payloads) == 1 else b"".join(payloads.values())
+    return _checked(Artifact(BUILT, NO_TARGET, (), blob, build_time_s, attributes))
+
+
+def built_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) -> Artifact:
+    """Read the artifact that was stored as this header.
+
+    Raises:
+        ValueError, KeyError: It is none.
+    """
+    if header["target"] != NO_TARGET.name or header["entries"] != []:
+        raise ValueError("kernels or a target where there are none")
+    blob, seconds, attributes = payloads[BUILT], float(header["compile_time_s"]), header["attributes"]
+    return _checked(Artifact(BUILT, NO_TARGET, (), blob, seconds, attributes, payloads))
+
+
+def sizes_of(artifact: Artifact) -> dict[str, int]:
+    """Bytes of each payload, by name."""
+    return dict(artifact.attributes["payloads"])
+
+
+def payloads_of(artifact: Artifact) -> dict[str, bytes]:
+    """Take the payloads out of an artifact."""
+    found, start = {}, 0
+    for name, size in artifact.attributes["payloads"]:
+        found[name] = artifact.cubin[start : start + size]
+        start += size
+    return found
+
+
+def meta_of(artifact: Artifact) -> dict[str, Any]:
+    """Read what was said of it when it was built."""
+    text = artifact.attributes["meta"]
+    meta: dict[str, Any] = {} if text == "{}" else read_json(text.encode())
+    return meta
+
+
+def _checked(artifact: Artifact) -> Artifact:
+    attributes = artifact.attributes
+    if not fits(attributes, {"label": str, "meta": str, "payloads": [(str, int)]}):
+        raise ValueError("no attributes of what was built")
+    rows, label = attributes["payloads"], attributes["label"]
+    if not (0 < len(rows) <= MAX_BUILT and len({name for name, _ in rows}) == len(rows)):
+        raise ValueError(f"{len(rows)} payloads")
+    for name, size in rows:
+        if not is_safe_name(name):
+            raise ValueError(f"a payload is called {name!r}")
+        if size < 0:
+            raise ValueError("a payload of less than nothing")
+    if sum(size for _, size in rows) != len(artifact.cubin):
+        raise ValueError("payloads of other sizes than its bytes")
+    if not label or len(label) > _MAX_LABEL or type(meta_of(artifact)) is not dict:
+        raise ValueError("label or meta")
+    return artifact
+
+
+def is_safe_name(name: str) -> bool:
+    """Tell if a payload's name can be the name of a file in any folder."""
+    is_text = name.isprintable() and is_unicode(name)
+    is_plain = name not in ("", ".", "..") and not any(each in name for each in "/\\")
+    return is_text and is_plain and len(name.encode()) <= _MAX_NAME_BYTES
