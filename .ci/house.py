@@ -36,6 +36,7 @@ doctor
 bundles | warmup
 numba_hook
 module
+get_or
 kernel
 adapters
 frontends/numba | frontends/source | frontends/mlir

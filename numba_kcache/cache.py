@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register
 from .errors import OptionError
-from .frontends.base import define
+from .get_or import GetOr
 from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
@@ -26,7 +25,6 @@ from .store.report import EntryInfo, Problem
 if TYPE_CHECKING:  # a hit goes without them
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
-    from .engine.built import Build, Built
     from .explanation.text import Explanation
     from .observe.detail import EntryDetail
     from .observe.info import CacheInfo
@@ -34,7 +32,7 @@ if TYPE_CHECKING:  # a hit goes without them
     from .warmup.pool import WarmUpReport
 
 
-class KernelCache:
+class KernelCache(GetOr):
     """A cache of compiled kernels in a directory of its own.
 
     Args:
@@ -50,6 +48,7 @@ class KernelCache:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._session: Session | None = Session(chosen, chosen.directory or default_directory())
         self._given = {"max_size_bytes": max_size_bytes, **settings}
+        super().__init__()
 
     def __reduce__(self) -> Any:
         """Another process gets a cache of the same directory and settings; this one's counts stay here."""
@@ -68,52 +67,6 @@ class KernelCache:
     def directory(self) -> str:
         """The folder of its entries; "" where they are kept in memory."""
         return self.session.store.directory or ""
-
-    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> Kernel:
-        """The kernel `name` of a source, from this cache or compiled into it when it is first used.
-
-        Args:
-            source: Whatever `cached_kernel` takes.
-            name: The entry in the source; None to find it.
-            options: Options of `cached_kernel`.
-
-        Raises:
-            OptionError: The source or an option cannot be used.
-        """
-        return Kernel(define(source, {**options, "name": name, "cache": self}, depth=2))
-
-    def get_or_build(
-        self,
-        components: Mapping[str, Any],
-        build: Build,
-        *,
-        label: str = "",
-        depends: Iterable[str | os.PathLike[str]] = (),
-        meta: Mapping[str, Any] | None = None,
-    ) -> Built:
-        """Bytes of any compiler: those that are stored for these components, else what `build` returns, stored.
-
-        Of all threads, processes and nodes that miss the same at once one calls `build`, and the others wait for it.
-
-        Args:
-            components: Names and plain values (text, bytes, numbers, booleans, None, lists, mappings) that together
-                decide the result: source, options, target, and the compiler with its version.
-            build: Makes it: returns bytes, or a mapping of names to bytes. What it raises passes through.
-            label: What people call it, in lists and messages; default the name of `build`. Not in the key.
-            depends: Files and folders whose content decides the result too. Relative to the file of the caller.
-            meta: JSON values to keep beside it, and to be found by whoever gets it from the store. Not in the key.
-
-        Returns:
-            `payloads` (by name; `"data"` where `build` returned bytes), `key`, `source` and `meta`.
-
-        Raises:
-            OptionError: A component, a dependency, the meta or what `build` returned cannot be used.
-            FrozenCacheError: It is not stored, and the mode is frozen; the message names the component that differs.
-        """
-        from .engine.built import find_or_build
-
-        caller = sys._getframe(1).f_code.co_filename
-        return find_or_build(self.session, components, build, label=label, depends=depends, meta=meta, caller=caller)
 
     def info(self, scope: str = "lifetime") -> CacheInfo:
         """Count what the cache holds and saved.
@@ -355,6 +308,7 @@ class _ProcessCache(KernelCache):
 
     def __init__(self) -> None:
         self._session = None
+        GetOr.__init__(self)
 
     def __reduce__(self) -> Any:
         return "process_cache"

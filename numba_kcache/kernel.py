@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from .engine.request import Request, Resolution
-from .errors import OptionError, UncacheableError
-from .frontends.base import Definition, Variant, define
+from .errors import LaunchError, NoDeviceError, OptionError, UncacheableError
+from .frontends.base import Definition, RunsUncached, Variant, define
 from .frontends.launches import Launches
 from .keys import Component
 from .launch import launch_shape
-from .launch.devices import current_device
+from .launch.devices import current_device, is_device_current
 from .model import Choice, Target, ptx_target, read_arch
 from .model.artifact import Artifact
 
@@ -86,6 +86,32 @@ class Kernel(Launches):
         found = self._resolutions.exactly(target, ptx_target(self._arch, target), variant)
         self._definition.entry(found.artifact)  # it says if there is no such kernel
         return found
+
+    def _resolve_ahead(self) -> None:
+        """Find or compile what its first launch would, if a target is named or a device is current.
+
+        Not what depends on arguments that are not known yet.
+        """
+        definition = self._definition
+        if definition.has_variants and not definition.options.get("signature"):
+            return
+        device = None
+        if not self._arch:
+            if not is_device_current():
+                return
+            try:
+                device = current_device().target
+            except (NoDeviceError, LaunchError):  # none that a launch could go to, as that will say
+                return
+        try:
+            for variant in self._variants(None):
+                if device is not None:
+                    definition.entry(self._resolutions.for_device(device, variant).artifact)
+                for target in self._arch:
+                    definition.check_target(target)
+                    self._exactly(target, variant)
+        except RunsUncached:
+            return
 
     # -- templates ----------------------------------------------------------------------------------
 

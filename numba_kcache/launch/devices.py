@@ -84,6 +84,25 @@ def current_ordinal() -> int:
     return int(device) if status == 0 else -1
 
 
+_modules_without_driver = 0
+"""How many modules were imported when the driver's library was not in the process; -1 once it is there."""
+
+
+def is_device_current() -> bool:
+    """Tell if the program has a current context. Imports and initialises nothing: a program without CUDA stays so."""
+    global _modules_without_driver
+    if _modules_without_driver >= 0 and hasattr(os, "RTLD_NOLOAD"):
+        if len(sys.modules) == _modules_without_driver:
+            return False
+        try:
+            ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
+            _modules_without_driver = -1
+        except OSError:  # to find that out takes longer than the look-up of a kernel
+            _modules_without_driver = len(sys.modules)
+            return False
+    return current_ordinal() >= 0
+
+
 def check_interpreter() -> None:
     """Refuse a launch that would have to import something when nothing can be imported any more.
 

@@ -1,0 +1,106 @@
+"""Know a call of `get_or_compile` again: one kernel for the same source, name and options.
+
+Promise     Two calls share a kernel exactly where a decorated kernel of one would be that of the other: values count
+            with their types, lists and mappings by what is in them now, and the caller's file where relative paths and
+            quoted includes are looked up beside it, or lines of it are in line tables. What is kept is bounded: the
+            `LIMIT` calls used last.
+Method      A call whose options are plain, or lists and dicts of plain values, is found by one look-up, under all that
+            was written and the caller's file. Any other, and the first of each file, is put into one form first.
+Not here    Finding and compiling (kernel).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from types import NoneType
+from typing import Any
+
+LIMIT = 2048
+"""Names of calls under which a cache keeps kernels; the one that was used last longest ago goes first."""
+
+PLAIN = frozenset((str, int, bool, bytes, NoneType))
+"""Types that count by type and value."""
+
+_WITH_PLACES = frozenset(("include_dirs", "link", "depends", "options", "lineinfo", "debug", "lto"))
+"""Options whose meaning may depend on where the caller's file is."""
+
+
+class Kernels(OrderedDict[Hashable, Any]):
+    """Kernels by the calls that made them, the last used at the end."""
+
+    def keep(self, call: Hashable, kernel: Any) -> Any:
+        """Keep the kernel of a call, unless another thread has: the one that is kept."""
+        found = self.setdefault(call, kernel)
+        while len(self) > LIMIT:
+            with suppress(KeyError):
+                self.popitem(last=False)
+        return found
+
+    def drop(self, kernel: Any) -> None:
+        """Forget a kernel."""
+        for call in [call for call, each in list(self.items()) if each is kernel]:
+            self.pop(call, None)
+
+
+def written(options: Mapping[str, Any]) -> Hashable:
+    """Name options as they were written, where they hold plain values, and lists and dicts of such; None for others.
+
+    Two of these names may mean the same; what means another thing has another name.
+    """
+    parts: list[Hashable] = []
+    for name, value in options.items():
+        kind = type(value)
+        inside: tuple[type, ...] = (kind,)
+        if kind is list:
+            inside, value = tuple(map(type, value)), tuple(value)
+        elif kind is dict:
+            inside, value = (*map(type, value), *map(type, value.values())), tuple(value.items())
+        if not PLAIN.issuperset(inside):
+            return None
+        parts.append((name, kind, inside, value))
+    return tuple(parts)
+
+
+def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:
+    """Put a call into the form under which all calls that mean the same are known; None where there is none.
+
+    Args:
+        source, name, options: As they were given.
+        caller: The file that calls.
+    """
+    try:
+        frozen = tuple((each, _frozen(options[each])) for each in sorted(options))
+        call = type(source), source, name, _place_of(source, options, caller), frozen
+        hash(call)
+        return call
+    except (TypeError, RecursionError):  # an object that may change, and cannot be known again by its value
+        return None
+
+
+def copied(value: Any) -> Any:
+    """Copy lists and mappings: what the caller does with its own changes no kernel."""
+    if isinstance(value, Mapping):
+        return {name: copied(each) for name, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
+def _frozen(value: Any) -> Hashable:
+    kind = type(value)
+    if kind in PLAIN:
+        return kind, value
+    if isinstance(value, (list, tuple)):
+        return kind, tuple(map(_frozen, value))
+    if isinstance(value, Mapping):  # of macros the order counts
+        return kind, tuple((_frozen(name), _frozen(each)) for name, each in value.items())
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset(map(_frozen, value))
+    return kind, repr(value) if kind is float else value
+
+
+def _place_of(source: Any, options: Mapping[str, Any], caller: str) -> str:
+    """The caller's file where it has a meaning; "" where it has none."""
+    is_text = isinstance(source, (str, bytes))
+    include = b"include" if isinstance(source, bytes) else "include"
+    return "" if is_text and include not in source and _WITH_PLACES.isdisjoint(options) else caller

@@ -1,0 +1,256 @@
+"""`get_or_compile`: one kernel for the same source, name and options, compiled when it is returned."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import CompileError, FrozenCacheError, Kernel, KernelCache, OptionError
+from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.fake_driver import build, environment, needs_fake_driver
+
+INCLUDING = '#include "size.h"\nextern "C" __global__ void k(int *o) { *o = SIZE; }'
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> KernelCache:
+    return KernelCache(tmp_path / "cache", durability="none")
+
+
+def counts(cache: KernelCache) -> tuple[int, int, int]:
+    """(compiles, hits, misses) of this process."""
+    info = cache.info("process")
+    return info.compiles, info.hits, info.misses
+
+
+# -- when ------------------------------------------------------------------------------------------------------------
+
+
+def test_code_for_a_named_target_is_there_when_it_returns(cache: KernelCache, tmp_path: Path) -> None:
+    """Compiled and counted, or found and counted, once; launches and repeats count nothing more."""
+    for _ in range(3):
+        kernel = cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+        assert counts(cache) == (1, 0, 1)
+    kernel.compile()
+    assert counts(cache) == (1, 0, 1)
+
+    again = KernelCache(tmp_path / "cache", durability="none")
+    again.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+    assert counts(again) == (0, 1, 0)
+
+
+def test_list_of_targets_is_compiled_for_each(cache: KernelCache) -> None:
+    """As many entries as targets."""
+    cache.get_or_compile(SAXPY, arch=["sm_80", "sm_90"])
+    assert sorted(each.target for each in cache.entries()) == ["sm_80", "sm_90"]
+
+
+def test_error_of_the_source_is_raised_there_each_time(cache: KernelCache) -> None:
+    """A source that does not compile is a CompileError of the call, and of the next call too."""
+    for _ in range(2):
+        with pytest.raises(CompileError):
+            cache.get_or_compile("nonsense", "k", arch="sm_90")
+
+
+def test_frozen_cache_refuses_there(tmp_path: Path) -> None:
+    """What a frozen cache does not hold is an error of the call."""
+    with pytest.raises(FrozenCacheError):
+        KernelCache(tmp_path, mode="frozen").get_or_compile(SAXPY, arch="sm_90")
+
+
+def test_without_target_and_device_it_is_lazy_and_imports_nothing(tmp_path: Path) -> None:
+    """As a decorator: nothing is compiled, no error of the source, no CUDA; and still one kernel."""
+    code = """
+import sys, numba_kcache
+kernel = numba_kcache.get_or_compile("nonsense", "k")
+assert kernel is numba_kcache.get_or_compile("nonsense", "k")
+print(sorted(name for name in sys.modules if name.startswith(("cuda", "numba."))), numba_kcache.info("process").misses)
+"""
+    assert in_python(code, NUMBA_KCACHE_DIR=str(tmp_path)).split() == ["[]", "0"]
+
+
+def test_numba_kernel_is_compiled_where_its_signature_is_known(cache: KernelCache) -> None:
+    """With `signature=` when it is returned; without, at the first launch."""
+
+    def fill(out: Any) -> None:
+        out[0] = 1
+
+    cache.get_or_compile(fill, arch="sm_90", kind="numba")
+    assert counts(cache) == (0, 0, 0)
+    cache.get_or_compile(fill, arch="sm_90", kind="numba", signature="void(float32[::1])")
+    assert counts(cache) == (1, 0, 1)
+
+
+PROGRAM = """
+import json, sys
+from cuda.bindings import driver
+import numba_kcache
+counts, kernels = [], []
+for step in range(3):
+    if step == 1:
+        driver.cuInit(0)
+        _, context = driver.cuDevicePrimaryCtxRetain(0)
+        driver.cuCtxSetCurrent(context)
+    kernels.append(numba_kcache.get_or_compile(sys.argv[1]))
+    counts.append(numba_kcache.info("process").misses)
+kernels[0][1, 32]()
+counts.append(numba_kcache.info("process").misses)
+print(json.dumps([counts, len(set(map(id, kernels)))]))
+"""
+
+
+@needs_fake_driver
+@pytest.mark.slow
+def test_code_for_a_current_device_is_there_when_it_returns(tmp_path: Path) -> None:
+    """Lazy while no device is current; from then on the call compiles, for the launch that follows it."""
+    plain = {name: value for name, value in environment(build()).items() if not name.startswith("NUMBA_KCACHE_")}
+    command, env = [sys.executable, "-c", PROGRAM, EMPTY], {**plain, "NUMBA_KCACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[0, 1, 1, 1], 1]
+
+
+# -- the same kernel -------------------------------------------------------------------------------------------------
+
+
+def test_same_call_gives_the_same_kernel(cache: KernelCache) -> None:
+    """In any order of options, by position or keyword, with equal lists and mappings, from any file and thread."""
+    defines, folders = {"A": 1}, ["/nowhere"]
+    first = cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", opt=3, defines=defines)
+    found = [
+        cache.get_or_compile(SAXPY, name="saxpy", opt=3, defines={"A": 1}, arch="sm_90"),
+        cache.get_or_compile("".join(SAXPY), "saxpy", defines=dict(defines), arch="sm_90", opt=3),
+    ]
+    elsewhere = compile(
+        "found.append(cache.get_or_compile(S, 'saxpy', arch='sm_90', opt=3, defines=d))", "/a/b.py", "exec"
+    )
+    exec(elsewhere, {"found": found, "cache": cache, "S": SAXPY, "d": defines})
+    thread = threading.Thread(target=lambda: found.append(
+        cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", opt=3, defines=defines)))  # fmt: skip
+    thread.start()
+    thread.join()
+
+    assert [each is first for each in found] == [True] * 4
+    with_folders = cache.get_or_compile(SAXPY, arch="sm_90", include_dirs=folders)
+    assert with_folders is cache.get_or_compile(SAXPY, arch="sm_90", include_dirs=["/nowhere"])
+    assert numba_kcache.get_or_compile(EMPTY) is numba_kcache.get_or_compile(EMPTY)
+
+
+def test_options_that_differ_give_other_kernels(cache: KernelCache) -> None:
+    """Values that Python takes for equal, and lists and mappings that differ by one member, are other calls."""
+    calls: list[dict[str, Any]] = [
+        {},
+        {"lineinfo": False},
+        {"defines": {"A": 1}},
+        {"defines": {"A": "1"}},
+        {"defines": {"A": None}},
+        {"defines": {"A": 1, "B": 2}},
+        {"include_dirs": ["/a", "/b"]},
+        {"include_dirs": ["/b", "/a"]},
+        {"include_dirs": ["/a"], "options": ["-DB"]},
+        {"include_dirs": ["/a", "-DB"], "options": []},
+        {"depends": [1]},
+        {"depends": [True]},
+        {"depends": [1.0]},
+        {"depends": [0.0]},
+        {"depends": [-0.0]},
+        {"depends": [[1], 2]},
+        {"depends": [[1, 2]]},
+    ]
+    kernels = [cache.get_or_compile(SAXPY, **options) for options in calls]
+    kernels += [cache.get_or_compile(SAXPY.encode()), cache.get_or_compile(SAXPY, "saxpy")]
+
+    assert len(set(map(id, kernels))) == len(kernels)
+    assert [cache.get_or_compile(SAXPY, **options) for options in calls] == kernels[: len(calls)]
+
+
+def test_arch_of_another_type_is_no_known_call(cache: KernelCache) -> None:
+    """(9.0, 0.0) is equal to (9, 0), and no target."""
+    cache.get_or_compile(SAXPY, arch=(9, 0))
+    with pytest.raises(OptionError):
+        cache.get_or_compile(SAXPY, arch=(9.0, 0.0))
+
+
+def test_list_that_the_caller_changes_is_another_call(cache: KernelCache) -> None:
+    """What is in a list or mapping at the time of the call counts, and the kernel keeps its own."""
+    defines: dict[str, Any] = {"SIZE": 1}
+    source = 'extern "C" __global__ void k(int *o) { *o = SIZE; }'
+    first = cache.get_or_compile(source, arch="sm_90", defines=defines)
+    defines["SIZE"] = 2
+    second = cache.get_or_compile(source, arch="sm_90", defines=defines)
+
+    assert first.key() != second.key()
+    assert first.key() == cache.get_or_compile(source, arch="sm_90", defines={"SIZE": 1}).key()
+
+
+def test_quoted_include_is_that_of_the_callers_folder(cache: KernelCache, tmp_path: Path) -> None:
+    """The same text from two files that each have a header beside them is two kernels."""
+    cubins = []
+    for size in (1, 2):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        (folder / "size.h").write_text(f"#define SIZE {size}")
+        program = folder / "program.py"
+        program.write_text("kernel = cache.get_or_compile(S, arch='sm_90')")
+        names: dict[str, Any] = {"cache": cache, "S": INCLUDING, "__name__": "program"}
+        exec(compile(program.read_text(), str(program), "exec"), names)
+        cubins.append(names["kernel"].cubin())
+    assert cubins[0] != cubins[1]
+
+
+def test_threads_that_ask_at_once_get_one_kernel_compiled_once(cache: KernelCache) -> None:
+    """Twelve threads, one kernel object, one compile."""
+    barrier, found = threading.Barrier(12), list[Kernel]()
+
+    def ask() -> None:
+        barrier.wait()
+        found.append(cache.get_or_compile(SAXPY, "saxpy", arch="sm_90"))
+
+    threads = [threading.Thread(target=ask) for _ in range(12)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert (len(found), len(set(map(id, found))), counts(cache)) == (12, 1, (1, 0, 1))
+
+
+@pytest.mark.slow
+def test_kernels_that_are_kept_are_bounded(cache: KernelCache) -> None:
+    """Of five thousand sources the first kernels are gone, and one that was asked for all along is the same."""
+    used, alive = cache.get_or_compile(EMPTY), list[Any]()
+    for number in range(5000):
+        alive.append(weakref.ref(cache.get_or_compile(f"// {number}\n{EMPTY}")))
+        assert cache.get_or_compile(EMPTY) is used
+    gc.collect()
+    assert 512 <= sum(each() is not None for each in alive) <= 2048
+
+
+def test_clear_has_the_next_call_compile(cache: KernelCache) -> None:
+    """The same kernel, resolved anew by the time it is returned."""
+    kernel = cache.get_or_compile(SAXPY, arch="sm_90")
+    cache.clear()
+    assert cache.get_or_compile(SAXPY, arch="sm_90") is kernel
+    assert counts(cache) == (2, 0, 2)
+
+
+@pytest.mark.slow
+def test_repeated_call_is_a_look_up(cache: KernelCache) -> None:
+    """Two microseconds; twice that where there are lists among the options, or another program on the machine."""
+    cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+    times = []
+    for _ in range(300):
+        start = time.perf_counter()
+        for _ in range(100):
+            cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+        times.append((time.perf_counter() - start) / 100)
+    assert min(times) < 4e-6
