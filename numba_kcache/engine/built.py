@@ -27,8 +27,10 @@ from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
 from ..model.reason import ReasonKind
 from ..model.request import Origin
+from .candidates import candidates
+from .explain import frozen_error
 from .lookup import LOOKING
-from .request import Request, only
+from .request import Request, Resolution, only
 
 if TYPE_CHECKING:
     from .session import Session
@@ -75,17 +77,69 @@ def find_or_build(
     """
     paths = _paths_of(depends, caller) if depends else ()
     contents = [_content(each) for each in paths]
-    looks, name = session.settings.mode in LOOKING, _digest_of(given, contents)
-    key = session.served.get(name) if looks and name else None
-    known = session.memory.get(key) if key is not None else None
-    if key is not None and known is not None:
-        return _built(known, key, "memory")
+    known = _known(session, _digest_of(given, contents))
+    if known is not None:
+        return known
     values = _values_of(given)
     found = session.resolve(only(_request(values, build, label, paths, contents, meta)))
+    # of what was keyed, whatever another thread has done to the caller's mapping meanwhile
+    return _given(session, found, _digest_of(values, contents))
+
+
+def find_built(session: Session, given: Any, label: str) -> Built | None:
+    """Find what is stored for these components, and count it as a hit; None where it has to be built (`keep_built`).
+
+    Args:
+        session: Of the cache.
+        given: The components, which nobody changes meanwhile.
+        label: As in `get_or_build`.
+
+    Raises:
+        FrozenCacheError: It is not stored, and the mode is frozen.
+    """
+    name = _digest_of(given, [])
+    known = _known(session, name)
+    if known is not None:
+        return known
+    request = _request(_values_of(given), bytes, label, (), [], None)
+    found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
+    if found is None and session.settings.mode == "frozen":
+        raise frozen_error(session, request, session.components(request))
+    return None if found is None else _given(session, found, name)
+
+
+def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float) -> None:
+    """Store what was built for these components, in place of what is stored, and count it as a miss.
+
+    Args:
+        session: Of the cache.
+        given: The components.
+        payload: What was built, under `"data"`.
+        label, meta: As in `get_or_build`.
+        seconds: It took.
+    """
+    request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
+    session.build_anew(request)
+
+
+def remove_built(session: Session, given: Any) -> bool:
+    """Remove what is stored here for these components; tell if there was anything."""
+    request = _request(_values_of(given), bytes, "", (), [], None)
+    return session.remove(session.key(request))
+
+
+def _known(session: Session, name: str) -> Built | None:
+    """What this process has in memory, and has counted."""
+    key = session.served.get(name) if session.settings.mode in LOOKING else None
+    known = session.memory.get(key) if key is not None else None
+    return None if key is None or known is None else _built(known, key, "memory")
+
+
+def _given(session: Session, found: Resolution, name: str) -> Built:
     if found.source != "compiled":
         if len(session.served) >= _SERVED_LIMIT:
             session.served.clear()
-        session.served[_digest_of(values, contents)] = found.key  # of what was keyed, whatever became of the caller's
+        session.served[name] = found.key
     return _built(found.artifact, found.key, found.source)
 
 
@@ -102,18 +156,24 @@ def _built(artifact: Artifact, key: str, source: str) -> Built:
 
 
 def _request(
-    values: Mapping[str, Plain], build: Build, label: str, paths: Sequence[str], contents: list[Plain], meta: Any
+    values: Mapping[str, Plain],
+    build: Build,
+    label: str,
+    paths: Sequence[str],
+    contents: list[Plain],
+    meta: Any,
+    seconds: float | None = None,
 ) -> Request:
     if not callable(build):
         raise OptionError(f"cannot use build={build!r}", "it cannot be called", "give a function without parameters")
     file, name = _place_of(build)
-    label, text = _label_of(label, name), _meta_of(meta)
+    label, said = _label_of(label, name), _meta_of(meta)
     parts = [component("kind", BUILT), *map(_component, values, values.values())]
 
     def make(*_engine: Any) -> Artifact:
         start = time.perf_counter()
         returned = build()
-        return _artifact(label, returned, text, time.perf_counter() - start)
+        return _artifact(label, returned, said, time.perf_counter() - start if seconds is None else seconds)
 
     def changed() -> str:
         is_same = [_content(each) for each in paths] == contents
@@ -150,16 +210,18 @@ def _label_of(label: Any, default: str) -> str:
     return (label or default[-1024:]).encode("utf-8", "backslashreplace").decode()[:1024]
 
 
-def _meta_of(meta: Any) -> str:
-    """The text of `meta`.
+def _meta_of(meta: Any) -> dict[str, Any]:
+    """Copy `meta`, as it would come back from a store.
 
     Raises:
         OptionError: It is no mapping of JSON values that read back as they are.
     """
+    if meta is None:
+        return {}
     try:
-        text = json.dumps(_plain({} if meta is None else dict(meta), "meta", 0), allow_nan=False)
-        if is_unicode(read_json(text.encode())):
-            return text
+        found: dict[str, Any] = read_json(json.dumps(_plain(dict(meta), "meta", 0), allow_nan=False).encode())
+        if is_unicode(found):
+            return found
         why = "half of a surrogate pair"
     except (TypeError, ValueError, RecursionError) as error:
         why = str(error)
@@ -276,7 +338,7 @@ def _digest(path: str) -> str:
 # -- what was built --------------------------------------------------------------------------------------------------
 
 
-def _artifact(label: str, returned: Any, meta: str, seconds: float) -> Artifact:
+def _artifact(label: str, returned: Any, meta: dict[str, Any], seconds: float) -> Artifact:
     payloads = returned if isinstance(returned, Mapping) else {ALONE: returned}
     cannot, read = f"cannot store what was built for {label}", {}
     for name, data in payloads.items():

@@ -279,14 +279,25 @@ class Lookup:
 
     def set_aside(self, key: str, reason: str) -> None:
         """Do without a stored entry that is whole and cannot be used: it is compiled anew."""
-        with self._lock:
-            gone = self.memory.pop(key, None)
-            self._memory_bytes -= len(gone.cubin) if gone else 0
+        self._forget_one(key)
         self.refused.add(key)
         if self.store is not self.local:
             self.store.settle()  # type: ignore[union-attr]  # or it would be kept after this
         self.local.set_aside(key)
         _record_damage(self.events.emit, self.damaged, Event(EventKind.DAMAGED, {"key": key, "reason": reason}))
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry from memory and the local store; tell if there was one. Tiers keep theirs."""
+        is_known = self._forget_one(key)
+        if self.store is not self.local:
+            self.store.settle()  # type: ignore[union-attr]
+        return (not self.local.readonly and self.local.remove(key)) or is_known
+
+    def _forget_one(self, key: str) -> bool:
+        with self._lock:
+            gone = self.memory.pop(key, None)
+            self._memory_bytes -= len(gone.cubin) if gone else 0
+        return gone is not None
 
     # -- memory and records -------------------------------------------------------------------------
 

@@ -109,6 +109,10 @@ class Session(Lookup):
             self.store.settle()  # type: ignore[union-attr]  # those who wait for this node's turn look there
             return found
 
+    def build_anew(self, request: Request) -> Resolution:
+        """Build and store a request, whatever is stored."""
+        return self._compile(request, self.components(request))
+
     def _compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         from .compile import build, load_compilers, publish  # a hit goes without it
         from .explain import missed

@@ -5,18 +5,19 @@ Promise     No field of a header is believed: label, names, sizes and meta are h
             folder. An artifact of this kind has no kernel and the target `any`, which no device and no request of a
             kernel has, so it is never launched; and nothing but such an artifact has that target.
 Method      The payloads stand one after another in one blob, their names and sizes in the header's attributes, beside
-            the label and the meta, which is JSON text: each caller gets values of its own.
+            the label and the meta, of which each caller gets a copy.
 Not here    What the bytes are: nobody but their compiler knows that.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from . import NO_TARGET
 from .artifact import BUILT, Artifact
-from .json_values import fits, is_unicode, read_json
+from .json_values import fits
 
 MAX_BUILT = 4096
 """Payloads of one artifact."""
@@ -25,13 +26,13 @@ _MAX_NAME_BYTES = 200
 _MAX_LABEL = 1024
 
 
-def built_artifact(label: str, payloads: Mapping[str, bytes], meta: str, build_time_s: float) -> Artifact:
+def built_artifact(label: str, payloads: Mapping[str, bytes], meta: Mapping[str, Any], build_time_s: float) -> Artifact:
     """Make the artifact of what was built.
 
     Args:
         label: What people call it.
         payloads: Bytes by name.
-        meta: A JSON object, as text.
+        meta: JSON values.
         build_time_s: Seconds it took.
 
     Raises:
@@ -70,15 +71,14 @@ def payloads_of(artifact: Artifact) -> dict[str, bytes]:
 
 
 def meta_of(artifact: Artifact) -> dict[str, Any]:
-    """Read what was said of it when it was built."""
-    text = artifact.attributes["meta"]
-    meta: dict[str, Any] = {} if text == "{}" else read_json(text.encode())
-    return meta
+    """Copy what was said of it when it was built."""
+    meta: dict[str, Any] = artifact.attributes["meta"]
+    return json.loads(json.dumps(meta)) if meta else {}
 
 
 def _checked(artifact: Artifact) -> Artifact:
     attributes = artifact.attributes
-    if not fits(attributes, {"label": str, "meta": str, "payloads": [(str, int)]}):
+    if not fits(attributes, {"label": str, "meta": dict, "payloads": [(str, int)]}):
         raise ValueError("no attributes of what was built")
     rows, label = attributes["payloads"], attributes["label"]
     if not (0 < len(rows) <= MAX_BUILT and len({name for name, _ in rows}) == len(rows)):
@@ -90,13 +90,12 @@ def _checked(artifact: Artifact) -> Artifact:
             raise ValueError("a payload of less than nothing")
     if sum(size for _, size in rows) != len(artifact.cubin):
         raise ValueError("payloads of other sizes than its bytes")
-    if not label or len(label) > _MAX_LABEL or type(meta_of(artifact)) is not dict:
-        raise ValueError("label or meta")
+    if not label or len(label) > _MAX_LABEL:
+        raise ValueError("label")
     return artifact
 
 
 def is_safe_name(name: str) -> bool:
     """Tell if a payload's name can be the name of a file in any folder."""
-    is_text = name.isprintable() and is_unicode(name)
-    is_plain = name not in ("", ".", "..") and not any(each in name for each in "/\\")
-    return is_text and is_plain and len(name.encode()) <= _MAX_NAME_BYTES
+    is_plain = name.isprintable() and name not in ("", ".", "..") and "/" not in name and "\\" not in name
+    return is_plain and len(name.encode("utf-8", "surrogatepass")) <= _MAX_NAME_BYTES  # no half pair is printable

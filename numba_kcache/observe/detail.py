@@ -87,7 +87,7 @@ class EntryDetail(NamedTuple):
             ("hits", str(self.hits)),
         ]
         if artifact.kind == BUILT:
-            rows[1:2] = [("label", artifact.names[0]), ("meta", artifact.attributes["meta"].removeprefix("{}"))]
+            rows[1:2] = [("label", artifact.names[0]), ("meta", json.dumps(meta_of(artifact)).removeprefix("{}"))]
         lines = aligned([(name, text) for name, text in rows if text])
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]

@@ -451,7 +451,7 @@ def test_bundle_carries_it_and_targets_keep_it(directory: Path, tmp_path: Path) 
 
 
 def header_of(**changes: Any) -> dict[str, Any]:
-    attributes = {"label": "toy", "meta": "{}", "payloads": [["a", 1], ["b", 2]], **changes}
+    attributes = {"label": "toy", "meta": {}, "payloads": [["a", 1], ["b", 2]], **changes}
     return {"kind": "built", "target": "any", "entries": [], "compile_time_s": 0.1, "attributes": attributes}
 
 
@@ -467,9 +467,8 @@ def header_of(**changes: Any) -> dict[str, Any]:
         header_of(payloads=None),
         header_of(label=3),
         header_of(label=""),
-        header_of(meta="[]"),
-        header_of(meta="{"),
-        header_of(meta={}),
+        header_of(meta="{}"),
+        header_of(meta=[]),
         {**header_of(), "target": "sm_90"},
         {**header_of(), "entries": [["k", "k", True, [0, 0, 0, 0], []]]},
         {**header_of(), "kind": "cuda"},
@@ -504,7 +503,7 @@ def test_no_kernel_is_made_of_what_was_built(directory: Path) -> None:
     """Bytes that somebody put under the key of a kernel are set aside: they are never loaded."""
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=open_cache(directory))
     key = kernel.key()
-    artifact = built_artifact("toy", {"data": b"\x7fELF"}, "{}", 0.1)
+    artifact = built_artifact("toy", {"data": b"\x7fELF"}, {}, 0.1)
     header = header_of(payloads=[["data", 4]])
     open_cache(directory).session.local.put(StoredEntry(key, header, {"built": artifact.cubin}))
 

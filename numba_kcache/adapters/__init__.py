@@ -1,0 +1,18 @@
+"""Other people's compilers on this store. Each adapter imports its package where it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .cuda_core import Programs as ProgramCache
+
+__all__ = ["ProgramCache"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ProgramCache":
+        from .cuda_core import program_cache
+
+        return program_cache()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,145 @@
+"""`ProgramCache`: a program cache of cuda.core over this store, for `program.compile("cubin", cache=ProgramCache())`.
+
+Promise     What cuda.core's `ProgramCacheResource` promises: bytes or code under a key, KeyError for what is not there,
+            the last writer wins. Stored bytes are verified; what cannot be stored is reported, and the program has its
+            code. What another build of NVRTC or nvJitLink compiled is not found: cuda.core's key has a version.
+Method      An entry is one of `get_or_build`: its components are cuda.core's key and the compilers of this process. A
+            miss is counted when the code comes, with the time since it was looked for.
+Not here    What else is in cuda.core's key: headers are not, unless the program says so (`extra_digest`).
+Ground      cuda-core 1.2, `cuda.core.utils.ProgramCacheResource`: the abstract methods, the types of keys and values.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+from typing import Any
+
+from ..engine.built import ALONE, find_built, keep_built, remove_built
+from ..engine.session import Session, process_session
+from ..errors import OptionError, ToolchainMissingError
+
+_LABEL = "cuda.core program"
+_WAITING_LIMIT = 256
+
+
+class Programs:
+    """A program cache of cuda.core that keeps its code in a `KernelCache`, among its other entries.
+
+    Args:
+        cache: A `KernelCache`; default the process's.
+
+    Raises:
+        OptionError: It is something else.
+    """
+
+    def __init__(self, cache: Any = None) -> None:
+        if cache is not None and not isinstance(getattr(cache, "session", None), Session):
+            raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache")
+        self._cache = cache
+        self._missed: dict[bytes, float] = {}
+        self._compilers: tuple[Session | None, Any] = (None, None)
+
+    def __getitem__(self, key: bytes | str) -> bytes:
+        """The code of a key.
+
+        Raises:
+            KeyError: It is not stored.
+            FrozenCacheError: It is not stored, and nothing is to be compiled in this mode.
+        """
+        name = _key_bytes(key)
+        found = find_built(self._session(), self._components(name), _LABEL)
+        if found is None:
+            if len(self._missed) >= _WAITING_LIMIT:
+                self._missed.clear()
+            self._missed[name] = time.perf_counter()
+            raise KeyError(key)
+        return found.payloads[ALONE]
+
+    def __setitem__(self, key: bytes | str, value: Any) -> None:
+        """Store code under a key: bytes, or an `ObjectCode`, of which the code is kept and not a path to it."""
+        name, code = _key_bytes(key), _code_bytes(value)
+        now = time.perf_counter()
+        seconds = now - self._missed.pop(name, now)
+        label = f"{_LABEL} {getattr(value, 'name', '')}".strip()
+        meta = {"resource": _LABEL, "code_type": str(getattr(value, "code_type", ""))}
+        keep_built(self._session(), self._components(name), code, label=label[:1024], meta=meta, seconds=seconds)
+
+    def __delitem__(self, key: bytes | str) -> None:
+        """Remove the code of a key from this machine; tiers keep what they have.
+
+        Raises:
+            KeyError: It is not stored.
+        """
+        if not remove_built(self._session(), self._components(_key_bytes(key))):
+            raise KeyError(key)
+
+    def __len__(self) -> int:
+        """Programs that are stored, whoever compiled them."""
+        return len(self._keys())
+
+    def clear(self) -> None:
+        """Remove every program; kernels and whatever else the cache holds stay."""
+        session = self._session()
+        for key in self._keys():
+            session.remove(key)
+
+    def _keys(self) -> list[str]:
+        entries = self._session().store.listing("age", None, {})
+        return [each.key for each in entries if each.kernels and each.kernels[0].startswith(_LABEL) and _is_ours(each)]
+
+    def _session(self) -> Session:
+        found: Session = process_session() if self._cache is None else self._cache.session
+        return found
+
+    def _components(self, key: bytes) -> dict[str, Any]:
+        session = self._session()
+        of, compilers = self._compilers
+        if of is not session:  # once: a program that is looked up has loaded its compiler
+            builds = session.toolchain.identify(("nvrtc", "nvJitLink"), ())
+            compilers = ", ".join(f"{name} {build}" for name, build in builds[0].items()) if builds else ""
+            self._compilers = session, compilers
+        return {"compilers": compilers, _LABEL: key}
+
+
+def _is_ours(entry: Any) -> bool:
+    attributes = entry.header.get("attributes")
+    return isinstance(attributes, dict) and _LABEL in str(attributes.get("meta"))
+
+
+def _key_bytes(key: Any) -> bytes:
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytes, bytearray)):
+        return bytes(key)
+    raise TypeError(f"cannot use {key!r:.80} as the key of a program: it is neither bytes nor text")
+
+
+def _code_bytes(value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    from cuda.core import ObjectCode
+
+    if not isinstance(value, ObjectCode):
+        raise TypeError(f"cannot store a {type(value).__name__} as a program: it is neither bytes nor an ObjectCode")
+    code = value.code
+    return Path(code).read_bytes() if isinstance(code, str) else bytes(code)
+
+
+@functools.cache
+def program_cache() -> type[Programs]:
+    """Make the class, for which cuda.core has to be imported.
+
+    Raises:
+        ToolchainMissingError: There is none, or an older one.
+    """
+    try:
+        from cuda.core.utils import ProgramCacheResource
+    except ImportError as error:
+        hint = "pip install 'cuda-core>=1.2'"
+        raise ToolchainMissingError(
+            "cannot make a ProgramCache", f"cuda.core has no program cache: {error}", hint
+        ) from None
+    fields = {"__doc__": Programs.__doc__, "__module__": __package__, "__qualname__": "ProgramCache"}
+    return type("ProgramCache", (Programs, ProgramCacheResource), fields)

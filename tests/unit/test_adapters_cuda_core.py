@@ -1,0 +1,224 @@
+"""`adapters.ProgramCache`: cuda.core's interface of program caches over this store, and compiles through it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import FrozenCacheError, KernelCache, OptionError, cached_kernel
+from numba_kcache.errors import ToolchainMissingError
+from tests.support.compiling import SAXPY, in_python
+from tests.support.stores import file_of
+
+core = pytest.importorskip("cuda.core")
+utils = pytest.importorskip("cuda.core.utils")
+if not hasattr(utils, "ProgramCacheResource"):
+    pytest.skip("this cuda.core has no program cache", allow_module_level=True)
+
+pytestmark = pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def open_programs(tmp_path: Path) -> Open:
+    """Makes program caches of one directory, as processes after one another would."""
+    from numba_kcache.adapters import ProgramCache
+
+    return lambda **settings: ProgramCache(KernelCache(tmp_path / "cache", durability="none", **settings))
+
+
+def compiled(cache: Any, source: str = SAXPY, target_type: str = "cubin") -> bytes:
+    """The code of a source, by cuda.core, with this cache."""
+    program = core.Program(source, "c++", core.ProgramOptions(arch="sm_90", name="saxpy"))
+    return bytes(program.compile(target_type, cache=cache).code)
+
+
+# -- the interface ---------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_program_cache_resource(open_programs: Open) -> None:
+    """By class, as a context, and with `update` and `get` as cuda.core has them."""
+    from numba_kcache.adapters import ProgramCache
+
+    assert issubclass(ProgramCache, utils.ProgramCacheResource)
+    with open_programs() as programs:
+        programs.update({b"a": b"1", "b": b"2"})
+        programs.update([(b"c", b"3")])
+        assert [programs.get(each) for each in (b"a", b"b", "c", "d")] == [b"1", b"2", b"3", None]
+        assert programs.get("d", b"else") == b"else"
+
+
+def test_what_was_set_is_got_also_by_another_process(open_programs: Open) -> None:
+    """Bytes come back as they are, also none at all, under a key as text or as its UTF-8."""
+    programs = open_programs()
+    values: dict[Any, Any] = {b"k": b"code", "ü": bytearray(b"array"), b"\xff\0": memoryview(b"view"), "": b""}
+    for key, value in values.items():
+        programs[key] = value
+    for opened in (programs, open_programs()):
+        assert len(opened) == 4
+        assert all(opened[key] == bytes(value) for key, value in values.items())
+        assert opened["ü".encode()] == b"array"
+        assert type(opened[b"k"]) is bytes
+
+
+def test_last_writer_wins(open_programs: Open) -> None:
+    """A key that is set again gives the new code, here and elsewhere, and is one program."""
+    programs = open_programs()
+    for code in (b"one", b"two"):
+        programs["k"] = code
+        assert (programs["k"], open_programs()["k"], len(programs)) == (code, code, 1)
+
+
+def test_key_that_is_not_there_is_a_key_error(open_programs: Open) -> None:
+    """To get and to delete; and gone after it was deleted, also from memory."""
+    programs = open_programs()
+    with pytest.raises(KeyError):
+        programs["k"]
+    with pytest.raises(KeyError):
+        del programs["k"]
+    programs["k"] = b"code"
+    assert programs["k"] == b"code"
+    del programs["k"]
+    assert (programs.get("k"), open_programs().get("k"), len(programs)) == (None, None, 0)
+
+
+@pytest.mark.parametrize("key", [None, 1, ("k",), 1.5])
+def test_key_of_another_type_is_a_type_error(open_programs: Open, key: Any) -> None:
+    """Keys are bytes or text."""
+    programs = open_programs()
+    for use in (lambda: programs[key], lambda: programs.__setitem__(key, b""), lambda: programs.__delitem__(key)):
+        with pytest.raises(TypeError):
+            use()
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", ["a"]])
+def test_value_of_another_type_is_a_type_error(open_programs: Open, value: Any) -> None:
+    """Values are bytes, or what cuda.core compiled."""
+    programs = open_programs()
+    with pytest.raises(TypeError):
+        programs["k"] = value
+    assert len(programs) == 0
+
+
+def test_code_of_a_file_is_kept_and_not_its_path(open_programs: Open, tmp_path: Path) -> None:
+    """An ObjectCode of a path is read when it is set; one whose file is gone is an error then."""
+    path = tmp_path / "k.cubin"
+    path.write_bytes(b"\x7fELF code")
+    programs = open_programs()
+    programs["k"] = core.ObjectCode.from_cubin(str(path))
+    path.unlink()
+    assert programs["k"] == b"\x7fELF code"
+    with pytest.raises(FileNotFoundError):
+        programs["l"] = core.ObjectCode.from_cubin(str(path))
+
+
+def test_clear_leaves_kernels(open_programs: Open, tmp_path: Path) -> None:
+    """`len` counts programs and `clear` removes them; what else the cache holds stays."""
+    programs, cache = open_programs(), KernelCache(tmp_path / "cache", durability="none")
+    cached_kernel(SAXPY, arch="sm_90", cache=cache).compile()
+    cache.get_or_build({"a": 1}, lambda: b"1", label="cuda.core program of mine")
+    programs["k"] = b"code"
+    assert len(programs) == 1
+    programs.clear()
+    assert (len(programs), programs.get("k"), cache.info().entries) == (0, None, 2)
+
+
+# -- compiling -------------------------------------------------------------------------------------------------------
+
+
+def test_compile_finds_what_was_compiled(open_programs: Open) -> None:
+    """The second process compiles nothing, and what it gets is what a compile makes; both are counted."""
+    first, second = open_programs(), open_programs()
+    code = compiled(first)
+
+    assert code == compiled(second) == compiled(None)
+    assert compiled(second) == code
+    counts = [(each.misses, each.compiles, each.hits) for each in (
+        first._cache.info("process"), second._cache.info("process"))]  # fmt: skip
+    assert counts == [(1, 1, 0), (0, 0, 1)]
+    assert second._cache.info("process").time_saved_s > 0
+
+
+def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: Open) -> None:
+    """cuda.core's key decides."""
+    programs = open_programs()
+    codes = {compiled(programs), compiled(programs, SAXPY.replace("a * x", "a / x")), compiled(programs, SAXPY, "ltoir")}
+    assert len(codes) == len(programs)
+
+
+def test_damaged_program_is_compiled_anew(open_programs: Open) -> None:
+    """cuda.core's own caches hand over what they find; here a flipped byte is a miss, and heals."""
+    code = compiled(open_programs())
+    cache = open_programs()._cache
+    (entry,) = cache.entries()
+    file = file_of(cache.session.local, entry.key)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+    again = open_programs()
+    assert compiled(again) == code
+    assert again._cache.info("process").compiles == 1
+    assert open_programs()._cache.verify() == []
+
+
+def test_program_has_its_code_where_nothing_can_be_stored(tmp_path: Path) -> None:
+    """A directory that cannot be written to costs a warning; cuda.core's own cache loses the code there."""
+    from numba_kcache.adapters import ProgramCache
+
+    (tmp_path / "file").write_text("")
+    assert compiled(ProgramCache(KernelCache(tmp_path / "file/cache"))).startswith(b"\x7fELF")
+
+
+def test_modes_mean_what_they_mean_for_kernels(open_programs: Open) -> None:
+    """Frozen refuses a miss, refresh compiles again, read-only and off store nothing."""
+    with pytest.raises(FrozenCacheError):
+        compiled(open_programs(mode="frozen"))
+    for mode in ("readonly", "off"):
+        compiled(open_programs(mode=mode))
+    assert len(open_programs()) == 0
+    compiled(open_programs())
+    refresh = open_programs(mode="refresh")
+    compiled(refresh)
+    assert (refresh._cache.info("process").compiles, len(refresh)) == (1, 1)
+    compiled(open_programs(mode="frozen"))
+
+
+def test_lists_and_reports_name_the_program(open_programs: Open) -> None:
+    """By the name that it has in cuda.core, with the kind of its code."""
+    programs = open_programs()
+    compiled(programs)
+    (entry,) = programs._cache.entries()
+    assert entry.kernels == ("cuda.core program saxpy",)
+    assert programs._cache.entry(entry.key).to_dict()["meta"]["code_type"] == "cubin"
+
+
+def test_default_is_the_processs_cache(tmp_path: Path) -> None:
+    """Without a cache it is the one that `numba_kcache.info()` shows; anything else is refused."""
+    from numba_kcache.adapters import ProgramCache
+
+    ProgramCache()["of the process"] = b"code"
+    assert any(each.kernels == ("cuda.core program",) for each in numba_kcache.entries())
+    with pytest.raises(OptionError, match="it is not a KernelCache"):
+        ProgramCache(tmp_path)
+
+
+def test_adapters_import_nothing_before_they_are_used() -> None:
+    """`numba_kcache.adapters` is imported without cuda.core, and a name that it has not is an error."""
+    code = "import sys, numba_kcache.adapters as a; print('cuda' in sys.modules, hasattr(a, 'Nonsense'))"
+    assert in_python(code).split() == ["False", "False"]
+
+
+def test_older_cuda_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the class to derive from the error says what to install."""
+    from numba_kcache.adapters.cuda_core import program_cache
+
+    program_cache.cache_clear()
+    monkeypatch.setitem(sys.modules, "cuda.core.utils", None)
+    with pytest.raises(ToolchainMissingError, match="cannot make a ProgramCache"):
+        program_cache()
