@@ -147,7 +147,8 @@ def test_compile_finds_what_was_compiled(open_programs: Open) -> None:
 def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: Open) -> None:
     """cuda.core's key decides."""
     programs = open_programs()
-    codes = {compiled(programs), compiled(programs, SAXPY.replace("a * x", "a / x")), compiled(programs, SAXPY, "ltoir")}
+    others = compiled(programs, SAXPY.replace("a * x", "a / x")), compiled(programs, SAXPY, "ltoir")
+    codes = {compiled(programs), *others}
     assert len(codes) == len(programs)
 
 
