@@ -10,6 +10,7 @@ Not here    How bytes become an artifact (model.built), look-ups, turns and stor
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -151,7 +152,32 @@ def _digest_of(given: Any, contents: list[Plain]) -> str:
         return ""
 
 
+class Given(NamedTuple):
+    """What a caller was given: its label, key and source, and the seconds that it took to build, whoever did."""
+
+    label: str
+    key: str
+    source: str
+    seconds: float
+
+
+_watching: list[list[Given]] = []
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[Given]]:
+    """List what is given to callers meanwhile."""
+    given: list[Given] = []
+    _watching.append(given)
+    try:
+        yield given
+    finally:
+        _watching.remove(given)
+
+
 def _built(artifact: Artifact, key: str, source: str) -> Built:
+    for each in _watching:
+        each.append(Given(artifact.names[0], key, source, artifact.compile_time_s))
     return Built(payloads_of(artifact), key, source, meta_of(artifact))
 
 

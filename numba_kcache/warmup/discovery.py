@@ -1,4 +1,4 @@
-"""Which cached kernels a module has.
+"""Find the cached kernels of a module, and what else in it can be built ahead.
 
 Promise     Whatever a module, or a class in it, holds under some name is found once. A file is run as it would be by
             `import`, never as `__main__`, and not again if it was imported already.
@@ -10,9 +10,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import EntryError, OptionError
 from ..kernel import Kernel
@@ -20,6 +20,17 @@ from ..module import CachedModule
 
 Cached = Kernel | CachedModule
 """What can be compiled ahead."""
+
+
+class Builder(Protocol):
+    """An object of another library that can be built ahead: its class has `__warm_up__`."""
+
+    def __warm_up__(self, targets: Sequence[str] | None) -> object:
+        """Build, by `get_or_build`, what it stands for.
+
+        Args:
+            targets: As they were asked for, `"sm_90"`; None for its own, or the device.
+        """
 
 
 def find_kernels(module_or_file: Any) -> list[Cached]:
@@ -32,9 +43,7 @@ def find_kernels(module_or_file: Any) -> list[Cached]:
         OptionError: It is none of these.
         EntryError: There is no such module or file.
     """
-    module = load_module(module_or_file)
-    found: dict[int, Cached] = {id(kernel): kernel for kernel in _kernels_of(vars(module).values(), module.__name__)}
-    return list(found.values())
+    return _kernels_among(_found_in(load_module(module_or_file)))
 
 
 def kernels_of(given: Any) -> list[Cached]:
@@ -46,19 +55,44 @@ def kernels_of(given: Any) -> list[Cached]:
     Raises:
         OptionError, EntryError: It is none of these, or holds no kernel.
     """
-    if isinstance(given, (Kernel, CachedModule)):
+    return _kernels_among(warmable(given))
+
+
+def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]:
+    """The kernels that a user means, and other libraries' objects that can be built ahead.
+
+    Args:
+        given: One of these, what `find_kernels` takes, or a list of these.
+        built: Grows by what a module builds while it is imported, which is enough to be found in it.
+
+    Raises:
+        OptionError, EntryError: It is none of these, or holds nothing of the kind.
+    """
+    if _is_warmable(given):
         return [given]
     if isinstance(given, (str, os.PathLike, ModuleType)):
-        found = find_kernels(given)
-        if not found:
+        before = len(built)
+        found = _found_in(load_module(given))
+        if not found and len(built) == before:
             raise EntryError(f"cannot find a kernel in {given}", "nothing in it was made by cached_kernel")
         return found
     if not hasattr(given, "__iter__"):
         raise OptionError(
             f"cannot find kernels in {given!r}", f"it is a {type(given).__name__}", "give kernels, modules or files"
         )
-    found_in_all = {id(kernel): kernel for each in given for kernel in kernels_of(each)}
-    return list(found_in_all.values())
+    return list({id(each): each for several in given for each in warmable(several, built)}.values())
+
+
+def _is_warmable(thing: Any) -> bool:
+    return isinstance(thing, (Kernel, CachedModule)) or hasattr(type(thing), "__warm_up__")
+
+
+def _kernels_among(things: Iterable[Cached | Builder]) -> list[Cached]:
+    return [each for each in things if isinstance(each, (Kernel, CachedModule))]
+
+
+def _found_in(module: ModuleType) -> list[Cached | Builder]:
+    return list({id(each): each for each in _values_of(vars(module).values(), module.__name__)}.values())
 
 
 def load_module(module_or_file: Any) -> ModuleType:
@@ -107,9 +141,9 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _kernels_of(values: Iterable[Any], module: str) -> Iterator[Cached]:
+def _values_of(values: Iterable[Any], module: str) -> Iterator[Cached | Builder]:
     for value in list(values):
-        if isinstance(value, (Kernel, CachedModule)):
+        if _is_warmable(value):
             yield value
         elif isinstance(value, type) and value.__module__ == module:
-            yield from _kernels_of(vars(value).values(), module)
+            yield from _values_of(vars(value).values(), module)

@@ -16,17 +16,20 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
+from ..engine.built import watched
 from ..engine.session import configured
 from ..errors import CompileError, KCacheError, SettingsError
-from ..model import Target, read_arch
+from ..kernel import Kernel
+from ..model import NO_TARGET, Target, read_arch
+from ..module import CachedModule
 from ..observe.text import seconds_text
 from ..settings import worker_environment
-from .discovery import Cached, kernels_of
+from .discovery import Cached, warmable
 from .meter import meter
 from .worker import Outcome, Task, compile_request, key_of, pack
 
@@ -39,7 +42,7 @@ class Warmed(NamedTuple):
 
     Args:
         kernel: What people call it.
-        target: For what, `"sm_90"`.
+        target: For what, `"sm_90"`; `"any"` of what another library built.
         signature: Of a Numba kernel; "" for others.
         status: `"built"`, `"hit"` or `"failed"`.
         seconds: It took, look-up or compile.
@@ -107,9 +110,8 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
     if workers is not None and (type(workers) is not int or workers < 1):
         raise SettingsError(f"cannot use workers={workers!r}", "it must be a whole number of at least 1")
     targets = None if arch is None else read_arch(arch)
-    wanted = list(_wanted(kernels_of(kernels), list(targets) if targets else None))
-    results: list[Warmed] = []
-    errors: list[BaseException] = []
+    results, errors, found = _built_ahead(kernels, targets)
+    wanted = list(_wanted(found, list(targets) if targets else None))
     with meter(len(wanted), shown=progress) as tell:
 
         def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
@@ -148,6 +150,36 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
     if errors:
         raise _failure(report, errors)
     return report
+
+
+def _built_ahead(
+    kernels: Any, targets: Sequence[Target] | None
+) -> tuple[list[Warmed], list[BaseException], list[Cached]]:
+    """Build what other libraries make, in this process; that of their modules while those are imported.
+
+    Returns:
+        Their results, with the errors of those that failed, and the kernels that are to be compiled.
+    """
+    results: list[Warmed] = []
+    errors: list[BaseException] = []
+    names = [each.name for each in targets] if targets else None
+    with watched() as given:
+        things = warmable(kernels, given)
+        for each in things:
+            if isinstance(each, (Kernel, CachedModule)):
+                continue
+            begin = time.perf_counter()
+            try:
+                each.__warm_up__(names)
+            except Exception as error:  # of the other library
+                results.append(
+                    Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin, str(error))
+                )
+                errors.append(error)
+        for first in {each.key: each for each in reversed(given)}.values():
+            status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
+            results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
+    return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]
 
 
 def _cores() -> int:

@@ -165,6 +165,20 @@ def test_show_writes_cubin_and_ptx(filled: Path, tmp_path: Path, capsys: pytest.
     assert ".entry saxpy" in ptx.read_text()
 
 
+def test_what_another_compiler_built_goes_by_its_label(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`list` and `show` name it, its payloads and its meta; it has neither cubin nor PTX to write."""
+    cache = KernelCache(tmp_path, durability="none")
+    key = cache.get_or_build({"a": 1}, lambda: {"code.bin": b"code"}, label="toy.saxpy", meta={"shared": 48}).key
+
+    assert said(capsys, "list", "--directory", str(tmp_path))[1][0]["kernels"] == ["toy.saxpy"]
+    code, shown = said(capsys, "show", key[:8], "--directory", str(tmp_path))
+    assert (code, shown["label"], shown["kind"], shown["target"]) == (0, "toy.saxpy", "built", "any")
+    assert (shown["meta"], shown["payload_bytes"]["code.bin"]) == ({"shared": 48}, 4)
+    words = "show", key[:8], "--directory", str(tmp_path), "--cubin", str(tmp_path / "out")
+    assert said(capsys, *words)[0] == 1
+    assert not (tmp_path / "out").exists()
+
+
 def test_report_goes_to_standard_output(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`-` prints the page; as JSON it is one value, as with every verb."""
     words = ("report", "-", "--directory", str(filled))

@@ -416,3 +416,61 @@ ours.close()
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     assert in_python(code).strip() == "0"
+
+
+# -- what other libraries build ----------------------------------------------------------------------------------
+
+
+class Toy:
+    """A kernel of another library."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def code(self, arch: str) -> numba_kcache.Built:
+        return numba_kcache.get_or_build({"toy": self.name, "arch": arch}, self.build, label=f"toy.{self.name}")
+
+    def build(self) -> bytes:
+        if self.name == "broken":
+            raise ValueError("a toy is broken")
+        return self.name.encode()
+
+    def __warm_up__(self, targets: list[str] | None) -> None:
+        for arch in targets or ["own"]:
+            self.code(arch)
+
+
+def test_what_another_library_builds_is_in_the_report_by_its_label() -> None:
+    """Each target of its own `__warm_up__`, beside kernels; what is there is a hit."""
+    toy, kernel = Toy("saxpy"), cached_kernel(EMPTY)
+    first = warm_up([toy, kernel], ["sm_80", "sm_90"], progress=False)
+    again = warm_up([toy, toy, kernel], ["sm_80", "sm_90"], progress=False)
+
+    assert (len(first.built), len(again.hit), again.built) == (4, 4, ())
+    assert [(each.kernel, each.target) for each in first.built[:2]] == [("toy.saxpy", "any")] * 2
+    assert toy.code("sm_80").source == "memory"
+    assert statuses(warm_up(toy, progress=False)) == [("any", "built")]
+
+
+def test_what_another_library_cannot_build_is_told_at_the_end() -> None:
+    """Its error is in the one CompileError; kernels and other objects are done."""
+    with pytest.raises(CompileError, match="a toy is broken") as raised:
+        warm_up([Toy("broken"), Toy("sound"), cached_kernel(EMPTY)], ["sm_80"], progress=False)
+    assert sorted(each.status for each in raised.value.report.results) == ["built", "built", "failed"]  # type: ignore[attr-defined]
+
+
+def test_module_may_build_while_it_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`warm FILE` reports it, also where the file holds no kernel; the next process finds it there."""
+    program = tmp_path / "toys.py"
+    program.write_text("""
+import numba_kcache
+numba_kcache.get_or_build({"toy": "imported"}, lambda: b"code", label="toy.imported")
+class Toy:
+    def __warm_up__(self, targets):
+        numba_kcache.get_or_build({"toy": "object", "for": list(targets or [])}, lambda: b"more", label="toy.object")
+class Holder:
+    toy = Toy()
+""")
+    code = "import sys; from numba_kcache.cli import main; sys.exit(main(['warm', sys.argv[1], '--arch', 'sm_90']))"
+    said = [in_python(code, str(program), NUMBA_KCACHE_DIR=str(tmp_path / "cache")) for _ in range(2)]
+    assert [text.rpartition(" in ")[0] for text in said] == ["2 built, 0 hit, 0 failed", "0 built, 2 hit, 0 failed"]
