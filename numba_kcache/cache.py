@@ -191,7 +191,7 @@ class KernelCache(GetOr):
 
         Args:
             kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
-                first digits as no other has: what it is, and how others of its kernel differ from it.
+                first digits as no other has, or a `Built`: what it is, and how others of its kernel differ from it.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Of a Numba kernel; None for its own, or the first that was used.
 
@@ -200,11 +200,12 @@ class KernelCache(GetOr):
             EntryError: There is no entry of such a key, or several.
             NoDeviceError: No target is named and there is no device.
         """
-        if isinstance(kernel, str):
+        key = getattr(kernel, "key", kernel)  # of what get_or_build gave
+        if isinstance(key, str):
             from .engine.explain import explain_key
             from .engine.inspection import find_entry
 
-            return explain_key(self.session, find_entry(self.session, kernel).key)
+            return explain_key(self.session, find_entry(self.session, key).key)
         from .module import CachedModule
 
         if isinstance(kernel, CachedModule):

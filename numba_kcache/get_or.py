@@ -29,7 +29,7 @@ class GetOr:
         raise NotImplementedError
 
     def __init__(self) -> None:
-        self._kernels = Kernels()
+        self._kernels = Kernels(None)
 
     def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> Kernel:
         """The one kernel of a source, name and options: for code that has its sources in strings.
@@ -52,6 +52,9 @@ class GetOr:
             ToolchainMissingError, FrozenCacheError: It is not in the cache, and cannot be compiled.
         """
         caller = sys._getframe(1).f_code.co_filename
+        session = self.session
+        if self._kernels.session is not session:  # the process's cache was configured
+            self._kernels = Kernels(session)
         types = tuple(map(type, options.values()))
         how = (types, *options.items()) if PLAIN.issuperset(types) else written(options)
         call = (source, name, caller, type(source), how) if how is not None else None

@@ -64,6 +64,10 @@ class Built(NamedTuple):
     source: str
     meta: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name!r}: {len(data)} bytes" for name, data in self.payloads.items())
+        return f"Built({{{sizes}}}, key={self.key!r}, source={self.source!r}, meta={self.meta!r})"
+
 
 def find_or_build(
     session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str
@@ -191,7 +195,7 @@ def _request(
     seconds: float | None = None,
 ) -> Request:
     if not callable(build):
-        raise OptionError(f"cannot use build={build!r}", "it cannot be called", "give a function without parameters")
+        raise OptionError("cannot use build", f"it is a {type(build).__name__}", "give a function without parameters")
     file, name = _place_of(build)
     label, said = _label_of(label, name), _meta_of(meta)
     parts = [component("kind", BUILT), *map(_component, values, values.values())]
@@ -232,7 +236,7 @@ def _place_of(build: Any) -> tuple[str, str]:
 
 def _label_of(label: Any, default: str) -> str:
     if not isinstance(label, str) or len(label) > 1024:
-        raise OptionError(f"cannot use label={label!r:.80}", "it is not text of at most 1024 characters")
+        raise OptionError("cannot use label", "it is not text of at most 1024 characters")
     return (label or default[-1024:]).encode("utf-8", "backslashreplace").decode()[:1024]
 
 
@@ -251,7 +255,7 @@ def _meta_of(meta: Any) -> dict[str, Any]:
         why = "half of a surrogate pair"
     except (TypeError, ValueError, RecursionError) as error:
         why = str(error)
-    raise OptionError(f"cannot keep meta={meta!r:.80}", why, "give a mapping of plain JSON values")
+    raise OptionError("cannot keep meta", why, "give a mapping of plain JSON values")
 
 
 # -- components ------------------------------------------------------------------------------------------------------
@@ -264,7 +268,10 @@ def _values_of(given: Any) -> dict[str, Plain]:
         OptionError: They are no mapping of names to plain values, or there are none.
     """
     if not isinstance(given, Mapping) or not given:
-        raise OptionError(f"cannot use components={given!r:.80}", "it is not a mapping of names to values")
+        why = f"it is {'an empty mapping' if isinstance(given, Mapping) else f'a {type(given).__name__}'}"
+        raise OptionError(
+            "cannot use components", why, "give a mapping of names to values: all that decides the result"
+        )
     found: dict[str, Plain] = _plain(given, "components", 0)  # type: ignore[assignment]
     return {name: found[name] for name in sorted(found)}
 
@@ -285,7 +292,7 @@ def _plain(value: Any, where: str, depth: int) -> Plain:
     if isinstance(value, (list, tuple)):
         return [_plain(each, f"{where}[{index}]", depth + 1) for index, each in enumerate(value)]
     why = f"a {kind.__name__} is not text, bytes, a number, a boolean, None, a list or a mapping of these"
-    raise OptionError(f"cannot use {where[:80]}={value!r:.80}", why, "convert it: str(x), int(x), float(x), list(x)")
+    raise OptionError(f"cannot use {where[:80]}", why, "convert it: str(x), int(x), float(x), list(x)")
 
 
 def _component(name: str, value: Plain) -> Component:
@@ -322,9 +329,7 @@ def _paths_of(depends: Any, caller: str) -> Sequence[str]:
     try:
         return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
     except TypeError as error:
-        raise OptionError(
-            f"cannot use depends={depends!r:.80}", str(error), "give paths; values are components"
-        ) from None
+        raise OptionError("cannot use depends", str(error), "give paths; values are components") from None
 
 
 def _content(path: str) -> Plain:

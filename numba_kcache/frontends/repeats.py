@@ -17,6 +17,8 @@ from contextlib import suppress
 from types import NoneType
 from typing import Any
 
+from ..engine.session import Session
+
 LIMIT = 2048
 """Names of calls under which a cache keeps kernels; the one that was used last longest ago goes first."""
 
@@ -28,7 +30,15 @@ _WITH_PLACES = frozenset(("include_dirs", "link", "depends", "options", "lineinf
 
 
 class Kernels(OrderedDict[Hashable, Any]):
-    """Kernels by the calls that made them, the last used at the end."""
+    """Kernels by the calls that made them, the last used at the end.
+
+    Args:
+        session: Of the cache, as it is configured; None for none yet.
+    """
+
+    def __init__(self, session: Session | None) -> None:
+        super().__init__()
+        self.session = session
 
     def keep(self, call: Hashable, kernel: Any) -> Any:
         """Keep the kernel of a call, unless another thread has: the one that is kept."""

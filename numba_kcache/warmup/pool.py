@@ -176,7 +176,7 @@ def _built_ahead(
                     Warmed(repr(each), NO_TARGET.name, "", "failed", time.perf_counter() - begin, str(error))
                 )
                 errors.append(error)
-        for first in {each.key: each for each in reversed(given)}.values():
+        for first in {each.key: each for each in given[::-1]}.values():  # what came first counts
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
             results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
     return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]

@@ -431,6 +431,8 @@ def test_miss_names_the_line_of_a_text_and_each_component_that_differs(directory
         "opt": (kind, "3", "2", ""),
     }
     assert "component opt: 3 is now 2" in str(cache.explain(found.key))
+    assert cache.explain(found) == cache.explain(found.key)
+    assert "'code.bin': 51200 bytes" in repr(found)
 
 
 def test_bundle_carries_it_and_targets_keep_it(directory: Path, tmp_path: Path) -> None:

@@ -254,3 +254,11 @@ def test_repeated_call_is_a_look_up(cache: KernelCache) -> None:
             cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
         times.append((time.perf_counter() - start) / 100)
     assert min(times) < 4e-6
+
+
+def test_kernel_is_of_the_cache_that_is_in_force(tmp_path: Path) -> None:
+    """After `configure` the next call finds or compiles in the cache that is meant then."""
+    for folder in ("one", "two"):
+        numba_kcache.configure(directory=str(tmp_path / folder))
+        numba_kcache.get_or_compile(EMPTY, arch="sm_90")
+        assert numba_kcache.info().entries == 1
