@@ -88,7 +88,7 @@ def find_or_build(
     values = _values_of(given)
     found = session.resolve(only(_request(values, build, label, paths, contents, meta)))
     # of what was keyed, whatever another thread has done to the caller's mapping meanwhile
-    return _given(session, found, _digest_of(values, contents))
+    return _answered(session, found, _digest_of(values, contents))
 
 
 def find_built(session: Session, given: Any, label: str) -> Built | None:
@@ -110,7 +110,7 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
     found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
     if found is None and session.settings.mode == "frozen":
         raise frozen_error(session, request, session.components(request))
-    return None if found is None else _given(session, found, name)
+    return None if found is None else _answered(session, found, name)
 
 
 def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float) -> None:
@@ -140,7 +140,7 @@ def _known(session: Session, name: str) -> Built | None:
     return None if key is None or known is None else _built(known, key, "memory")
 
 
-def _given(session: Session, found: Resolution, name: str) -> Built:
+def _answered(session: Session, found: Resolution, name: str) -> Built:
     if found.source != "compiled":
         if len(session.served) >= _SERVED_LIMIT:
             session.served.clear()
@@ -156,7 +156,7 @@ def _digest_of(given: Any, contents: list[Plain]) -> str:
         return ""
 
 
-class Given(NamedTuple):
+class Answer(NamedTuple):
     """What a caller was given: its label, key and source, and the seconds that it took to build, whoever did."""
 
     label: str
@@ -165,23 +165,23 @@ class Given(NamedTuple):
     seconds: float
 
 
-_watching: list[list[Given]] = []
+_watching: list[list[Answer]] = []
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[list[Given]]:
+def watched() -> Iterator[list[Answer]]:
     """List what is given to callers meanwhile."""
-    given: list[Given] = []
-    _watching.append(given)
+    answers: list[Answer] = []
+    _watching.append(answers)
     try:
-        yield given
+        yield answers
     finally:
-        _watching.remove(given)
+        _watching[:] = [each for each in _watching if each is not answers]
 
 
 def _built(artifact: Artifact, key: str, source: str) -> Built:
     for each in _watching:
-        each.append(Given(artifact.names[0], key, source, artifact.compile_time_s))
+        each.append(Answer(artifact.names[0], key, source, artifact.compile_time_s))
     return Built(payloads_of(artifact), key, source, meta_of(artifact))
 
 
@@ -206,8 +206,10 @@ def _request(
         return _artifact(label, returned, said, time.perf_counter() - start if seconds is None else seconds)
 
     def changed() -> str:
-        is_same = [_content(each) for each in paths] == contents
-        return "" if is_same else "a file of depends= changed while it was built"
+        with contextlib.suppress(OptionError):  # it is gone, or cannot be read any more
+            if [_content(each) for each in paths] == contents:
+                return ""
+        return "a file of depends= changed while it was built"
 
     return Request(
         label=label,

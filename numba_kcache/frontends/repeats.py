@@ -102,8 +102,9 @@ def _frozen(value: Any) -> Hashable:
         return kind, value
     if isinstance(value, (list, tuple)):
         return kind, tuple(map(_frozen, value))
-    if isinstance(value, Mapping):  # of macros the order counts
-        return kind, tuple((_frozen(name), _frozen(each)) for name, each in value.items())
+    if isinstance(value, Mapping):  # in any order, but that of F and F(x), which are one macro, counts
+        items = sorted(value.items(), key=lambda item: str(item[0]).partition("(")[0])
+        return kind, tuple((_frozen(name), _frozen(each)) for name, each in items)
     if isinstance(value, (set, frozenset)):
         return kind, frozenset(map(_frozen, value))
     return kind, repr(value) if kind is float else value

@@ -53,7 +53,7 @@ def built_from_header(header: Mapping[str, Any], payloads: Mapping[str, bytes]) 
     if header["target"] != NO_TARGET.name or header["entries"] != []:
         raise ValueError("kernels or a target where there are none")
     blob, seconds, attributes = payloads[BUILT], float(header["compile_time_s"]), header["attributes"]
-    return _checked(Artifact(BUILT, NO_TARGET, (), blob, seconds, attributes, payloads))
+    return _checked(Artifact(BUILT, NO_TARGET, (), blob, seconds, attributes))
 
 
 def sizes_of(artifact: Artifact) -> dict[str, int]:

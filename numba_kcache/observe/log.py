@@ -65,7 +65,8 @@ def _line_of(event: Event, reason: object) -> str:
     from .text import bytes_text, seconds_text
 
     kind, fields = event.kind, event.fields
-    what = f"{fields.get('kernel')} for {fields.get('target')}"
+    target = fields.get("target")
+    what = f"{fields.get('kernel')}{f' for {target}' if target != 'any' else ''}"
     if kind is EventKind.COMPILE_END:
         return f"compiled {what} in {seconds_text(fields.get('compile_time_s', 0.0))}: {reason}"
     if kind is EventKind.COMPILE_FAILED:

@@ -319,6 +319,8 @@ def test_dependency_that_changes_while_it_is_built_is_not_stored(directory: Path
     file.write_text("1")
     found = cache.get_or_build({"a": 1}, lambda: b"%d" % file.write_text("22"), depends=[file])
     assert (found.payloads["data"], found.key, cache.info().entries) == (b"2", "", 0)
+    gone = cache.get_or_build({"a": 1}, lambda: file.unlink() or b"code", depends=[file])  # type: ignore[func-returns-value]
+    assert (gone.payloads["data"], gone.key, cache.info().entries) == (b"code", "", 0)
 
 
 def test_dependency_that_cannot_be_read_is_refused(directory: Path, tmp_path: Path) -> None:

@@ -125,10 +125,10 @@ def test_code_for_a_current_device_is_there_when_it_returns(tmp_path: Path) -> N
 
 def test_same_call_gives_the_same_kernel(cache: KernelCache) -> None:
     """In any order of options, by position or keyword, with equal lists and mappings, from any file and thread."""
-    defines, folders = {"A": 1}, ["/nowhere"]
+    defines, folders = {"A": 1, "B": None}, ["/nowhere"]
     first = cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", opt=3, defines=defines)
     found = [
-        cache.get_or_compile(SAXPY, name="saxpy", opt=3, defines={"A": 1}, arch="sm_90"),
+        cache.get_or_compile(SAXPY, name="saxpy", opt=3, defines={"B": None, "A": 1}, arch="sm_90"),
         cache.get_or_compile("".join(SAXPY), "saxpy", defines=dict(defines), arch="sm_90", opt=3),
     ]
     elsewhere = compile(
@@ -155,6 +155,8 @@ def test_options_that_differ_give_other_kernels(cache: KernelCache) -> None:
         {"defines": {"A": "1"}},
         {"defines": {"A": None}},
         {"defines": {"A": 1, "B": 2}},
+        {"defines": {"A": 1, "A(x)": 2}},
+        {"defines": {"A(x)": 2, "A": 1}},
         {"include_dirs": ["/a", "/b"]},
         {"include_dirs": ["/b", "/a"]},
         {"include_dirs": ["/a"], "options": ["-DB"]},
