@@ -91,6 +91,15 @@ scenario("UncacheableError: the time is in the source")(
 scenario("FrozenCacheError: a miss")(
     lambda folder: KernelCache(folder, mode="frozen").get_or_compile(SAXPY, "saxpy", arch="sm_90").compile()
 )
+scenario("OptionError: component of no plain value")(
+    lambda folder: KernelCache(folder).get_or_build({"options": {"level": folder}}, lambda: b"code")
+)
+scenario("OptionError: payload that cannot be a file")(
+    lambda folder: KernelCache(folder).get_or_build({"a": 1}, lambda: {"../code": b"code"}, label="toy.saxpy")
+)
+scenario("FrozenCacheError: something built")(
+    lambda folder: KernelCache(folder, mode="frozen").get_or_build({"a": 1}, lambda: b"code", label="toy.saxpy")
+)
 scenario("ArgumentError: a float for an int")(lambda folder: Kernel().bytes_of(2.0, None, None, 1.5))
 scenario("ArgumentError: a number for a pointer")(lambda folder: Kernel().bytes_of(2.0, 4096, None, 7))
 scenario("ArgumentError: too few")(lambda folder: Kernel().bytes_of(2.0))
