@@ -11,7 +11,6 @@ Not here    What the bytes are: nobody but their compiler knows that.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,8 +71,13 @@ def payloads_of(artifact: Artifact) -> dict[str, bytes]:
 
 def meta_of(artifact: Artifact) -> dict[str, Any]:
     """Copy what was said of it when it was built."""
-    meta: dict[str, Any] = artifact.attributes["meta"]
-    return json.loads(json.dumps(meta)) if meta else {}
+    return {name: _copied(each) for name, each in artifact.attributes["meta"].items()}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copied(each) for name, each in value.items()}
+    return [_copied(each) for each in value] if isinstance(value, list) else value
 
 
 def _checked(artifact: Artifact) -> Artifact:
