@@ -18,6 +18,7 @@ import pytest
 from numba_kcache import KernelCache
 from tests.support.compiling import ROOT
 from tests.support.redis_server import free_port, needs_redis, redis_server
+from tests.support.stores import file_of
 from tests.support.tiers import MemoryTier
 
 pytestmark = pytest.mark.slow
@@ -71,6 +72,20 @@ def test_twelve_processes_of_four_threads_build_once(tmp_path: Path) -> None:
     noted = run(tmp_path / "log", [tmp_path / "cache"] * 12, threads=4)
     assert noted["built"] == 1
     assert sum(count for text, count in noted.items() if text.startswith("True")) == 48
+
+
+def test_twelve_processes_heal_a_damaged_entry_once(tmp_path: Path) -> None:
+    """All find the damage at once; none is given a wrong byte, and one builds."""
+    cache = KernelCache(tmp_path / "cache", durability="none")
+    key = cache.get_or_build({"a": 1}, lambda: {"code": b"code" * 10_000}).key
+    file = file_of(cache.session.local, key)  # type: ignore[arg-type]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+    noted = run(tmp_path / "log", [tmp_path / "cache"] * 12)
+    assert noted["built"] == 1
+    assert sum(count for text, count in noted.items() if text.startswith("True")) == 12
 
 
 @needs_redis
