@@ -10,6 +10,8 @@
     python3 tasks.py house    measure rooms, warm starts and size against their limits; --list says what is above
     python3 tasks.py lanes    run the tests marked `lane` with neither, either and both of the Numbas
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
+    python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes
+    python3 tasks.py chaos    60 processes for 10 minutes, killed, stopped, links planted among them; as root
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -97,8 +99,18 @@ def lanes() -> None:
 
 
 def storm() -> None:
-    root, count = tempfile.mkdtemp(), (*sys.argv[2:], "10000")[0]
-    run("-m", "tests.support.storm", "all", count, root)
+    count, processes = (*sys.argv[2:3], "10000")[0], str(os.cpu_count())
+    with tempfile.TemporaryDirectory() as folder:
+        run("-m", "tests.support.storm", "all", count, folder, "0", processes)
+
+
+def fuzz() -> None:
+    run("-m", "tests.fuzz.fuzz_decoded", *(sys.argv[2:] or ("--count", "1000000")))
+
+
+def chaos() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run("-m", "tests.support.chaos", (*sys.argv[2:3], "600")[0], folder, *sys.argv[3:])
 
 
 def differential() -> None:
@@ -118,7 +130,7 @@ def all_() -> None:
     test()
 
 
-NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, gpu, all_)
+NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, fuzz, chaos, gpu, all_)
 TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Mutate decoded JSON under right digests, and hold what reads it to its promises.
 
-    python -m tests.fuzz.fuzz_decoded --count 1000000 --seed 1
+    python -m tests.fuzz.fuzz_decoded --count 1000000 --seed 1 --processes 14     (tasks.py fuzz)
 
 Promise     Whatever values stand in entries, manifests, records, reports, counters and indexes of bundles: no exception
             leaves their readers but those that they name, and what is accepted fits its own code.
@@ -16,13 +16,16 @@ import argparse
 import contextlib
 import copy
 import json
+import multiprocessing
 import os
 import random
 import sys
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -160,7 +163,7 @@ def entries(bases: Bases, chance: random.Random) -> None:
     bases.path.write_bytes(stored)
     said = ""
     with contextlib.suppress(EntryError):
-        said = str(bases.cache.explain(bases.key))
+        said = str(bases.cache.session.explain_key(bases.key))
         assert all(each.isprintable() or each == "\n" for each in said)
 
 
@@ -235,6 +238,7 @@ def sealed_entry(key: str, header: Any, payloads: dict[str, bytes], kind: int = 
 
 
 READERS: tuple[Callable[[Bases, random.Random], None], ...] = (entries, manifests, records, counters, bundles)
+BY_NAME = {reader.__name__: reader for reader in READERS}
 
 
 def runs(folder: Path, reader: Callable[[Bases, random.Random], None], seeds: Iterator[int]) -> int:
@@ -251,18 +255,37 @@ def runs(folder: Path, reader: Callable[[Bases, random.Random], None], seeds: It
     return count
 
 
+PART = 500
+"""Mutations that one process takes at a time."""
+
+
+def part(reader: str, first: int, number: int) -> tuple[str, int]:
+    """Run some of one reader's mutations in a folder of their own, in memory where there is such a folder."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        return reader, runs(Path(folder), BY_NAME[reader], iter(range(first, first + number)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=10_000, help="mutations in all")
     parser.add_argument("--seed", type=int, default=1, help="of the first one")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    each = arguments.count // len(READERS)
-    for reader in READERS:
-        with tempfile.TemporaryDirectory() as folder:
-            start = time.monotonic()
-            number = runs(Path(folder), reader, iter(range(arguments.seed, arguments.seed + each)))
-            print(f"{reader.__name__}: {number} mutations in {time.monotonic() - start:.0f} s", flush=True)
-    return 0
+    each, last = arguments.count // len(READERS), arguments.seed + arguments.count // len(READERS)
+    parts = [(name, at, min(PART, last - at)) for at in range(arguments.seed, last, PART) for name in BY_NAME]
+    done, found, start = Counter[str](), list[str](), time.monotonic()
+    with ProcessPoolExecutor(arguments.processes, multiprocessing.get_context("spawn")) as pool:
+        for running in as_completed([pool.submit(part, *each) for each in parts]):
+            try:
+                name, number = running.result()
+                done[name] += number
+            except AssertionError as error:
+                found.append(str(error))
+                print(error, flush=True)
+    print(f"seeds {arguments.seed} to {arguments.seed + each - 1} of each reader: {dict(done)}")
+    print(f"{done.total()} mutations in {time.monotonic() - start:.0f} s, {len(found)} findings")
+    return bool(found)
 
 
 if __name__ == "__main__":

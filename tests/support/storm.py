@@ -1,7 +1,7 @@
 """Interrupt a program at any instant: by signals whose handlers use the package, and by forks whose children do.
 
-Run     python -m tests.support.storm all COUNT FOLDER [SEED], or one of these in place of `all`. A hang ends it with
-        the stacks of all threads.
+Run     python -m tests.support.storm all COUNT FOLDER [SEED [PROCESSES]], or one of these in place of `all`. The
+        processes share the count, and not the cache. A hang ends one with the stacks of all threads.
         lines    COUNT launches of new kernels; at one line of the package in each a handler runs one of the verbs.
         signals  The same, with a timer's signals.
         forks    COUNT children, forked while threads launch and clear: each looks up, compiles and counts.
@@ -174,18 +174,32 @@ def prepared(root: Path) -> dict[str, str]:
     return environment(build()) | settings
 
 
-def start(kinds: Sequence[str], count: int, root: Path, seed: int) -> int:
-    """Run storms in processes of their own; the first exit status that is not 0."""
-    environ = prepared(root)
-    commands = ([sys.executable, "-m", "tests.support.storm", f"-{kind}", str(count), str(seed)] for kind in kinds)
-    return next((status for each in commands if (status := subprocess.run(each, env=environ).returncode)), 0)
+def start(kinds: Sequence[str], count: int, root: Path, seed: int, processes: int) -> int:
+    """Run storms in processes of their own; how many ended otherwise than with 0."""
+    environs = []
+    for number in range(processes):
+        (folder := root / f"{number}").mkdir()
+        environs.append(prepared(folder))
+    failed = 0
+    for kind in kinds:
+        start_s, command = time.monotonic(), (sys.executable, "-m", "tests.support.storm", f"-{kind}")
+        share = str(-(-count // processes))
+        running = [
+            subprocess.Popen([*command, share, str(seed + number)], env=environ)
+            for number, environ in enumerate(environs)
+        ]
+        ended = [each.wait() for each in running]
+        failed += len(ended) - ended.count(0)
+        print(f"{kind}: {processes} x {share} in {time.monotonic() - start_s:.0f} s, ended with {ended}", flush=True)
+    return failed
 
 
 def main() -> None:
     kind, count = sys.argv[1], int(sys.argv[2])
     if not kind.startswith("-"):
         kinds = ("lines", "signals", "forks") if kind == "all" else (kind,)
-        sys.exit(start(kinds, count, Path(sys.argv[3]), int((*sys.argv, "0")[4])))
+        seed, processes = (int(each) for each in (*sys.argv[4:], *("0", "1")[len(sys.argv) - 4 :]))
+        sys.exit(min(start(kinds, count, Path(sys.argv[3]), seed, processes), 1))
     kind, seed = kind[1:], int(sys.argv[3])
     if kind == "forks":
         faulthandler.register(signal.SIGALRM, chain=True)  # its other ways do not survive a fork
@@ -195,7 +209,6 @@ def main() -> None:
         verb()  # a handler cannot use a module in whose import it comes
     launch(kernel)
     {"lines": lines, "signals": signals, "forks": forks}[kind](count, random.Random(seed))
-    print(f"{kind}: {count} done")
 
 
 if __name__ == "__main__":
