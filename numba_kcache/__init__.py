@@ -64,7 +64,14 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name) or ("errors" if name.endswith(("Error", "Warning")) else "cache")
-    value = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+    try:
+        value = getattr(import_module(f".{home}", __name__), name)
+    except (AttributeError, ImportError):  # a handler asks, which came in the middle of that import
+        from .store import finish_imports
+
+        finish_imports()
+        value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
     return value
 
 

@@ -19,6 +19,7 @@ from .kernel import Kernel
 from .model import Event
 from .observe.history import History, history_of
 from .settings import Settings, default_directory, read_settings
+from .store import IMPORTS, finish_imports
 from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
@@ -61,6 +62,8 @@ class KernelCache(GetOr):
     @property
     def session(self) -> Session:
         """The engine behind this cache."""
+        if IMPORTS:
+            finish_imports()
         return process_session() if self._session is None else self._session
 
     @property
@@ -155,11 +158,7 @@ class KernelCache(GetOr):
         return history_of(self.session.lifetime())
 
     def verify(self) -> list[Problem]:
-        """Read every file in full and set aside what is damaged, which the next launch then compiles again.
-
-        Returns:
-            Key and reason of each damaged file.
-        """
+        """Read every file in full, set aside what is damaged, to be compiled anew, and list key and reason of each."""
         return self.session.store.verify()
 
     def warm_up(

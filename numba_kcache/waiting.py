@@ -21,8 +21,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from importlib import import_module
 from types import FrameType
+from typing import Any
 
+from .errors import LaunchError
 from .model import CALLED_OUT
 
 Owner = tuple[int, int]
@@ -91,6 +94,42 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
             return False
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, max(0.0, deadline_s - now_s))
     return True
+
+
+_importing: dict[str, int] = {}
+"""What a thread of ours imports, and the process it is in."""
+
+
+def imported(name: str) -> Any:
+    """Import another package's module, in a thread: a signal handler, which is in the main one, can wait for that.
+
+    Raises:
+        ImportError: It cannot be imported.
+        LaunchError: This very thread is importing it, and a finalizer or an audit hook interrupted that.
+    """
+    if threading.current_thread() is threading.main_thread():
+        if name not in sys.modules and name not in _importing:
+            _importing[name] = os.getpid()
+            try:
+                threading.Thread(target=_import, args=(name,), daemon=True).start()
+            except RuntimeError:  # no thread begins while the interpreter ends
+                _importing.pop(name, None)
+        while _importing.get(name) == os.getpid():  # not for the lock of the import: CPython 3.11 has it met by one
+            time.sleep(_FIRST_PAUSE_S)
+    module = import_module(name)
+    if getattr(module.__spec__, "_initializing", False):
+        why = "this thread is importing it, and was interrupted in that by what asks for it now"
+        raise LaunchError(f"cannot use {name}", why, "import it before a finalizer or an audit hook may launch")
+    return module
+
+
+def _import(name: str) -> None:
+    try:
+        import_module(name)
+    except Exception:  # who waits tries it again, and says so
+        pass
+    finally:
+        _importing.pop(name, None)
 
 
 def _is_ours(frame: FrameType) -> bool:

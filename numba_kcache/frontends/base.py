@@ -24,6 +24,7 @@ from ..launch.launcher import Launcher, Relaunch
 from ..launch.loader import LoadedKernel
 from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
+from ..store import IMPORTS, finish_imports
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -81,16 +82,16 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     Raises:
         OptionError: None knows it, or there is no such kind; or it or an option cannot be used.
     """
-    kind = options.get("kind")
-    if kind is not None:
+    if IMPORTS:
+        finish_imports()
+    if (kind := options.get("kind")) is not None:
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
     asked: tuple[FrontEnd | str, ...] = (*_registered, *BUILT_IN)
     for each in asked:  # those built in are imported when they are reached
         front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each
-        found = front_end.define(thing, options, depth + 1)
-        if found is not None:
+        if (found := front_end.define(thing, options, depth + 1)) is not None:
             return found
     raise not_source(thing)
 
@@ -132,7 +133,6 @@ class Definition:
     make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
     any_variant: Variant = None
     launch_options: LaunchOptions | None = None
-
     thing: Any
     options: Mapping[str, Any]
 

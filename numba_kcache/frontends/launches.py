@@ -22,6 +22,7 @@ from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.launcher import Launcher
 from ..launch.loader import GRID_LIMIT, CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
+from ..store import IMPORTS, finish_imports
 from .base import Definition, RunsUncached, Variant
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Configurations:
 
     def _bind(self, config: Any) -> Launch:
         """Make the launch of a configuration; keep it where that comes again."""
+        if IMPORTS:
+            finish_imports()
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
@@ -135,6 +138,8 @@ class Launches(Configurations):
 
     def _session(self) -> Session:
         """The session of the cache in force."""
+        if IMPORTS:
+            finish_imports()
         return process_session() if self._cache is None else self._cache.session
 
     def forall(self, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Launch:

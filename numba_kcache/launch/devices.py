@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import Target
+from ..store import IMPORTS
 
 NUMBA_DEVICES = "numba.cuda.core.config"
 """A module of numba-cuda; where it is imported, the program uses Numba, whose cudadrv.devices knows the contexts. The
 target that Numba itself brings has none of that name: its arrays are taken, in the driver's context, as CuPy's are."""
 
+_DRIVER = "cuda.bindings.driver"
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
 _LEGACY_DEFAULT = 1
@@ -158,6 +160,12 @@ def _driver_library() -> ctypes.CDLL:
 @functools.cache
 def bindings() -> Any:
     """`cuda.bindings.driver`, kept: each import statement costs a first launch as much as a call of the driver."""
+    if (
+        "signal" in sys.modules and _DRIVER not in sys.modules
+    ) or _DRIVER in IMPORTS:  # a handler may want it meanwhile
+        from ..waiting import imported
+
+        return imported(_DRIVER)
     import cuda.bindings.driver as driver
 
     return driver

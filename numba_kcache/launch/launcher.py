@@ -25,6 +25,7 @@ from typing import Any
 
 from ..errors import ArgumentError, LaunchError
 from ..model.artifact import Parameter
+from ..store import IMPORTS, finish_imports
 from . import BindGrid, Dim3, Launch, LaunchShape
 from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_format
 from .devices import NUMBA_DEVICES, check_interpreter, stream_handle, stream_identity
@@ -218,6 +219,8 @@ class Launcher:
             stream_id: Of the stream (`devices.stream_identity`).
             stream: The stream as the user gave it.
         """
+        if IMPORTS:
+            finish_imports()
         if reason == STUB:
             self._interpreted += 1
             if self._interpreted > GENERATE_AFTER:

@@ -207,7 +207,7 @@ class Events:
         finally:
             CALLED_OUT[me] = depth - 1
             if depth == 1:
-                del CALLED_OUT[me]
+                CALLED_OUT.pop(me, None)  # a handler between these lines did it
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
         """Call the user's code: subscribers, and the handlers of logs and warnings."""

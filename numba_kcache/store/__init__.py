@@ -12,10 +12,11 @@ import os
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant, decode_entry, decode_manifest, encode_entry
 
@@ -82,21 +83,55 @@ def _after_fork() -> None:
         each.after_fork()
 
 
-def _forget_imports_of_others() -> None:
-    """Have a child import anew what other threads of its parent were importing: CPython would wait for them for ever.
+IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+"""The locks of the modules that are being imported now, by name: empty nearly always.
 
-    Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork
-                leaves locked, and stands in `sys.modules` half made.
-    """
-    locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
-    for name, reference in list(locks.items()):
+Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
+            locked, and stands in `sys.modules` half made. Its importer takes in the end what stands there then.
+"""
+
+_OURS = __name__.removesuffix("store")
+_PLAIN = {*sys.stdlib_module_names, "cuda", "itanium_demangler", "rich"}
+
+
+def _forget_imports_of_others() -> None:
+    """Have a child import anew what other threads of its parent were importing: CPython waits for them for ever."""
+    for name, reference in list(IMPORTS.items()):
         lock = reference()
         if lock is None or getattr(lock, "owner", None) == get_ident():
             continue
-        locks.pop(name, None)
-        spec = getattr(sys.modules.get(name), "__spec__", None)
-        if getattr(spec, "_initializing", False):
+        IMPORTS.pop(name, None)  # type: ignore[attr-defined]
+        if _is_half_made(name):
             del sys.modules[name]
+
+
+def finish_imports() -> None:
+    """Import anew what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
+
+    What was interrupted goes on with its own half, which nobody has seen, and takes what is made here in the end. Only
+    our modules, and what they import of plain Python: a library in C is not made twice, and a user's module does what
+    it does once. To be called, `if IMPORTS`, where a handler may enter.
+    """
+    mine = {}
+    for name, reference in list(IMPORTS.items()):
+        is_known = name.startswith(_OURS) or name.partition(".")[0] in _PLAIN
+        if is_known and getattr(reference(), "owner", None) == get_ident() and _is_half_made(name):
+            module = sys.modules[name]
+            if str(getattr(module.__spec__, "origin", "")).endswith(".py"):
+                mine[name] = module
+    for name in mine:
+        del sys.modules[name]
+    for name, half in mine.items():
+        try:
+            import_module(name)
+        except ImportError:  # it is what its importer will say
+            pass
+        finally:
+            sys.modules.setdefault(name, half)
+
+
+def _is_half_made(name: str) -> bool:
+    return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
 if hasattr(os, "register_at_fork"):

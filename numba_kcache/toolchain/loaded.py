@@ -19,9 +19,9 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable
-from importlib import import_module
 
 from ..keys import sha256
+from ..waiting import imported
 from . import SOUGHT
 from .build_id import build_at, build_of
 
@@ -46,7 +46,7 @@ def load_compilers(names: Iterable[str]) -> None:
     for name in names:
         if name in _LOAD:
             try:
-                getattr(import_module(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
+                getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
             except Exception:  # of many kinds, by the bindings' version: whoever needs the library says what is missing
                 continue
 

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import LinkError
 from ..model.cubin import is_cubin
 from ..model.request import LinkInput
+from ..waiting import imported
 from . import missing
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -67,8 +68,7 @@ def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: s
 
 def _bindings() -> Any:
     try:
-        from cuda.bindings import nvjitlink
-
+        nvjitlink = imported("cuda.bindings.nvjitlink")
         nvjitlink.version()
     except (ImportError, RuntimeError) as error:
         raise missing("link PTX or LTO-IR", "nvJitLink") from error

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..errors import CompileError
 from ..model.text import encoded
+from ..waiting import imported
 from . import missing
 
 _ALWAYS = ("--no-cache", "--modify-stack-limit=false")
@@ -89,8 +90,7 @@ def nvrtc_version() -> tuple[int, int]:
 
 def _bindings() -> Any:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = imported("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise missing("compile CUDA C++", "NVRTC") from error

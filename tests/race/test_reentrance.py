@@ -209,3 +209,81 @@ thread.join()
 assert status == 0, status
 """
     run(HEAD + script, env=environ)
+
+
+def test_handler_may_come_as_a_subscriber_returns(environ: dict[str, str]) -> None:
+    """It launches right where the interrupted event has ended its call of subscribers: both end theirs."""
+    script = """
+from numba_kcache import model
+class Marks(dict):
+    def __setitem__(self, thread, depth):
+        super().__setitem__(thread, depth)
+        if depth == 0 and not came:
+            came.append(1)
+            kernel[1, 32](None, 7)
+came = []
+model.CALLED_OUT = Marks()
+from numba_kcache import cached_kernel, subscribe
+subscribe(lambda event: None)
+"""
+    run(script + f"kernel = cached_kernel({SOURCE!r})\nkernel[1, 32](None, 7)\nassert came", env=environ)
+
+
+IMPORTED = f"""
+import numba_kcache
+from numba_kcache import LaunchError, cached_kernel
+import faulthandler, os, signal, sys
+faulthandler.dump_traceback_later(30, exit=True)
+kernels = [cached_kernel({SOURCE!r} + " //" + text) for text in "abc"]
+came = []
+def when_imported(part, use):
+    def hook(event, arguments):
+        if event == "exec" and not came and part in getattr(arguments[0], "co_filename", ""):
+            came.append(part)
+            use()
+    sys.addaudithook(hook)
+def launch_all():
+    for each in kernels:
+        each[1, 32](None, 7)
+    numba_kcache.info(), kernels[0].explain("sm_90"), list(numba_kcache.entries())
+"""
+
+
+@pytest.mark.parametrize("part", ["store/writing", "engine/compile", "waiting", "store/folders"])
+def test_launch_in_the_middle_of_an_import_of_its_own_thread(environ: dict[str, str], part: str) -> None:
+    """An audit hook launches, compiles and asks while its thread is half through a module that this needs."""
+    script = f"""
+import cuda.bindings.driver
+when_imported({part + ".py"!r}, launch_all)
+launch_all()
+assert came and numba_kcache.info("process").entries == 3
+"""
+    run(IMPORTED + script, env=environ)
+
+
+def test_signal_handler_waits_for_the_bindings_of_the_driver(environ: dict[str, str]) -> None:
+    """A signal that comes while the first launch imports them finds a whole module: it launches, and so does it."""
+    script = """
+done = []
+signal.signal(signal.SIGUSR1, lambda *_: done.append(launch_all()))
+when_imported("cuda/pathfinder/__init__.py", lambda: os.kill(os.getpid(), signal.SIGUSR1))
+launch_all()
+assert came and done
+"""
+    run(IMPORTED + script, env=environ)
+
+
+def test_launch_while_its_thread_imports_the_bindings_is_refused(environ: dict[str, str]) -> None:
+    """There is no driver yet: the hook gets an error that says so, and the launch that it interrupted goes on."""
+    script = """
+refused = []
+def use():
+    try:
+        launch_all()
+    except LaunchError as error:
+        refused.append(str(error))
+when_imported("cuda/pathfinder/__init__.py", use)
+launch_all()
+assert "importing it" in refused[0], refused
+"""
+    run(IMPORTED + script, env=environ)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -202,6 +203,7 @@ def main() -> None:
         sys.exit(min(start(kinds, count, Path(sys.argv[3]), seed, processes), 1))
     kind, seed = kind[1:], int(sys.argv[3])
     if kind == "forks":
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: that is the point here
         faulthandler.register(signal.SIGALRM, chain=True)  # its other ways do not survive a fork
     else:
         faulthandler.dump_traceback_later(max(HANG_S, count), exit=True)
@@ -209,6 +211,7 @@ def main() -> None:
         verb()  # a handler cannot use a module in whose import it comes
     launch(kernel)
     {"lines": lines, "signals": signals, "forks": forks}[kind](count, random.Random(seed))
+    print(f"{kind}: {count} done")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         finally:
             CALLED_OUT[me] = depth - 1
             if depth == 1:
-                del CALLED_OUT[me]
+                CALLED_OUT.pop(me, None)  # a handler between these lines did it
         if type(returned) is str and returned.isascii() and "\0" not in returned:
             return returned
         return _checked_text(returned, label, kind or "cuda")
