@@ -144,8 +144,7 @@ class KernelCache(GetOr):
         """A page about this cache, as HTML that stands alone: what it saved, what it holds, why it missed."""
         from .observe.page import page
 
-        costly, large = self.listing("cost", 12), self.listing("size", 12)
-        return page(self.info(), self.history(), costly, large, now_s=time.time())
+        return page(self.info(), self.history(), self.listing("cost", 12), self.listing("size", 12), now_s=time.time())
 
     def doctor(self) -> Diagnosis:
         """Examine driver, compilers, versions, directory and tiers; a finding that is wrong has what to do."""
@@ -158,8 +157,10 @@ class KernelCache(GetOr):
         return history_of(self.session.lifetime())
 
     def verify(self) -> list[Problem]:
-        """Read every file in full, set aside what is damaged, to be compiled anew, and list key and reason of each."""
-        return self.session.store.verify()
+        """Read all, set aside what is damaged or not what its header says, and list key and reason of each."""
+        from .engine.arrival import refusal_of
+
+        return self.session.store.verify(refusal_of)
 
     def warm_up(
         self, kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True

@@ -271,8 +271,8 @@ class DiskStore(Store):
         if self._spare is not None:
             yield from self._spare.files(*kinds)
 
-    def verify(self) -> list[Problem]:
-        """Read every file in full; what is damaged is moved aside, and reported with the reason.
+    def verify(self, refusal_of: Callable[[StoredEntry], str] = lambda entry: "") -> list[Problem]:
+        """Read every file in full; what is damaged, or refused for its meaning, is moved aside, and reported with why.
 
         What is not the cache's own is reported by its name below the directory, and left where it is.
         """
@@ -280,7 +280,7 @@ class DiskStore(Store):
         from .report import Problem
 
         problems = []
-        for file, reason in damaged(self.tree) if self.is_usable() else ():
+        for file, reason in damaged(self.tree, refusal_of) if self.is_usable() else ():
             problems.append(Problem(file.key, reason))
             self._damaged(file.kind, file.key, reason)
         return [*problems, *(Problem(name, f"{kind} that is not the cache's own") for name, kind in self.strangers())]

@@ -63,19 +63,27 @@ def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
     return _info(file, entry.header, frame.payload_records(entry))
 
 
-def damaged(tree: Tree) -> Iterator[tuple[Found, str]]:
-    """Every file that is not what was stored, payloads that hits do not unpack included, with the reason."""
+def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
+    """Every file that is not what was stored, payloads that hits do not unpack included, with the reason.
+
+    Args:
+        tree: Where the files are.
+        refusal_of: The reason not to believe an entry that is whole; "" for none.
+    """
     for file in tree.walk(ENTRY, MANIFEST):
         try:
             data = tree.read(file.kind, file.key)
             if file.kind == MANIFEST:
                 frame.decode_manifest(data, file.key)
             else:
-                check_payloads(frame.decode_entry(data, file.key))
+                entry = frame.decode_entry(data, file.key)
+                check_payloads(entry)
+                if refusal := refusal_of(entry):
+                    yield file, refusal
         except FileNotFoundError:
             continue
-        except (ValueError, OSError) as error:
-            yield file, str(error)
+        except (ValueError, OSError, MemoryError) as error:
+            yield file, str(error) or repr(error)
 
 
 def _infos(files: Iterable[Found], get: Callable[[str], bytes | None], hits: Mapping[str, int]) -> Iterator[EntryInfo]:

@@ -122,7 +122,7 @@ class MemoryStore(Store):
             self._files.clear()
         return removed
 
-    def verify(self) -> list[Problem]:
+    def verify(self, _refusal_of: Callable[[StoredEntry], str] | None = None) -> list[Problem]:
         """Nothing can be damaged here."""
         return []
 

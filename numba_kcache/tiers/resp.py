@@ -14,6 +14,7 @@ Ground      RESP2, which Redis and Valkey speak to a client that does not ask fo
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -113,7 +114,7 @@ class Connection:
         """Reach one of the addresses of a host, all of them together in the time of one."""
         host: Any = server.host.encode() if server.host.isascii() else server.host  # as text: 3 ms for the idna codec
         failed = OSError("it has no address")
-        for *_, address in socket.getaddrinfo(host, server.port, 0, socket.SOCK_STREAM):
+        for *_, address in _addresses(host, server.port, self._left()):
             place: Any = str(address[0]).encode(), address[1]
             try:
                 return socket.create_connection(place, self._left())
@@ -205,3 +206,28 @@ class Connection:
         if left <= 0:
             raise TimeoutError("no answer within its time")
         return left
+
+
+def _addresses(host: Any, port: int, wait_s: float) -> list[Any]:
+    """Look up the addresses of a host within a time: a resolver that gets no answer asks for half a minute."""
+    try:
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # it is a name
+    answer: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except OSError as error:
+            answer.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(wait_s)
+    if not answer:
+        raise TimeoutError("no name server answered in time")
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    found: list[Any] = answer[0]
+    return found

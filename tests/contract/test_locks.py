@@ -54,6 +54,8 @@ COVERED = {
     "tiers/upload_queue.py Thread": "the parent's: a child's queue is empty",
     "tiers/lease.py Thread": "the parent renews its lease",
     "tiers/resp.py create_connection": "kept by RedisTier, which drops them in a child",
+    "tiers/resp.py Thread": "asks name servers for the parent's connection: a child makes its own",
+    "waiting.py Thread": "imports for the parent; a child waits for its own alone",
     "store/locks.py Event": "of one turn's signs of life, which a child does not give",
     "store/locks.py Thread": "the parent gives its signs of life",
     "frontends/python/value.py cached_property": "of a reading that one call makes: no other thread has it",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,6 +277,30 @@ def test_host_of_many_addresses_has_the_time_of_one(monkeypatch: pytest.MonkeyPa
     with pytest.raises(TimeoutError):
         resp.Connection(resp.server_of("redis://many.example"), now_s[0] + 1.0, 100)
     assert sum(waited_s) <= 1.0
+
+
+def test_name_servers_that_do_not_answer_cost_one_timeout(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resolver asks for half a minute; a hundred look-ups wait for it once, and no longer than for a server."""
+    asked, answered, look_up = list[object](), threading.Event(), socket.getaddrinfo
+
+    def unanswered(host: object, port: object, *how: int) -> object:
+        if socket.AI_NUMERICHOST in how[3:]:
+            return look_up(host, port, *how)
+        asked.append(host)
+        assert answered.wait(60), "nobody waits so long"
+        raise socket.gaierror("no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    chain = node(tmp_path, "redis://cache.example/0", events)
+    try:
+        assert [chain.get(key_of(number)) for number in range(100)] == [None] * 100
+    finally:
+        answered.set()
+
+    assert len(asked) == 1
+    assert "no name server" in str(events.of(EventKind.TROUBLE)[0].fields["error"])
 
 
 def test_name_that_is_unknown_is_trouble(tmp_path: Path, events: Events) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import numba_kcache
 from numba_kcache import EntryInfo, KernelCache, Problem, cached_kernel
+from numba_kcache.store import entry as frame
 from tests.support.compiling import EMPTY
 from tests.support.stores import file_of, key_of, open_store, small_entry
 
@@ -71,6 +75,37 @@ def test_verify_sets_aside_what_is_damaged_and_says_why(tmp_path: Path) -> None:
     cached_kernel(EMPTY, arch="sm_90", cache=KernelCache(tmp_path / "cache", durability="none")).compile()
     assert cache.verify() == []
     assert set(listed(cache)) == {each.key() for each in kernels}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda header, payloads: payloads.update(cubin=b"no code" * 99), "its code is no cubin"),
+        (lambda header, payloads: header["entries"][0].__setitem__(1, "other"), "its cubin has no kernel other"),
+        (lambda header, payloads: header["entries"][0][4].clear(), "its cubin has other parameters"),
+        (lambda header, payloads: header.update(target="sm_80"), "its cubin is for sm_90"),
+    ],
+    ids=["code", "kernel", "parameters", "target"],
+)
+def test_verify_sets_aside_what_its_header_belies(
+    tmp_path: Path, change: Callable[[dict[str, Any], dict[str, bytes]], None], why: str
+) -> None:
+    """An entry under right digests whose code is not what its header says; what `verify` left is compiled anew."""
+    cache = KernelCache(tmp_path / "cache", durability="none")
+    kernel = cached_kernel(TWO, name="one", arch="sm_90", cache=cache)
+    kernel.compile()
+    path = file_of(open_store(tmp_path / "cache"), kernel.key())
+    entry = frame.decode_entry(path.read_bytes(), kernel.key())
+    header, payloads = json.loads(json.dumps(entry.header)), dict(entry.payloads.items())
+    change(header, payloads)
+    path.write_bytes(frame.encode_entry(frame.StoredEntry(kernel.key(), header, payloads)))
+
+    with pytest.warns(numba_kcache.KCacheWarning, match="damaged"):
+        problems = cache.verify()
+
+    assert [(each.key, each.reason.startswith(why)) for each in problems] == [(kernel.key(), True)], problems
+    assert not listed(cache)
+    assert cache.verify() == []
 
 
 def test_functions_of_the_package_are_those_of_the_process_s_cache() -> None:
