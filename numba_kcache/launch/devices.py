@@ -216,6 +216,8 @@ def _enter_primary_context() -> int:
         raise ToolchainMissingError(
             "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install cuda-bindings"
         ) from problem
+    except RecursionError:
+        raise
     except RuntimeError as problem:  # the bindings found no driver library
         raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:

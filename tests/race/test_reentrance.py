@@ -287,3 +287,24 @@ launch_all()
 assert "importing it" in refused[0], refused
 """
     run(IMPORTED + script, env=environ)
+
+
+def test_launch_at_the_end_of_the_stack_is_a_recursion_error(environ: dict[str, str]) -> None:
+    """At whatever depth Python stops it: no other error, nothing set aside, and the next launch works."""
+    script = """
+ended = set()
+def at(depth, kernel):
+    if depth:
+        return at(depth - 1, kernel)
+    try:
+        kernel[1, 32](None, 7)
+        ended.add("launched")
+    except RecursionError:
+        ended.add("refused")
+for depth in range(990, 900, -5):
+    at(depth, cached_kernel(SOURCE))
+launch()
+assert ended == {"launched", "refused"}, ended
+assert not numba_kcache.info("process").errors and not numba_kcache.verify()
+"""
+    run(HEAD + f"SOURCE = {SOURCE!r}\n" + script, env=environ)
