@@ -235,9 +235,10 @@ def _kernel(text: str) -> Any:
 def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Read every file in full and set aside what is damaged.
 
-    Each file is held against its digest, its key and the digests of its parts. Damaged files go
-    to the quarantine folder, and the next launch compiles them again. What is not the cache's own (links,
-    devices, files of other names) is named and left. Exits with 1 if there was any of this.
+    Each file is held against its digest, its key and the digests of its parts, and each entry against its
+    own code: target, kernels, parameters and variables. Damaged files go to the quarantine folder, and the
+    next launch compiles them again. What is not the cache's own (links, devices, files of other names) is
+    named and left. Exits with 1 if there was any of this.
     """
     problems = cache.verify()
     lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]

@@ -213,6 +213,7 @@ def test_modules_send_readers_to_modules_that_are_there() -> None:
     assert not lost_pointers(HOUSE)
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_warm_start_imports_the_modules_on_the_list() -> None:
     """A hit needs these and no others; NUMBA_KCACHE_TEST_WARM_MODULES=write writes the list anew, on purpose."""

@@ -79,6 +79,7 @@ VERBS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
 def test_verb_needs_neither_cuda_nor_numba(filled: Path, tmp_path: Path, verb: str, form: tuple[str, ...]) -> None:

@@ -211,6 +211,7 @@ def test_every_error_says_what_the_snapshot_has(tmp_path: Path) -> None:
     assert said == SNAPSHOT.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @needs_fake_driver
 def test_snapshot_holds_with_another_compiler_s_words(tmp_path: Path) -> None:
     """The next NVRTC words its errors otherwise, shows more of the line, and ends with another sentence."""

@@ -118,6 +118,7 @@ def test_numba_cuda_concurrent_writers_lose_index_updates(directory: Path) -> No
     assert cache.info().entries == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
 def test_numba_cuda_truncated_or_empty_file_raises_out_of_the_launch(directory: Path, share: float) -> None:
     """There EOFError; here one warning, and the kernel is compiled again."""

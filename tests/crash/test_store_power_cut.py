@@ -97,6 +97,7 @@ def read_after_cut(disk: Disk, durability: Durability) -> tuple[int, int]:
     return sum(entry is not None for entry in found), len(events.of(EventKind.DAMAGED))
 
 
+@pytest.mark.slow
 def test_synced_entries_survive_a_power_cut(disk: Disk) -> None:
     """With `data` no entry is ever damaged, and all but the last few have their names."""
     for _ in range(CUTS):
@@ -106,12 +107,14 @@ def test_synced_entries_survive_a_power_cut(disk: Disk) -> None:
         assert there >= PUTS - 2
 
 
+@pytest.mark.slow
 def test_no_entry_is_lost_with_full_durability(disk: Disk) -> None:
     """With `full` each put that returned is there."""
     for _ in range(CUTS):
         assert read_after_cut(disk, "full") == (PUTS, 0)
 
 
+@pytest.mark.slow
 def test_unsynced_entries_are_never_wrong(disk: Disk) -> None:
     """With `none` they may be gone or empty, and then they are misses; this is what a sync is for."""
     there, _ = read_after_cut(disk, "none")
@@ -119,6 +122,7 @@ def test_unsynced_entries_are_never_wrong(disk: Disk) -> None:
     assert there < PUTS
 
 
+@pytest.mark.slow
 def test_shut_down_filesystem_is_a_miss(disk: Disk) -> None:
     """Every call fails with EIO while it is down; nothing raises."""
     store = open_store(disk.point / "cache")

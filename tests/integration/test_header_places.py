@@ -37,6 +37,7 @@ def compiles(root: Path, folder: str, options: dict[str, Any]) -> tuple[int, byt
     return cache.info("process").compiles, code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [*PLACES, *NO_PLACES])
 def test_moved_header_costs_a_compile_only_where_its_path_is_in_the_code(tmp_path: Path, what: str) -> None:
     """The same content in another folder: another key where the code names the folder, the same one elsewhere."""

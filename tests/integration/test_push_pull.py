@@ -53,6 +53,7 @@ def counts(cache: KernelCache) -> tuple[int, int]:
     return cache.info("process").compiles, cache.info("process").hits
 
 
+@pytest.mark.slow
 def test_what_is_pushed_is_pulled(filled: KernelCache, tier: str, tmp_path: Path) -> None:
     """Byte for byte; the kernel with a header is found by its manifest. Again, there is nothing left to move."""
     pushed = filled.push(tier)

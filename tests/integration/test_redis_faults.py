@@ -279,6 +279,7 @@ def test_host_of_many_addresses_has_the_time_of_one(monkeypatch: pytest.MonkeyPa
     assert sum(waited_s) <= 1.0
 
 
+@pytest.mark.slow
 def test_name_servers_that_do_not_answer_cost_one_timeout(
     tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:

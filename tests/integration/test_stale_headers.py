@@ -70,6 +70,7 @@ def test_path_in_a_lazy_module_invalidates_key(tmp_path: Path) -> None:
     assert served[0] != served[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["question", "include"])
 def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> None:
     """A macro of `defines=` asks if a file is there, or names the file that is included."""
@@ -90,6 +91,7 @@ def test_what_defines_ask_for_invalidates_key(tmp_path: Path, given: str) -> Non
     assert after[0] != before[0]
 
 
+@pytest.mark.slow
 def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -> None:
     """The text that is linked is compiled with the kernel's own macros."""
     device = (
@@ -112,6 +114,7 @@ def test_what_defines_ask_for_in_a_linked_text_invalidates_key(tmp_path: Path) -
     assert after[0] != before[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -190,6 +193,7 @@ def test_header_that_macros_name_invalidates_key(tmp_path: Path, how: str) -> No
     assert len(set(served)) == len(served) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -208,6 +212,7 @@ def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path
         assert code(tmp_path / "cache", options) == (first[0], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is not cached")
 @pytest.mark.parametrize("options", [{}, {"lineinfo": True}])
 def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: dict[str, Any]) -> None:
@@ -221,6 +226,7 @@ def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: 
         kernel.compile()
 
 
+@pytest.mark.slow
 def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line table has absolute names; with `debug=True` it has the directory, too, and that is another key."""
     (tmp_path / "k.cu").write_text(KERNEL.replace("VALUE", "clock64()"))
@@ -236,6 +242,7 @@ def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monke
         assert (first == second[0]) == (option == "lineinfo")
 
 
+@pytest.mark.slow
 def test_folder_is_a_prefix_only_at_a_separator(tmp_path: Path) -> None:
     """Many headers beside a folder in which something was just made: cached all the same."""
     (tmp_path / "include").mkdir()

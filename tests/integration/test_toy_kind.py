@@ -13,7 +13,7 @@ from numba_kcache import cached_kernel
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
-pytestmark = needs_fake_driver
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 SOURCE = 'extern "C" __global__ void scale(float *x, int n) { if (threadIdx.x < n) x[threadIdx.x] *= 2; }'
 KERNELS = "from numba_kcache import cached_kernel\nfrom tests.support.toy_kind import Toy\n"

@@ -94,6 +94,7 @@ def use(store: DiskStore, own: int, others: tuple[int, ...]) -> None:
     assert store.verify() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o002, 0o022, 0o077])
 def test_members_of_a_group_share_a_directory_without_a_warning(team: Path, umask: int) -> None:
     """Entries, manifests, locks, statistics and passes, whatever the umask of each; nobody else may read it."""
@@ -129,6 +130,7 @@ def test_use_by_any_member_keeps_an_entry(team: Path) -> None:
     assert path.stat().st_mtime > 1_000_000_000
 
 
+@pytest.mark.slow
 def test_entry_of_a_stranger_is_not_believed_where_everybody_writes(place: Path) -> None:
     """`shared` trusts owner and group: where all may write, own entries and the owner's are served."""
     root = place / "open"

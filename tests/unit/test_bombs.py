@@ -158,6 +158,7 @@ def test_bundle_is_imported_within_256_mib_more_than_its_size(tmp_path: Path, bo
     assert "cannot" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size_bytes", [4 * MIB, 100 * MIB])
 def test_array_of_zeros_is_kept_all_the_same(size_bytes: int) -> None:
     """A payload that would unpack like a bomb is stored as it is."""

@@ -321,6 +321,7 @@ def test_size_is_that_of_the_files(root: Path) -> None:
     assert store.size() == (sum(path.stat().st_size for path in files), 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["entries", "bytes"])
 def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) -> None:
     """Each of many adds one entry and knows of no other: what they add up to stays within the limit."""
