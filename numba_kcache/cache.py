@@ -220,7 +220,7 @@ class KernelCache(GetOr):
         """Write entries into one file, to be shipped in a wheel or an image. The same entries give the same bytes.
 
         Args:
-            path: Where to; a file that is there is replaced when the new one is complete.
+            path: Where to; replaces a file when it is complete. `"oci:DIRECTORY[:TAG]"`: an image in an OCI layout.
             kernels: A kernel, a module, a dotted name, a file, or a list of these; None for all that the cache holds.
             arch: A target or a list of them; None for all.
             sign: True: it must be signed, False: it is not; None: if there is a `signing_key`.
@@ -236,13 +236,13 @@ class KernelCache(GetOr):
             from .warmup.discovery import kernels_of
 
             identities = [kernel._identity() for kernel in kernels_of(kernels)]
-        return export_bundle(self.session, os.path.abspath(os.path.expanduser(path)), identities, arch, sign=sign)
+        return export_bundle(self.session, path, identities, arch, sign=sign)
 
     def import_bundle(self, path: Any) -> BundleReport:
         """Verify a bundle and add its entries, all or none.
 
         Args:
-            path: Of the file; or `"package:resource"`.
+            path: Of the file; `"package:resource"`; or of an OCI image layout, `"oci:DIRECTORY[:TAG]"`.
 
         Raises:
             BundleError: It is damaged, not signed as it must be, or there is no room; nothing was added.
@@ -287,7 +287,7 @@ class KernelCache(GetOr):
         """Serve kernels from a bundle where it lies, read-only, whatever toolkit is here or none.
 
         Args:
-            path_or_package_resource: A path, `"package:resource.kcache"`, or a Traversable of `importlib.resources`.
+            path_or_package_resource: A path, `"package:x.kcache"`, `"oci:DIRECTORY[:TAG]"`, or a Traversable.
 
         Raises:
             BundleError: It is damaged, or not signed as it must be.

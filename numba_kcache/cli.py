@@ -306,22 +306,25 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
 
 
 @_verb(
-    _argument("file", "the bundle to write: kernels.kcache", metavar="FILE"),
+    _argument("file", "the bundle to write: kernels.kcache", metavar="FILE", nargs="?"),
+    _argument("--oci", "write it as an image into an OCI image layout", metavar="DIRECTORY[:TAG]"),
     _argument("--kernels", "only the kernels of these", metavar="MODULE|FILE", action="append"),
     _argument("--arch", "only code for these targets", metavar="ARCH", action="append"),
     _argument("--sign", "refuse to write it without a signature", action="store_true"),
 )
 def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
-    """Write entries into one file, to be shipped.
+    """Write entries into one file, or an OCI image, to be shipped.
 
     The same entries give the same bytes. Signed if a signing key is set. With --kernels the modules are
     imported; without, neither CUDA nor Numba is needed.
     """
-    sign = arguments.sign or None
-    return _shipped("wrote", cache.export_bundle(arguments.file, arguments.kernels, arguments.arch, sign=sign))
+    if (arguments.file is None) is (arguments.oci is None):
+        raise SettingsError("cannot export", "it takes either FILE or --oci DIRECTORY[:TAG]")
+    path = arguments.file or f"oci:{arguments.oci}"
+    return _shipped("wrote", cache.export_bundle(path, arguments.kernels, arguments.arch, sign=arguments.sign or None))
 
 
-@_verb(_argument("file", "the bundle, or package:resource.kcache", metavar="FILE"))
+@_verb(_argument("file", "the bundle, package:resource.kcache, or oci:DIRECTORY[:TAG]", metavar="FILE"))
 def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Verify a bundle and add its entries, all or none.
 

@@ -135,12 +135,16 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _tiers(value: Any) -> tuple[TierAddress, ...]:
-    from .model.tier_address import parse_tier
+    from .model.tier_address import OCI_PREFIX, parse_tier
 
-    tiers = [parse_tier(text) for text in _listed(value)]
-    return tuple(
-        tier._replace(place=_path(tier.place)) if tier.kind in ("directory", "bundle") else tier for tier in tiers
-    )
+    before = {"directory": "", "bundle": "", "oci": OCI_PREFIX}
+    found = []
+    for tier in map(parse_tier, _listed(value)):
+        prefix = before.get(tier.kind)
+        if prefix is not None:
+            tier = tier._replace(place=prefix + _path(tier.place.removeprefix(prefix)))
+        found.append(tier)
+    return tuple(found)
 
 
 def _listed(value: Any) -> list[str]:

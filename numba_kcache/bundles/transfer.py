@@ -10,6 +10,7 @@ Not here    The file of a bundle (tiers.bundle), finding and mounting one (tiers
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from ..headers.lookup import without_stats
 from ..keys import Component, sha256
 from ..model import NO_TARGET, Target, read_arch
 from ..model.json_values import read_json
+from ..model.tier_address import OCI_PREFIX
 from ..settings import read_settings
 from ..store import entry as frame
 from ..store.entry import ENTRY, MANIFEST, DamagedEntry, StoredEntry, Variant
@@ -28,22 +30,22 @@ from ..store.payload_check import check_payloads
 from ..tiers.bundle import Bundle, BundledFile, BundleReport
 from ..tiers.chain import Chain
 from ..tiers.checked_tier import CheckedTier
-from ..tiers.opening import open_any, open_tiers
+from ..tiers.opening import find_layout, open_any, open_tiers
 from ..tiers.trust import trust_of
-from .writing import write_bundle
+from .writing import assemble, write_bundle
 
 Identity = Sequence[Component]
 """The components that all entries of one kernel share."""
 
 
 def export_bundle(
-    session: Session, path: str, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
+    session: Session, path: Any, identities: Iterable[Identity] | None, arch: Any, *, sign: bool | None
 ) -> BundleReport:
-    """Write entries of a cache into a bundle.
+    """Write entries of a cache into a bundle, or an image that carries it.
 
     Args:
         session: Of the cache.
-        path: Where to.
+        path: Where to; `"oci:DIRECTORY[:TAG]"` for an image in a layout.
         identities: Of the kernels that go in; None for all that the cache holds.
         arch: Targets that go in; None for all.
         sign: Whether it must be signed; None: if there is a `signing_key`.
@@ -52,6 +54,8 @@ def export_bundle(
         BundleError: It would be empty, or cannot be written.
         OptionError: It shall be signed and no key is set.
     """
+    layout = find_layout(path) if isinstance(path, str) and path.startswith(OCI_PREFIX) else None
+    path = str(layout) if layout else os.path.abspath(os.path.expanduser(path))
     signing_key = session.settings.signing_key if sign is not False else None
     if sign and signing_key is None:
         raise OptionError(f"cannot sign the bundle {path}", "there is no key", "configure(signing_key=...)")
@@ -66,7 +70,25 @@ def export_bundle(
     def read(is_entry: bool, key: str) -> bytes | None:
         return session.local.get_encoded(key) if is_entry else manifests[key]
 
-    return write_bundle(path, entries, files, read, signing_key=signing_key)
+    if layout is None:
+        return write_bundle(path, entries, files, read, signing_key=signing_key)
+    from .image import write_image
+
+    bundle = assemble(path, entries, files, read, signing_key=signing_key)
+    return write_image(layout, bundle, entries, _toolchain(session, entries))
+
+
+def _toolchain(session: Session, files: Iterable[BundledFile]) -> dict[str, list[str]]:
+    """Versions and builds of what compiled these entries, by the name of the tool."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for file in files:
+        entry = frame.decode_entry(session.local.get_encoded(file.key) or b"", file.key)
+        made_of = _made_of(entry)
+        for kind in ("compilers", "versions"):
+            tools = made_of[kind][1]
+            for tool, build in tools.items() if isinstance(tools, dict) else ():
+                found[tool].add(str(build))
+    return {tool: sorted(builds) for tool, builds in sorted(found.items())}
 
 
 def _chosen(

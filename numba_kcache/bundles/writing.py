@@ -4,7 +4,7 @@ Promise     The same entries give the same bytes. The file is all there under it
             regular file or nothing: a link, a device, a pipe or a folder at its path is an error, and stays.
 Method      The format is that of tiers.bundle. Every size is known before the first file is read; one that changed
             since is refused.
-Not here    Which entries go in.
+Not here    Which entries go in, and an image that carries one (image).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
+from typing import NamedTuple
 
 from xxhash import xxh3_128
 
@@ -28,25 +30,39 @@ from ..tiers.signing import SIGNATURE_BYTES, sign
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | CLOEXEC
 
 
-def write_bundle(
+class Assembled(NamedTuple):
+    """A bundle that is ready to be written.
+
+    Args:
+        parts: Its bytes, piece by piece; BundleError where an entry changed meanwhile.
+        size_bytes: Their number.
+        report: What it holds.
+    """
+
+    parts: Iterator[bytes]
+    size_bytes: int
+    report: BundleReport
+
+
+def assemble(
     path: str,
     entries: Sequence[BundledFile],
     manifests: Sequence[BundledFile],
     read: Callable[[bool, str], bytes | None],
     *,
     signing_key: str | None = None,
-) -> BundleReport:
-    """Write a bundle, in place of the file that is there.
+) -> Assembled:
+    """Lay out a bundle.
 
     Args:
-        path: Where to.
+        path: Where to, as it is shown.
         entries: What goes in, in any order.
         manifests: What goes in, in any order.
         read: Gives the bytes of an entry (True) or manifest (False) by its key.
         signing_key: PEM file of the key to sign with.
 
     Raises:
-        BundleError: It cannot be written, or an entry changed meanwhile.
+        BundleError: It is too large.
         SettingsError, ToolchainMissingError: It cannot be signed.
     """
     cannot = f"cannot write the bundle {path}"
@@ -59,58 +75,72 @@ def write_bundle(
     signature = sign(signing_key, form.statement_of(index, files_bytes, targets)) if signing_key else b""
     prefix = form.PREFIX.pack(form.MAGIC, form.FORMAT, len(signature) // SIGNATURE_BYTES, len(index), files_bytes)
 
-    def parts() -> Iterator[bytes]:
-        yield prefix
-        yield index
-        for is_entry, files in ((True, entries), (False, manifests)):
-            for each in files:
+    def files() -> Iterator[bytes]:
+        for is_entry, chosen in ((True, entries), (False, manifests)):
+            for each in chosen:
                 data = read(is_entry, each.key)
                 if data is None or sha256(data).hexdigest() != each.sha256:
                     raise BundleError(cannot, f"{each.key} went or changed meanwhile")
                 yield data
-        yield signature
 
+    def parts() -> Iterator[bytes]:
+        digest = xxh3_128()
+        for part in chain((prefix, index), files(), (signature,)):
+            digest.update(part)
+            yield part
+        yield digest.digest()
+
+    size_bytes = len(prefix) + len(index) + files_bytes + len(signature) + form.DIGEST_BYTES
+    return Assembled(parts(), size_bytes, BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex()))
+
+
+def write_bundle(
+    path: str,
+    entries: Sequence[BundledFile],
+    manifests: Sequence[BundledFile],
+    read: Callable[[bool, str], bytes | None],
+    *,
+    signing_key: str | None = None,
+) -> BundleReport:
+    """Write a bundle, in place of the file that is there; the arguments are those of `assemble`.
+
+    Raises:
+        BundleError: It cannot be written, or an entry changed meanwhile.
+        SettingsError, ToolchainMissingError: It cannot be signed.
+    """
+    bundle = assemble(path, entries, manifests, read, signing_key=signing_key)
+    directory, name = os.path.split(path)
     try:
-        size_bytes = _publish(path, parts())
+        folder = os.open(directory or ".", os.O_RDONLY | DIRECTORY | CLOEXEC)
+        try:
+            _require_file(folder, name)
+            publish_in(folder, lambda: name, bundle.parts)
+        finally:
+            os.close(folder)
     except OSError as error:
-        raise BundleError(cannot, error.strerror or str(error)) from None
-    return BundleReport(path, len(entries), size_bytes, targets, signature[:8].hex())
+        raise BundleError(f"cannot write the bundle {path}", error.strerror or str(error)) from None
+    return bundle.report
 
 
-def _publish(path: str, parts: Iterable[bytes]) -> int:
-    """Write a private file beside `path`, sync it, and give it the name; bytes written.
+def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> None:
+    """Write a private file into an open folder, sync it, and give it the name that it has by then.
 
     Raises:
         OSError: It cannot be written, or something stands there that is no regular file.
     """
-    directory, name = os.path.split(path)
-    folder = os.open(directory or ".", os.O_RDONLY | DIRECTORY | CLOEXEC)
-    try:
-        return _publish_in(folder, name, parts)
-    finally:
-        os.close(folder)
-
-
-def _publish_in(folder: int, name: str, parts: Iterable[bytes]) -> int:
-    _require_file(folder, name)
     private = f".{os.getpid()}.{os.urandom(8).hex()}"
-    digest, size_bytes = xxh3_128(), 0
     fd = os.open(private, _CREATE, 0o666, dir_fd=folder)
     try:
         with open(fd, "wb") as file:
-            for part in parts:
-                digest.update(part)
-                size_bytes += file.write(part)
-            size_bytes += file.write(digest.digest())
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        _require_file(folder, name)
-        os.rename(private, name, src_dir_fd=folder, dst_dir_fd=folder)
+        _require_file(folder, name())
+        os.rename(private, name(), src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:  # an interrupt too must leave nothing behind
         with suppress(OSError):
             os.unlink(private, dir_fd=folder)
         raise
-    return size_bytes
 
 
 def _require_file(folder: int, name: str) -> None:

@@ -13,6 +13,12 @@ from typing import NamedTuple
 BUNDLE_SUFFIX = ".kcache"
 """What the file of a bundle is called."""
 
+OCI_PREFIX = "oci:"
+"""What stands in front of the directory of an OCI image layout, as skopeo writes it."""
+
+LAYOUT_MARK = "oci-layout"
+"""The file that makes a directory such a layout."""
+
 SCHEMES: tuple[str, ...] = ("redis", "rediss", "s3", "gs", "az")
 """URLs that can be opened."""
 
@@ -30,8 +36,8 @@ class TierAddress(NamedTuple):
     """One tier as it was written.
 
     Args:
-        kind: `"directory"`, `"bundle"`, `"resource"`, or a URL's scheme.
-        place: Path, `package:resource`, or URL; the latter may hold a secret.
+        kind: `"directory"`, `"bundle"`, `"resource"`, `"oci"`, or a URL's scheme.
+        place: Path, `package:resource`, `oci:directory:tag`, or URL; the last may hold a secret.
         options: What stood behind the `?`.
     """
 
@@ -51,8 +57,26 @@ class TierAddress(NamedTuple):
         return None if said is None else said == "1"
 
 
+class LayoutPlace(NamedTuple):
+    """An image in a layout: the directory and the tag; None for the only image, or the latest."""
+
+    directory: str
+    tag: str | None
+
+    def __str__(self) -> str:
+        return OCI_PREFIX + self.directory + (f":{self.tag}" if self.tag else "")
+
+
+def parse_layout(text: str) -> LayoutPlace:
+    """Read `DIRECTORY[:TAG]`."""
+    directory, colon, tag = text.rpartition(":")
+    is_tagged = colon and directory and re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII)
+    return LayoutPlace(directory, tag) if is_tagged else LayoutPlace(text, None)
+
+
 def parse_tier(text: str) -> TierAddress:
-    """Read one tier as users write it: `/opt/kernels`, `team.kcache`, `package:kernels.kcache`, `redis://host/0`.
+    """Read one tier as users write it: `/opt/kernels`, `team.kcache`, `package:kernels.kcache`, `oci:layout:tag`,
+    `redis://host/0`.
 
     Raises:
         ValueError: It is none of these, or has an option that is not known; the message holds no secret.
@@ -72,7 +96,9 @@ def parse_tier(text: str) -> TierAddress:
         return TierAddress(scheme, place, _checked(shown_place(place), options))
     if set(options.values()) - {"0", "1"} or options.keys() - {"readonly", "unsigned"}:
         raise ValueError(f"{place} takes readonly=1 or readonly=0 behind the ?, unsigned=1, and nothing else")
-    if re.match(_RESOURCE, place):
+    if place.startswith(OCI_PREFIX):
+        kind = "oci"
+    elif re.match(_RESOURCE, place):
         kind = "resource"
     else:
         kind = "bundle" if place.endswith(BUNDLE_SUFFIX) else "directory"

@@ -32,7 +32,7 @@ MAX_INDEX_BYTES = 32 << 20
 
 MAGIC = b"\x89NKB\r\n\x1a\n"
 PREFIX = Struct("<8sHHIQ")  # magic, format, signatures, bytes of the index, bytes of the files
-_DIGEST_BYTES = 16
+DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
 
 
@@ -243,17 +243,17 @@ def _prefix(read: Callable[[int, int], bytes], size_bytes: int) -> tuple[int, in
         raise ValueError(f"it has format {version}, this version reads {FORMAT}")
     if size_bytes > MAX_BUNDLE_BYTES or index_bytes > MAX_INDEX_BYTES:
         raise ValueError(f"{size_bytes} bytes with an index of {index_bytes} are too many")
-    whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + _DIGEST_BYTES
+    whole = PREFIX.size + index_bytes + files_bytes + signatures * SIGNATURE_BYTES + DIGEST_BYTES
     if signatures > 1 or whole != size_bytes:
         raise ValueError(f"it has {size_bytes} bytes where {whole} were written")
     return signatures, index_bytes, files_bytes
 
 
 def _check_digest(read: Callable[[int, int], bytes], size_bytes: int) -> None:
-    digest, end = xxh3_128(), size_bytes - _DIGEST_BYTES
+    digest, end = xxh3_128(), size_bytes - DIGEST_BYTES
     for at in range(0, end, _CHUNK_BYTES):
         digest.update(read(at, min(_CHUNK_BYTES, end - at)))
-    if digest.digest() != read(end, _DIGEST_BYTES):
+    if digest.digest() != read(end, DIGEST_BYTES):
         raise ValueError("its digest differs: it was damaged")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import OptionError, SettingsError
-from ..model.tier_address import TierAddress, parse_tier
+from ..model.tier_address import LAYOUT_MARK, OCI_PREFIX, LayoutPlace, TierAddress, parse_layout, parse_tier
 from ..settings import Settings
 
 if TYPE_CHECKING:  # each kind is imported where it is opened
@@ -34,7 +34,7 @@ def open_tiers(settings: Settings) -> tuple[Tier, ...]:
 
 def _open(address: TierAddress, settings: Settings) -> Tier:
     place, options = address.place, address.options
-    if address.kind in ("bundle", "resource"):
+    if address.kind in ("bundle", "resource", "oci"):
         from .bundle import BundleTier
 
         return BundleTier(place, functools.partial(open_any, place, settings))
@@ -62,7 +62,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:
-    """The bundle at a path, in a package's resource, or behind a Traversable; signed as the settings ask.
+    """The bundle at a path, in an image layout, in a package's resource, or behind a Traversable; signed as is asked.
 
     Raises:
         BundleError: It is refused.
@@ -74,16 +74,38 @@ def open_any(source: Any, settings: Settings) -> Bundle:
     trusted = TrustedKeys(settings.trusted_keys)
     if isinstance(source, str) and (not source or "\0" in source):
         raise OptionError(f"cannot find a bundle in {source!r}", "it is not a path")
+    layout = find_layout(source)
+    if layout is not None:
+        from .oci import open_layout
+
+        return open_layout(layout, trusted)
     if isinstance(source, str) and "://" not in source and _is_resource(source):
         package, _, resource = source.partition(":")
         return open_resource(package, resource, trusted)
     if isinstance(source, (str, os.PathLike)):
-        return open_bundle(os.path.abspath(os.path.expanduser(os.fspath(source))), trusted)
+        return open_bundle(_absolute(source), trusted)
     if hasattr(source, "read_bytes"):
         return open_traversable(source, str(source), trusted)
     raise OptionError(
         f"cannot find a bundle in {source!r}", f"it is a {type(source).__name__}", 'give a path or "package:resource"'
     )
+
+
+def find_layout(source: Any) -> LayoutPlace | None:
+    """The image layout that is meant: by its prefix, or because one is there. None for anything else."""
+    if isinstance(source, str) and source.startswith(OCI_PREFIX):
+        return parse_layout(_absolute(source.removeprefix(OCI_PREFIX)))
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    path = _absolute(source)
+    for place in (LayoutPlace(path, None), parse_layout(path)):
+        if os.path.isfile(os.path.join(place.directory, LAYOUT_MARK)):
+            return place
+    return None
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    return os.path.abspath(os.path.expanduser(os.fspath(path)))
 
 
 def _is_resource(text: str) -> bool:

@@ -175,3 +175,31 @@ def test_architecture_names_every_module() -> None:
 
     assert {name for name in modules if name not in tree} == set()
     assert {name for name in re.findall(r"\b\w+\.py\b", tree) if name not in modules | {"loader.py"}} == set()
+
+
+KUBERNETES = ROOT / "docs/how-to/kubernetes.md"
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_manifests_of_kubernetes_are_valid(number: int) -> None:
+    """Each is accepted by the API's own schema, which refuses fields that it does not know."""
+    validate = pytest.importorskip("kubernetes_validate").validate
+    import yaml
+
+    blocks = re.findall(r"^```yaml\n(.*?)^```", KUBERNETES.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    validate(yaml.safe_load(blocks[number]), "1.35", strict=True)
+
+
+def test_manifests_of_kubernetes_name_what_is_there() -> None:
+    """Settings that exist, and volumes that are both mounted and defined."""
+    text = KUBERNETES.read_text()
+    named = set(re.findall(r"name: (NUMBA_KCACHE_\w+)", text))
+    known = (ROOT / "docs/reference/settings.md").read_text()
+
+    assert named
+    assert all(f"`{name}`" in known for name in named)
+    for block in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        mounted = set(re.findall(r"- name: (\w+)\n +mountPath:", block))
+        defined = set(re.findall(r"- name: (\w+)\n +(?:image:\n|emptyDir:|persistentVolumeClaim:)", block))
+        assert mounted == defined
