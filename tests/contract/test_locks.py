@@ -59,6 +59,8 @@ COVERED = {
     "store/locks.py Event": "of one turn's signs of life, which a child does not give",
     "store/locks.py Thread": "the parent gives its signs of life",
     "frontends/python/value.py cached_property": "of a reading that one call makes: no other thread has it",
+    "adapters/triton.py Thread": "of one question, which a child does not go on with",
+    "adapters/triton.py SimpleQueue": "of one question, which a child does not go on with",
     "warmup/pool.py socketpair": "to one worker, which is started anew and not forked",
     "store/__init__.py register_at_fork": "calls after_fork of all that is renewed",
 }

@@ -1,0 +1,182 @@
+"""Files that a compiler's runtime wants to open by a path: code for the host, and copies of what the store holds.
+
+Promise     Each lies below a folder that belongs to this user alone, on a disk of this machine, and nowhere else. What
+            was kept for later processes is given only while its bytes have the digest in its name. A folder of copies
+            goes when its process has ended, and no other goes with it.
+Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<key>/<name>. A
+            process holds a lock on its folder of copies; whose lock can be had has ended.
+Not here    Which folder is private (store.fallback), and what may come from a store at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from contextlib import suppress
+from hashlib import sha256
+from typing import NamedTuple
+
+from ..store.fallback import private_directory
+
+KEPT_LIMIT = 4096
+"""Keys of which files are kept; beyond these the half that was kept first goes."""
+
+_HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|pyd|dll|dylib|exe|o|a)$", re.IGNORECASE)
+_DEVICE_MACHINES = (190, 224)  # EM_CUDA, EM_AMDGPU
+_HOST_MAGIC = (
+    b"MZ",
+    b"!<arch>\n",
+    b"#!",
+    b"\xfe\xed\xfa",
+    b"\xce\xfa\xed\xfe",
+    b"\xcf\xfa\xed\xfe",
+    b"\xca\xfe\xba\xbe",
+)
+_COPIES = re.compile(r"\d{1,10}-[0-9a-f]{16}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class _Place(NamedTuple):
+    """Where files of this process lie; `lock` is held as long as it lives."""
+
+    pid: int
+    private: str
+    copies: str
+    lock: int
+
+
+_place: _Place | None = None
+
+
+def is_host_code(name: str, data: bytes) -> bool:
+    """Tell if a file is machine code or a script for the host, by its name or by its bytes."""
+    if data[:4] == b"\x7fELF":
+        return int.from_bytes(data[18:20], "little" if data[5:6] != b"\2" else "big") not in _DEVICE_MACHINES
+    return data.startswith(_HOST_MAGIC) or _HOST_SUFFIX.search(name) is not None
+
+
+def materialise(key: str, name: str, data: bytes) -> str:
+    """Write a copy for this process and return its path."""
+    folder = f"{_here().copies}/{_digest(key)[:32]}"
+    os.makedirs(folder, 0o700, exist_ok=True)
+    return _written(folder, _checked(name), data)
+
+
+def keep(key: str, name: str, data: bytes) -> str:
+    """Keep a file for later processes of this machine and return its path."""
+    folder = f"{_here().private}/kept/{_digest(key)}"
+    os.makedirs(folder, 0o700, exist_ok=True)
+    _bound(os.path.dirname(folder))
+    for other in _named(folder, name):
+        with suppress(OSError):
+            os.unlink(f"{folder}/{other}")
+    return _written(folder, f"{sha256(data).hexdigest()}.{_checked(name)}", data)
+
+
+def kept(key: str, name: str) -> str | None:
+    """The path of a file that was kept and is as it was; None where there is none."""
+    folder = f"{_here().private}/kept/{_digest(key)}"
+    for found in _named(folder, name):
+        path = f"{folder}/{found}"
+        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            if sha256(file.read()).hexdigest() == found[:64]:
+                os.utime(folder)
+                return path
+        with suppress(OSError):
+            os.unlink(path)
+    return None
+
+
+def _named(folder: str, name: str) -> list[str]:
+    try:
+        return [each for each in os.listdir(folder) if _KEY.fullmatch(each[:64]) and each[64:] == f".{name}"]
+    except OSError:
+        return []
+
+
+def _written(folder: str, name: str, data: bytes) -> str:
+    path, private = f"{folder}/{name}", f"{folder}/.{os.getpid()}.{threading.get_ident()}"
+    fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+    os.replace(private, path)
+    return path
+
+
+def _checked(name: str) -> str:
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"{name!r:.80} is no name of a file")
+    return name
+
+
+def _digest(key: str) -> str:
+    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _bound(kept_folder: str) -> None:
+    """Remove what was used longest ago of too many keys."""
+    names = [each for each in os.listdir(kept_folder) if _KEY.fullmatch(each)]
+    if len(names) <= KEPT_LIMIT:
+        return
+    used = {}
+    for name in names:
+        with suppress(OSError):
+            used[name] = os.stat(f"{kept_folder}/{name}").st_mtime_ns
+    for name in sorted(used, key=lambda each: used[each])[: KEPT_LIMIT // 2]:
+        _remove(f"{kept_folder}/{name}")
+
+
+def _here() -> _Place:
+    global _place
+    place = _place
+    if place is None or place.pid != os.getpid():
+        place = _place = _made()  # of two threads each makes one, and both are locked until the process has ended
+    return place
+
+
+def _made() -> _Place:
+    private, tried = private_directory("files for the compilers of others")
+    if private is None:
+        raise OSError(f"there is no private folder for files: tried {tried}")
+    copies = f"{private}/copies"
+    for folder in (copies, f"{private}/kept"):
+        os.makedirs(folder, 0o700, exist_ok=True)
+    for name in os.listdir(copies):
+        if _COPIES.fullmatch(name):
+            _reap(f"{copies}/{name}")
+    while True:
+        mine = f"{copies}/{os.getpid()}-{os.urandom(8).hex()}"
+        os.mkdir(mine, 0o700)
+        lock = os.open(mine, os.O_RDONLY | os.O_CLOEXEC)
+        if _is_locked(lock) and os.path.isdir(mine):  # else a process that reaps came in between
+            return _Place(os.getpid(), private, mine, lock)
+        os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _reap(folder: str) -> None:
+    """Remove a folder of copies whose process has ended."""
+    with suppress(OSError):
+        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if _is_locked(lock):
+                _remove(folder)
+        finally:
+            os.close(lock)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder of ours, its files and the folders in it, through no link."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,213 @@
+"""Triton's kernels in this cache: `TRITON_CACHE_MANAGER=numba_kcache.adapters.triton:CacheManager`.
+
+Promise     A group (what Triton makes of one kernel: metadata, cubin, PTX, IR) is served as a whole, as it was put, or
+            not at all. Of all processes that miss it at once one compiles. What comes from the store is held against
+            Triton's own key, and its cubin against target and kernel, before Triton sees a path. Code for the host
+            never comes from a tier or a bundle, and never goes to one: it is kept where this machine built it.
+Method      Triton compiles between `get_group` and `put_group`, and not in a callback. So a thread asks the cache for
+            the group, is the builder in Triton's name where it is not there, and gets the files from `put_group`; a
+            compile that fails lets the turn go with the manager that Triton drops. Whatever goes wrong is one event,
+            and Triton compiles.
+            Triton reads files. They lie in a folder of this process, below a folder of this user alone, which the next
+            process removes when this one has ended (host_files).
+Not here    Keys of Triton's: they hold source, options, target, environment and Triton's own files.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import queue
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ..engine.built import Built, find_or_build
+from ..engine.session import Session, process_session
+from ..errors import FrozenCacheError
+from ..model import trouble
+from ..model.cubin import read_cubin
+from ..model.json_values import fits, read_json
+from . import host_files
+
+_PUBLISH_S = 30.0
+_METADATA = ".json"
+_turns: dict[tuple[int, str, str], _Turn] = {}
+
+
+class CacheManager:
+    """The files of one kernel or module, as Triton asks for them.
+
+    Args:
+        key: Triton's digest of all that decides them.
+        override: Files that the user wants in place of what is compiled: Triton's own manager has these.
+        dump: Files that the user wants to read: Triton's own manager has these too.
+    """
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        self.key = key
+        self._own: Any = None
+        self._files: dict[str, bytes] = {}
+        self._turn: _Turn | None = None
+        self._is_group = False
+        if override or dump:
+            from triton.runtime.cache import FileCacheManager
+
+            self._own = FileCacheManager(key, override=override, dump=dump)
+
+    def has_file(self, filename: str) -> bool:
+        """Tell if there is a file of this name."""
+        return self.get_file(filename) is not None
+
+    def get_file(self, filename: str) -> str | None:
+        """Find a file that was put by itself on this machine, or by this manager; None where there is none."""
+        if self._own is not None:
+            path: str | None = self._own.get_file(filename)
+            return path
+        if filename in self._files:
+            return host_files.materialise(self.key, filename, self._files[filename])
+        return host_files.kept(self.key, filename)
+
+    def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Keep a file and return its path; for this machine alone, unless it is of a group that is put later."""
+        if self._own is not None:
+            path: str = self._own.put(data, filename, binary=binary)
+            return path
+        content = bytes(data) if isinstance(data, (bytes, bytearray, memoryview)) else str(data).encode()
+        if not self._is_group:
+            return host_files.keep(self.key, filename, content)
+        self._files[filename] = content
+        return host_files.materialise(self.key, filename, content)
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """Find a group by the name of its metadata: name and path of each file; None where it has to be compiled.
+
+        Raises:
+            FrozenCacheError: It is not stored, and the mode is frozen.
+        """
+        if self._own is not None:
+            group: dict[str, str] | None = self._own.get_group(filename)
+            return group
+        self._is_group = True
+        payloads = self._find(filename)
+        if payloads is None:
+            return None
+        self._files.update(payloads)
+        return {name: host_files.materialise(self.key, name, data) for name, data in payloads.items()}
+
+    def put_group(self, filename: str, group: Mapping[str, str]) -> str:
+        """Store the files that were put as a group; return the path of its metadata."""
+        if self._own is not None:
+            path: str = self._own.put_group(filename, group)
+            return path
+        turn, self._turn = self._turn, None
+        payloads = {name: self._files[name] for name in group if name in self._files}
+        if turn is not None:
+            why = f"of {len(group)} files {len(payloads)} were put" if len(payloads) != len(group) else ""
+            why = why or _wrong(self.key, filename, payloads)
+            if why:
+                process_session().events.emit(trouble("triton", f"cannot store {filename} of {self.key}: {why}"))
+            turn.finish(None if why else payloads)
+        return group.get(filename, "")
+
+    def _find(self, filename: str) -> dict[str, bytes] | None:
+        session = process_session()
+        try:
+            for _ in range(2):
+                turn = _Turn(session, self.key, filename)
+                built = turn.ask()
+                if built is None:
+                    self._turn = turn
+                    weakref.finalize(self, turn.give_up).atexit = False
+                    return None
+                why = _wrong(self.key, filename, built.payloads)
+                if not why:
+                    return dict(built.payloads)
+                session.set_aside(built.key, why)
+        except FrozenCacheError:
+            raise
+        except Exception as error:  # whatever the cache meets: Triton compiles
+            session.events.emit(trouble("triton", f"cannot look for {filename} of {self.key}: {error}"))
+        return None
+
+
+class _GivenUp(Exception):
+    """Triton did not compile what it had asked for."""
+
+
+class _Turn:
+    """One question for a group, asked by a thread that waits for the files if it has to build them."""
+
+    def __init__(self, session: Session, key: str, filename: str) -> None:
+        name = threading.get_ident(), key, filename
+        before = _turns.pop(name, None)
+        if before is not None:  # a compile of this very thread that failed, and that a traceback keeps
+            before.give_up()
+        self._name = name
+        self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
+        self._files: queue.SimpleQueue[Mapping[str, bytes] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(session, key, filename), daemon=True)
+
+    def ask(self) -> Built | None:
+        """Wait for the group; None where it has to be built."""
+        self._thread.start()
+        answer = self._answer.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer is None:
+            _turns[self._name] = self
+        return answer
+
+    def finish(self, files: Mapping[str, bytes] | None) -> None:
+        """Hand over what was built, None for nothing, and return when it is stored."""
+        _turns.pop(self._name, None)
+        self._files.put(files)
+        self._thread.join(_PUBLISH_S)
+
+    def give_up(self) -> None:
+        """Let others build; nothing follows where it was built."""
+        _turns.pop(self._name, None)
+        self._files.put(None)
+
+    def _run(self, session: Session, key: str, filename: str) -> None:
+        given = {"compiler": "triton", "key": key, "group": filename}
+        label = f"triton:{filename.removesuffix(_METADATA)}"
+        answer: Built | BaseException
+        try:
+            answer = find_or_build(session, given, self._build, label=label, depends=(), meta=None, caller="")
+        except BaseException as error:  # it is raised where Triton asked, if anybody still waits there
+            answer = error
+        self._answer.put(answer)
+
+    def _build(self) -> Mapping[str, bytes]:
+        self._answer.put(None)
+        files = self._files.get()
+        if files is None:
+            raise _GivenUp
+        return files
+
+
+def _wrong(key: str, filename: str, payloads: Mapping[str, bytes]) -> str:
+    """Say what keeps a group from being the one that Triton's key asks for; "" where nothing does."""
+    try:
+        metadata = read_json(payloads[filename])
+        if not fits(metadata, {"hash": str, "name": str, "target": {"backend": str}}):
+            return "its metadata does not say what it is"
+        with contextlib.suppress(ValueError):
+            if key == base64.b32encode(bytes.fromhex(metadata["hash"])).decode().rstrip("="):
+                key = metadata["hash"]
+        if key != metadata["hash"]:
+            return "its metadata is of another key"
+        for name, data in payloads.items():
+            if host_files.is_host_code(name, data):
+                return f"its file {name} is code for the host"
+            if name.endswith(".cubin"):
+                cubin = read_cubin(data)
+                if cubin.sm != metadata["target"].get("arch"):
+                    return f"its cubin is for sm_{cubin.sm}"
+                if metadata["name"] not in [each.symbol for each in cubin.kernels]:
+                    return f"its cubin has no kernel {metadata['name']}"
+    except (KeyError, ValueError) as error:
+        return f"it cannot be read: {error}"
+    return ""

@@ -1,0 +1,394 @@
+"""Triton's files in this cache: groups whole or not at all, one compile among all, no code for the host from afar."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numba_kcache
+from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
+from numba_kcache.adapters import host_files
+from numba_kcache.adapters.triton import CacheManager
+from numba_kcache.engine.built import find_or_build
+from numba_kcache.engine.session import process_session
+from tests.support.compiling import EMPTY, ROOT
+
+HASH = hashlib.sha256(b"a kernel").hexdigest()
+KEY = base64.b32encode(bytes.fromhex(HASH)).decode().rstrip("=")
+HOST_ELF = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\0\x3e\0" + bytes(100)
+LAUNCHER = "__triton_launcher.cpython-311-x86_64-linux-gnu.so"
+
+
+@pytest.fixture(autouse=True)
+def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_files, "_place", None)
+
+
+@cache
+def cubin() -> bytes:
+    code: bytes = cached_kernel(EMPTY, arch="sm_90", cache=KernelCache(None, mode="off")).cubin()
+    return code
+
+
+def files_of(**changes: Any) -> dict[str, Any]:
+    """What Triton makes of one kernel."""
+    metadata = {"hash": HASH, "name": "k", "target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "shared": 0}
+    files = {"k.source": "module", "k.ttir": "module {}", "k.ptx": ".version 8.7", "k.cubin": cubin()}
+    return {**files, "k.json": json.dumps({**metadata, **changes.pop("metadata", {})}), **changes}
+
+
+def compiled(
+    make: Callable[[], Mapping[str, Any]] = files_of, key: str = KEY, filename: str = "k.json"
+) -> dict[str, str]:
+    """Ask and put in the order in which `triton.compile` does."""
+    manager = CacheManager(key)
+    group = manager.get_group(filename) or {}
+    if filename not in group:
+        group = {name: manager.put(data, name) for name, data in make().items()}
+        manager.put_group(filename, group)
+    return group
+
+
+def never() -> dict[str, Any]:
+    raise AssertionError("it was compiled")
+
+
+def new_process() -> None:
+    """What is in memory goes, as with a process."""
+    process_session().forget()
+
+
+def read(group: Mapping[str, str]) -> dict[str, bytes]:
+    return {name: Path(path).read_bytes() for name, path in group.items()}
+
+
+def as_bytes(files: Mapping[str, Any]) -> dict[str, bytes]:
+    return {name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}
+
+
+# -- groups -----------------------------------------------------------------------------------------------------
+
+
+def test_group_is_served_as_it_was_put() -> None:
+    """Every file of it, under its name, from the store; listed by the kernel's name, and counted once."""
+    first = compiled()
+    new_process()
+    second = compiled(never)
+
+    assert read(first) == read(second) == as_bytes(files_of())
+    assert [Path(path).name for path in second.values()] == list(second)
+    assert [each.kernels for each in numba_kcache.entries()] == [("triton:k",)]
+    assert (numba_kcache.info("process").misses, numba_kcache.info("process").hits) == (1, 1)
+
+
+def test_group_of_which_a_file_is_missing_is_not_stored() -> None:
+    """Triton puts what it says it put; what a program left out in between is compiled again."""
+    manager = CacheManager(KEY)
+    assert manager.get_group("k.json") is None
+    group = {name: manager.put(data, name) for name, data in files_of().items()}
+    with pytest.warns(KCacheWarning, match="of 6 files 5 were put"):
+        manager.put_group("k.json", {**group, "k.llir": "/elsewhere"})
+
+    assert list(numba_kcache.entries()) == []
+    assert read(compiled()) == as_bytes(files_of())
+
+
+def test_another_key_or_kernel_is_another_group() -> None:
+    """A hit is of exactly what Triton asked for."""
+    compiled()
+    other = hashlib.sha256(b"another").hexdigest()
+    found = compiled(lambda: files_of(metadata={"hash": other}), other)
+
+    assert json.loads(Path(found["k.json"]).read_text())["hash"] == other
+    assert numba_kcache.info().entries == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        (lambda: files_of(metadata={"hash": "0" * 64}), "its metadata is of another key"),
+        (lambda: files_of(metadata={"name": "other"}), "its cubin has no kernel other"),
+        (lambda: files_of(metadata={"target": {"backend": "cuda", "arch": 80}}), "its cubin is for sm_90"),
+        (lambda: {**files_of(), "k.json": "[]"}, "its metadata does not say what it is"),
+        (lambda: {**files_of(), "k.json": "{"}, "it cannot be read"),
+        (lambda: {**files_of(), "k.cubin": b"rubbish"}, "it cannot be read: not a 64-bit CUDA ELF"),
+        (lambda: {**files_of(), "stub.so": b"anything"}, "its file stub.so is code for the host"),
+        (lambda: {**files_of(), "k.ptx": HOST_ELF}, "its file k.ptx is code for the host"),
+        (lambda: {**files_of(), "run": b"#!/bin/sh\n"}, "its file run is code for the host"),
+    ],
+)
+def test_stored_group_that_is_not_what_was_asked_for_is_set_aside(files: Callable[[], Any], why: str) -> None:
+    """Under right digests, as somebody writes it who can write to a store; Triton compiles, and that is stored."""
+    given = {"compiler": "triton", "key": KEY, "group": "k.json"}
+    forged = as_bytes(files())
+    find_or_build(process_session(), given, lambda: forged, label="k", depends=(), meta=None, caller="")
+    new_process()
+    with pytest.warns(KCacheWarning, match=why):
+        assert read(compiled()) == as_bytes(files_of())
+    new_process()
+
+    assert read(compiled(never)) == as_bytes(files_of())
+
+
+def test_group_with_code_for_the_host_is_not_stored() -> None:
+    """Neither by its name nor by what it is; it is used where it was made."""
+    with pytest.warns(KCacheWarning, match="is code for the host"):
+        group = compiled(lambda: {**files_of(), "k.bin": HOST_ELF})
+
+    assert Path(group["k.bin"]).read_bytes() == HOST_ELF
+    assert list(numba_kcache.entries()) == []
+
+
+def test_bundle_carries_groups(tmp_path: Path) -> None:
+    """To a machine whose cache is frozen and has no compiler."""
+    compiled()
+    numba_kcache.export_bundle(tmp_path / "all.kcache")
+    numba_kcache.configure(directory=tmp_path / "elsewhere", mode="frozen")
+    numba_kcache.register_bundle(tmp_path / "all.kcache")
+
+    assert read(compiled(never)) == as_bytes(files_of())
+
+
+def test_frozen_cache_refuses_what_it_does_not_hold() -> None:
+    """With the kernel's name, where Triton asks for it."""
+    numba_kcache.configure(mode="frozen")
+    with pytest.raises(FrozenCacheError, match="triton:k"):
+        compiled(never)
+
+
+def test_trouble_of_the_cache_leaves_triton_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: no thread to be had, say."""
+    monkeypatch.setattr(threading.Thread, "start", lambda _self: (_ for _ in ()).throw(RuntimeError("no thread")))
+    with pytest.warns(KCacheWarning, match="cannot look for k.json"):
+        assert read(compiled()) == as_bytes(files_of())
+
+
+# -- turns ------------------------------------------------------------------------------------------------------
+
+
+def test_one_of_many_threads_compiles() -> None:
+    """The others get what it made."""
+    count: list[int] = []
+
+    def make() -> dict[str, Any]:
+        count.append(1)
+        return files_of()
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: read(compiled(make)), range(8)))
+
+    assert len(count) == 1
+    assert all(each == as_bytes(files_of()) for each in found)
+
+
+RANK = """
+import json, os, sys
+from tests.unit.test_triton_adapter import compiled, files_of
+def make():
+    with open(sys.argv[1], "a") as file: file.write("x")
+    return json.loads(sys.argv[2], object_hook=lambda o: o) | {"k.cubin": open(sys.argv[3], "rb").read()}
+print(len(compiled(make)))
+"""
+
+
+@pytest.mark.slow
+def test_eight_ranks_compile_each_kernel_once(tmp_path: Path) -> None:
+    """Processes that start at once on an empty cache."""
+    (tmp_path / "k.cubin").write_bytes(cubin())
+    texts = json.dumps({name: text for name, text in files_of().items() if isinstance(text, str)})
+    command = [sys.executable, "-c", RANK, str(tmp_path / "count"), texts, str(tmp_path / "k.cubin")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ranks = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+
+    assert [rank.communicate()[0].strip() for rank in ranks] == ["5"] * 8
+    assert (tmp_path / "count").read_text() == "x"
+
+
+@pytest.mark.parametrize("keeps_manager", [False, True])
+def test_compile_that_fails_lets_its_turn_go(keeps_manager: bool) -> None:
+    """When Triton drops the manager; when the same thread asks again while a traceback keeps it."""
+    manager = CacheManager(KEY)
+    assert manager.get_group("k.json") is None
+    if not keeps_manager:
+        del manager
+        gc.collect()
+        with ThreadPoolExecutor(1) as pool:
+            assert read(pool.submit(compiled).result(30)) == as_bytes(files_of())
+    else:
+        assert read(compiled()) == as_bytes(files_of())
+
+
+# -- files ------------------------------------------------------------------------------------------------------
+
+
+def kept_files() -> list[Path]:
+    from numba_kcache.store import fallback
+
+    return [path for path in Path(fallback.LOCAL_PARENT).rglob("*") if path.is_file() and "/kept/" in str(path)]
+
+
+def test_code_for_the_host_stays_on_its_machine() -> None:
+    """A launcher is found by the next process of this machine; the store, its tiers and bundles have none of it."""
+    path = CacheManager("module").put(HOST_ELF, LAUNCHER)
+    again = CacheManager("module").get_file(LAUNCHER)
+
+    assert again == path
+    assert path.endswith(".so")
+    assert Path(path).read_bytes() == HOST_ELF
+    assert Path(path).stat().st_mode & 0o77 == Path(path).parent.stat().st_mode & 0o77 == 0
+    assert not list(Path(os.environ["NUMBA_KCACHE_DIR"]).rglob("*.so"))
+    assert list(numba_kcache.entries()) == []
+    assert CacheManager("other").get_file(LAUNCHER) is None
+
+
+def test_code_for_the_host_is_not_taken_from_the_store() -> None:
+    """Whatever an entry says that it is."""
+    given = {"compiler": "triton", "key": "module", "group": LAUNCHER}
+    forged = {LAUNCHER: HOST_ELF}
+    find_or_build(process_session(), given, lambda: forged, label="x", depends=(), meta=None, caller="")
+
+    assert CacheManager("module").get_file(LAUNCHER) is None
+    assert not CacheManager("module").has_file(LAUNCHER)
+
+
+@pytest.mark.parametrize("damage", ["byte", "link"])
+def test_damaged_code_for_the_host_is_built_again(damage: str, tmp_path: Path) -> None:
+    """A byte that differs; a link in its place, wherever it leads."""
+    CacheManager("module").put(HOST_ELF, LAUNCHER)
+    (path,) = kept_files()
+    if damage == "byte":
+        path.write_bytes(HOST_ELF[:-1] + b"x")
+    else:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+
+    assert CacheManager("module").get_file(LAUNCHER) is None
+    assert CacheManager("module").put(HOST_ELF, LAUNCHER) == str(path)
+
+
+def test_files_of_the_host_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit the older half goes."""
+    monkeypatch.setattr(host_files, "KEPT_LIMIT", 4)
+    for number in range(7):
+        CacheManager(f"module {number}").put(HOST_ELF, LAUNCHER)
+
+    assert len(kept_files()) <= 5
+    assert CacheManager("module 6").get_file(LAUNCHER) is not None
+
+
+@pytest.mark.parametrize("name", ["../x.so", "a/b", "", ".."])
+def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    """A file of a manager lies in its folder."""
+    with pytest.raises(ValueError, match="is no name of a file"):
+        CacheManager("module").put(b"", name)
+
+
+@pytest.mark.slow
+def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
+    """Killed or not; those of a process that lives stay."""
+    script = (
+        "import sys, numba_kcache.store.fallback as f; f.LOCAL_PARENT = sys.argv[1]\n"
+        "from numba_kcache.adapters import host_files\n"
+        "print(host_files.materialise('k', 'a', b'x'), flush=True)\n"
+        "sys.stdin.read()"
+    )
+
+    def start() -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().strip())
+
+    lives, its = start()
+    killed, gone = start()
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert gone.exists()
+    another, _ = start()
+
+    assert its.exists()
+    assert not gone.parent.parent.exists()
+    for process in (lives, another):
+        process.communicate()
+
+
+# -- Triton -----------------------------------------------------------------------------------------------------
+
+
+def test_overrides_and_dumps_are_triton_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are folders that a user looks into."""
+    made: list[Any] = []
+
+    class FileCacheManager:
+        def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+            made.append((key, override, dump))
+
+        def get_file(self, name: str) -> str:
+            return f"theirs/{name}"
+
+        def put(self, data: Any, name: str, binary: bool = True) -> str:
+            return f"put/{name}"
+
+    module = types.ModuleType("triton.runtime.cache")
+    module.FileCacheManager = FileCacheManager  # type: ignore[attr-defined]
+    for name in ("triton", "triton.runtime"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "triton.runtime.cache", module)
+
+    assert CacheManager("a", override=True).get_file("k.ptx") == "theirs/k.ptx"
+    assert CacheManager("b", dump=True).put("x", "k.ptx") == "put/k.ptx"
+    assert made == [("a", True, False), ("b", False, True)]
+
+
+COMPILE = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import numba_kcache
+
+@triton.jit
+def twice(x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at) * 2)
+
+for arch in (80, 90):
+    source = ASTSource(twice, signature={"x": "*fp32", "BLOCK": "constexpr"}, constexprs={"BLOCK": 128})
+    kernel = triton.compile(source, target=GPUTarget("cuda", arch, 32))
+    assert kernel.asm["cubin"][:4] == b"\\x7fELF" and ".target sm_%d" % arch in kernel.asm["ptx"]
+counts = numba_kcache.info("process")
+print(counts.misses, counts.hits, counts.errors)
+"""
+
+
+@pytest.mark.slow
+def test_triton_itself_finds_what_it_compiled(tmp_path: Path) -> None:
+    """For two targets, without a GPU; in the second process nothing is compiled, and its own folder stays empty."""
+    pytest.importorskip("triton")
+    (tmp_path / "program.py").write_text(COMPILE)
+    environment = {
+        **os.environ, "TRITON_CACHE_MANAGER": "numba_kcache.adapters.triton:CacheManager",
+        "TRITON_CACHE_DIR": str(tmp_path / "theirs"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    command = [sys.executable, str(tmp_path / "program.py")]
+    said = [subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout for _ in "12"]
+
+    assert [each.strip() for each in said] == ["2 0 0", "0 2 0"]
+    assert not (tmp_path / "theirs").exists()
