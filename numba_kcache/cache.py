@@ -7,7 +7,6 @@ Not here    The work behind the verbs (engine, store, bundles, warmup).
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any

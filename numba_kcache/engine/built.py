@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
+Makers = tuple[()] | tuple[tuple[str, ...], tuple[str, ...]]
 
 ALONE = "data"
 """The name of the payload where `build` returns bytes."""
@@ -70,7 +71,7 @@ class Built(NamedTuple):
 
 
 def find_or_build(
-    session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str
+    session: Session, given: Any, build: Build, *, label: str, depends: Any, meta: Any, caller: str, makers: Makers = ()
 ) -> Built:
     """`KernelCache.get_or_build`.
 
@@ -79,6 +80,7 @@ def find_or_build(
         given: The components.
         build, label, depends, meta: As there.
         caller: The file in whose folder relative paths of `depends` are.
+        makers: Libraries and distributions whose builds and versions count as those of a compiler.
     """
     paths = _paths_of(depends, caller) if depends else ()
     contents = [_content(each) for each in paths]
@@ -86,7 +88,7 @@ def find_or_build(
     if known is not None:
         return known
     values = _values_of(given)
-    found = session.resolve(only(_request(values, build, label, paths, contents, meta)))
+    found = session.resolve(only(_request(values, build, label, paths, contents, meta, makers=makers)))
     # of what was keyed, whatever another thread has done to the caller's mapping meanwhile
     return _answered(session, found, _digest_of(values, contents))
 
@@ -193,10 +195,12 @@ def _request(
     contents: list[Plain],
     meta: Any,
     seconds: float | None = None,
+    makers: Makers = (),
 ) -> Request:
     if not callable(build):
         raise OptionError("cannot use build", f"it is a {type(build).__name__}", "give a function without parameters")
     file, name = _place_of(build)
+    libraries, distributions = makers or ((), ())
     label, said = _label_of(label, name), _meta_of(meta)
     parts = [component("kind", BUILT), *map(_component, values, values.values())]
 
@@ -215,8 +219,8 @@ def _request(
         label=label,
         target=NO_TARGET,
         components=(*parts, component("depends", contents)) if paths else tuple(parts),
-        libraries=(),
-        distributions=(),
+        libraries=libraries,
+        distributions=distributions,
         build=make,
         texts=functools.partial(_texts, values),
         file=file,

@@ -1,0 +1,237 @@
+"""Arguments of cuda.compute's algorithms as plain values: all of them that decides code, and nothing else.
+
+Promise     Two sets of arguments have one form only if cuda.compute makes the same code of them. What is not known to
+            be told by content is `Unkeyed`, with the reason: it is built as ever. No compiler is imported.
+Method      Algorithms by name and by the parameters of their constructors, as of the versions that were read: another
+            one is not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
+            cuda.compute itself keys them, operators written in Python by their fingerprint (frontends.python).
+Ground      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from types import FunctionType
+from typing import Any
+
+from ..frontends.python.dialect import External, Jitted, Registration, Registrations
+from ..frontends.python.function import Uncapturable, fingerprint
+from ..frontends.python.value import Refused
+from ..keys import Plain, sha256
+
+HOME = "cuda.compute"
+
+_ARRAYS = ("d_in", "d_out")
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    "_Reduce": (*_ARRAYS, "op", "h_init", "determinism"),
+    "_Scan": (*_ARRAYS, "op", "init_value", "force_inclusive"),
+    "_SegmentedReduce": ("d_in", "d_out", "start_offsets_in", "end_offsets_in", "op", "h_init"),
+    "_UnaryTransform": (*_ARRAYS, "op"),
+    "_BinaryTransform": ("d_in1", "d_in2", "d_out", "op"),
+    "_MergeSort": ("d_in_keys", "d_in_values", "d_out_keys", "d_out_values", "op"),
+    "_RadixSort": ("d_in_keys", "d_out_keys", "d_in_values", "d_out_values", "order"),
+    "_SegmentedSort": (
+        "d_in_keys", "d_out_keys", "d_in_values", "d_out_values", "start_offsets_in", "end_offsets_in", "order",
+    ),
+    "_UniqueByKey": ("d_in_keys", "d_in_items", "d_out_keys", "d_out_items", "d_out_num_selected", "op"),
+    "_Histogram": (
+        "d_samples", "d_histogram", "h_num_output_levels", "h_lower_level", "h_upper_level", "num_samples",
+    ),
+    "_ThreeWayPartition": (
+        "d_in", "d_first_part_out", "d_second_part_out", "d_unselected_out", "d_num_selected_out",
+        "select_first_part_op", "select_second_part_op",
+    ),
+    "_Select": (*_ARRAYS, "d_num_selected_out", "cond"),
+    "_LowerBound": ("d_data", "d_values", "d_out", "comp"),
+    "_UpperBound": ("d_data", "d_values", "d_out", "comp"),
+}  # fmt: skip
+"""Parameters of each constructor, but for the last, `compute_capability`."""
+
+_BY_VALUE = {("_Histogram", "h_num_output_levels")}
+"""Host arrays whose content decides code; of others it is handed to each call."""
+
+_ITERATORS = f"{HOME}.iterators."
+
+
+class Unkeyed(Exception):
+    """These arguments cannot be told from others by content; the text says why."""
+
+
+def argument_forms(algorithm: str, arguments: dict[str, Any]) -> dict[str, Plain]:
+    """The form of each argument.
+
+    Args:
+        algorithm: A name in `ALGORITHMS`.
+        arguments: By parameter.
+
+    Raises:
+        Unkeyed: One of them has none.
+    """
+    return {name: _form(value, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
+
+
+def has_python(form: Plain) -> bool:
+    """Tell if a form has an operator in it that is written in Python."""
+    if isinstance(form, dict):
+        return any(map(has_python, form.values()))
+    return isinstance(form, list) and (form[:1] == ["python"] or any(map(has_python, form)))
+
+
+def _form(value: Any, *, by_value: bool = False) -> Plain:
+    import numpy as np
+    from cuda.compute import _bindings, op, types
+    from cuda.compute._proxy import ProxyValue
+    from cuda.compute._utils.protocols import get_dtype, is_contiguous, is_device_array
+    from cuda.compute.algorithms._sort._sort_common import DoubleBuffer
+    from cuda.compute.iterators._base import IteratorBase
+    from cuda.compute.struct import _Struct
+
+    kind = type(value)
+    if value is None or kind in (bool, int, str, float, bytes):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, enum.Enum):
+        return ["enum", kind.__name__, value.name, int(value.value)]
+    if kind in (tuple, list):
+        return [_form(each) for each in value]
+    if isinstance(value, np.ndarray):
+        content: list[Plain] = [value.tobytes(), list(value.shape)] if by_value else []
+        return ["host", dtype_form(value.dtype), *content]
+    if isinstance(value, (np.dtype, np.generic)):
+        return ["numpy", dtype_form(np.dtype(value)), value.tobytes() if isinstance(value, np.generic) else b""]
+    if isinstance(value, ProxyValue):
+        return ["host", dtype_form(value.dtype)]
+    if isinstance(value, _Struct):
+        return ["host", type_form(type(value)._type_descriptor)]
+    if isinstance(value, types.TypeDescriptor):
+        return type_form(value)
+    if isinstance(value, IteratorBase):
+        if not kind.__module__.startswith(_ITERATORS):
+            raise Unkeyed(f"its iterator {kind.__module__}.{kind.__qualname__} is not one of cuda.compute's")
+        return [
+            "iterator",
+            kind.__name__,
+            _form(value.kind),
+            value.state_alignment,
+            len(bytes(memoryview(value.state))),
+        ]
+    if isinstance(value, _bindings.OpKind):
+        return ["well-known", str(value)]
+    if isinstance(value, op.OpAdapter):
+        return _operator_form(value)
+    if kind is FunctionType:
+        return python_form(value)
+    if kind is DoubleBuffer:
+        return ["double buffer", _form(value.current()), _form(value.alternate())]
+    if is_device_array(value):
+        if not is_contiguous(value):
+            raise Unkeyed("an array is not contiguous")
+        return ["array", dtype_form(get_dtype(value))]
+    raise Unkeyed(f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content")
+
+
+def _operator_form(value: Any) -> Plain:
+    from cuda.compute import op
+
+    if type(value) is op.RawOp:
+        codes = [_code_form(each) for each in (value._ltoir, *value._extra_ltoirs)]
+        return ["raw", value._name, len(value._state), value._state_alignment, *codes]
+    kind = getattr(value, "kind", None)
+    if kind is not None:
+        return ["well-known", str(kind)]
+    function = getattr(value, "func", None)
+    if type(function) is not FunctionType:
+        raise Unkeyed(f"its operator is a {type(value).__qualname__}")
+    return python_form(function)
+
+
+def _code_form(code: Any) -> Plain:
+    kind, data = getattr(code, "kind", "ltoir"), getattr(code, "op_bytes", code)
+    return [kind, sha256(bytes(data)).hexdigest()]
+
+
+def dtype_form(dtype: Any) -> Plain:
+    """A NumPy dtype, with the layout of its fields."""
+    if dtype.hasobject:
+        raise Unkeyed("an array holds Python objects")
+    names = dtype.names or ()
+    fields: list[Plain] = [[name, dtype.fields[name][1], dtype_form(dtype.fields[name][0])] for name in names]
+    inner: Plain = [dtype_form(dtype.subdtype[0]), list(dtype.subdtype[1])] if dtype.subdtype else None
+    return [dtype.str, dtype.name, dtype.itemsize, dtype.alignment, fields, inner]
+
+
+def type_form(descriptor: Any) -> Plain:
+    """A type of cuda.compute's; a struct with its fields in order."""
+    from cuda.compute import types
+
+    if isinstance(descriptor, types.PointerTypeDescriptor):
+        return ["pointer", type_form(descriptor.pointee)]
+    dtype = None if descriptor.dtype is None else dtype_form(descriptor.dtype)
+    form: list[Plain] = ["type", descriptor.size, descriptor.alignment, str(descriptor.info.typenum), dtype]
+    if isinstance(descriptor, types.StructTypeDescriptor):
+        form.append([[name, type_form(each)] for name, each in descriptor.layout_key()])
+    return form
+
+
+# -- operators that are written in Python ----------------------------------------------------------------------
+
+
+def python_form(function: Any) -> Plain:
+    """A Python operator by all that decides its code.
+
+    Raises:
+        Unkeyed: It reads what cannot be captured.
+    """
+    found = fingerprint(function, Operators(), with_lines=False)
+    if isinstance(found, Uncapturable):
+        raise Unkeyed(f"its operator cannot be keyed: {found.name}: {found.reason}")
+    return ["python", found.digest]
+
+
+def struct_class() -> None:
+    """Stand for the code that cuda.compute makes of a struct's class; its layout is beside it."""
+
+
+class Operators:
+    """What cuda.compute's operators may name beside plain Python and NumPy: structs, and device arrays as state."""
+
+    packages = frozenset({"numpy", "numba_cuda_mlir", HOME})
+    stateful = frozenset(("numpy.random", "numpy.fromfile", "numpy.genfromtxt", "numpy.load", "numpy.memmap"))
+
+    def python_function(self, value: Any) -> Any:
+        """None: a function of a decorator is not followed, and refuses its operator."""
+        return None
+
+    def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
+        """Never asked."""
+        raise Refused("it is decorated")
+
+    def intrinsic(self, value: Any) -> Registration | None:
+        """A class of `gpu_struct`, by its layout."""
+        struct = sys.modules.get(f"{HOME}.struct")
+        if struct is None or not (isinstance(value, type) and issubclass(value, struct._Struct)):
+            return None
+        try:
+            layout = repr(type_form(value._type_descriptor))  # type: ignore[attr-defined]
+        except Unkeyed as refusal:
+            raise Refused(str(refusal)) from None
+        return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
+
+    def external(self, value: Any) -> External | None:
+        """None: nothing is declared."""
+        return None
+
+    def type_form(self, value: Any) -> Plain | None:
+        """A device array that an operator keeps as its state, whose address is handed to each call."""
+        from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
+
+        if not is_device_array(value):
+            return None
+        try:
+            return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))
+        except Unkeyed as refusal:
+            raise Refused(str(refusal)) from None
+
+    def registrations(self) -> Registrations:
+        """None: they would need the compiler."""
+        return Registrations(lambda _value: (), {}, [])

@@ -1,0 +1,241 @@
+"""Builds of cuda.compute: found under their arguments, or made by cuda.compute and stored.
+
+Promise     What is served was built of the same arguments by the same cuda-cccl, NVRTC and nvJitLink for the same
+            compute capability. What has no key is built as ever, and so is what cannot be read or loaded. An operator
+            is read again behind its compile: if it changed, what was built is used and not stored.
+Method      An entry for each compute capability has two files: the algorithm without its code, as cuda.compute
+            serialises it, and the code. Several capabilities are as many builds, each as for itself alone, so that what
+            was built ahead serves any device of them.
+Not here    Forms of arguments (compute_arguments), and what leads here (cuda_compute).
+Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from threading import get_ident
+from typing import Any
+
+from ..engine.built import find_or_build
+from ..engine.session import Session
+from ..errors import FrozenCacheError
+from ..keys import Plain
+from ..model import trouble
+from ..toolchain.build_id import build_of
+from .compute_arguments import argument_forms, has_python
+
+_LIBRARIES = ("nvrtc", "nvJitLink")
+_DISTRIBUTIONS = ("cuda-cccl", "cuda-core")
+_OBJECT, _CODE = "object", "code"
+
+_building: set[int] = set()
+"""Threads that are in a plain constructor: what it builds inside is part of it."""
+
+_shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""Code by key, for all threads of the process, as cuda.compute shares it: each device loads it once."""
+
+
+def is_inside() -> bool:
+    """Tell if this thread is in one of cuda.compute's own constructors, called from here."""
+    return get_ident() in _building
+
+
+def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
+    """Make an algorithm out of what is stored, or build it.
+
+    Args:
+        session: Of the cache.
+        plain: The constructor that was replaced.
+        made: The object to be made.
+        arguments: Of the constructor, by parameter, but for the last.
+        capability: The last: compute capabilities to build for; None for the current device.
+
+    Raises:
+        FrozenCacheError: It is not stored, or cannot be keyed, and the mode is frozen.
+    """
+    label = f"cuda.compute:{type(made).__name__[1:]}"
+    entries: list[_Entry] = []
+    try:
+        device, targets = _targets(capability)
+        entries += [_Entry(session, label, plain, type(made), arguments, target) for target in targets]
+        if device is not None:
+            entries[0].here = made
+        for each in entries:
+            each.find()
+        if not entries[0].is_built_here:
+            _take(made, entries, device)
+    except FrozenCacheError:
+        raise
+    except _Failed as failed:  # cuda.compute's own error, of its own build
+        raise failed.error from None
+    except Exception as error:  # whatever the cache meets: it is built as ever
+        if session.settings.mode == "frozen":
+            raise FrozenCacheError(f"cannot build {label}", f"the cache is frozen: {error}") from error
+        session.events.emit(trouble("cuda.compute", f"{label} is not served from the cache: {error}"))
+        for each in entries:
+            each.set_aside(error)
+        _plain(plain, made, arguments, capability)
+
+
+def _targets(capability: Any) -> tuple[int | None, list[Any]]:
+    """The current device with its compute capability, or no device and the capabilities that are named."""
+    from cuda.compute._caching import _get_current_device_info, _thread_local
+    from cuda.compute._cccl_interop import normalize_compute_capabilities
+
+    if capability is not None:
+        return None, list(normalize_compute_capabilities(capability))
+    device, target = getattr(_thread_local, "factory_device_info", None) or _get_current_device_info()
+    return device, [target]
+
+
+def _plain(plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
+    """Run cuda.compute's own constructor; what it builds inside is part of it."""
+    me, was_inside = get_ident(), get_ident() in _building
+    _building.add(me)
+    try:
+        plain(made, **arguments, compute_capability=capability)
+    finally:
+        if not was_inside:
+            _building.discard(me)
+
+
+class _Failed(Exception):
+    """cuda.compute could not build it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class _Changed(Exception):
+    """What an operator reads changed while it was compiled: what was built is used, and not stored."""
+
+
+class _Entry:
+    """One algorithm for one compute capability.
+
+    Attributes:
+        here: The user's object, built in place where it is for the current device; None where it is not.
+        is_built_here: Whether that has happened.
+        files: What describes the algorithm, and its code, by name.
+        key: Under which they are stored; "" where they are not.
+        target: The compute capability.
+    """
+
+    def __init__(
+        self, session: Session, label: str, plain: Any, algorithm: Any, arguments: dict[str, Any], target: Any
+    ) -> None:
+        self._session, self._label, self._plain = session, label, plain
+        self._algorithm, self._arguments, self.target = algorithm, arguments, target
+        self.here: Any = None
+        self.is_built_here, self.key = False, ""
+        self.files: Mapping[str, bytes] = {}
+
+    def find(self) -> None:
+        """Find the files, or build them.
+
+        Raises:
+            Unkeyed: It has no key.
+        """
+        components = self._components()
+        uses_python = has_python(components["arguments"])
+        libraries = (*_LIBRARIES, "nvvm") if uses_python else _LIBRARIES
+        distributions = (*_DISTRIBUTIONS, "numba-cuda-mlir", "numpy") if uses_python else _DISTRIBUTIONS
+        options: dict[str, Any] = {"label": self._label, "depends": (), "meta": None, "caller": ""}
+        build = functools.partial(self._build, components)
+        try:
+            found = find_or_build(self._session, components, build, **options, makers=(libraries, distributions))
+        except _Changed:
+            return
+        self.key, self.files = found.key, found.payloads
+
+    def set_aside(self, error: Exception) -> None:
+        """Do without what is stored, which cannot be used."""
+        if self.key:
+            self._session.set_aside(self.key, f"cuda.compute cannot use it: {error}")
+
+    def _components(self) -> dict[str, Plain]:
+        name, (major, minor) = self._algorithm.__name__, self.target
+        arguments: Any = argument_forms(name, self._arguments)
+        return {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": _cccl()}
+
+    def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
+        from cuda.compute._target_cc import target_cc
+
+        made = self._algorithm.__new__(self._algorithm) if self.here is None else self.here
+        try:
+            with target_cc(self.target):
+                _plain(self._plain, made, self._arguments, self.target if self.here is None else None)
+        except Exception as error:
+            raise _Failed(error) from None
+        self.is_built_here = self.here is not None
+        leaf = _leaf(made)
+        (capability,) = leaf.build_results
+        self.files = {_OBJECT: _without_code(made), _CODE: leaf.build_results.serialize_build_result(capability)}
+        if self._components() != components:
+            raise _Changed
+        return self.files
+
+
+def _leaf(made: Any) -> Any:
+    """The object that has the code: itself, or the algorithm inside it."""
+    while not hasattr(made, "build_results"):
+        made = getattr(made, type(made).__serialization_schema__[0][0])
+    return made
+
+
+def _without_code(made: Any) -> bytes:
+    from cuda.compute._caching import _PerCCBuildResults
+
+    leaf = _leaf(made)
+    kept, leaf.build_results = leaf.build_results, _PerCCBuildResults({})
+    try:
+        text: bytes = made.serialize()
+    finally:
+        leaf.build_results = kept
+    return text
+
+
+def _result_type(algorithm: Any) -> Any:
+    """The class of an algorithm's code, as its schema names it."""
+    name, kind = algorithm.__serialization_schema__[-1]
+    return kind.cls if name == "build_results" else _result_type(kind.cls)
+
+
+def _take(made: Any, entries: Sequence[_Entry], device: int | None) -> None:
+    """Give an object all that a deserialised one has, and the code, loaded where it is for the current device."""
+    from cuda.compute._caching import _PerCCBuildResults
+    from cuda.compute._cccl_interop import cc_to_key
+
+    found, result_type = type(made).deserialize(entries[0].files[_OBJECT]), _result_type(type(made))
+    leaf, results = _leaf(found), _shared.get(entries[0].key) if len(entries) == 1 else None
+    if results is None:
+        codes = {cc_to_key(each.target): each.files[_CODE] for each in entries}
+        read = {each: result_type.deserialize(code, load=False, check_cc=False) for each, code in codes.items()}
+        results = _PerCCBuildResults(read)
+        if len(entries) == 1 and entries[0].key:
+            _shared[entries[0].key] = results
+    leaf.build_results = results
+    if device is not None:
+        leaf._bound_build_result = results.resolve(cc_to_key(entries[0].target), device)
+    names = {name for each in type(made).__mro__ for name in getattr(each, "__slots__", ())}
+    for name in names | vars(found).keys() if hasattr(found, "__dict__") else names:
+        if not name.startswith("__") and hasattr(found, name):
+            setattr(made, name, getattr(found, name))
+
+
+@functools.cache
+def _cccl() -> Plain:
+    """Version and builds of cuda.compute as it is imported, and the toolkit's headers that it compiles with."""
+    import cuda.cccl
+    from cuda.cccl import get_include_paths
+    from cuda.compute import _bindings
+
+    extension = _bindings.bindings_module.__file__
+    folder = os.path.join(os.path.dirname(extension), "cccl")
+    files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
+    toolkit = os.path.join(str(get_include_paths().cuda), "cuda.h")
+    return [cuda.cccl.__version__, *map(build_of, files), build_of(toolkit) if os.path.exists(toolkit) else ""]

@@ -1,0 +1,212 @@
+"""cuda.compute's algorithms in this cache: each is looked up before its operator is compiled and it is built.
+
+Promise     What is served was built of the same arguments by the same cuda-cccl, NVRTC and nvJitLink, for the same
+            compute capability. What cannot be keyed, or not be serialised (the v2 backend), is built as ever, and so is
+            what the cache has trouble with. A hit imports no compiler of Python operators.
+Method      The constructor of each algorithm is replaced: it has `serve` make the algorithm. An adapter stands for a
+            Python operator until somebody wants it compiled.
+Not here    Keys (compute_arguments), and what is stored (compute_builds).
+Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/, op.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from ..engine.session import Session, process_session
+from ..errors import OptionError, ToolchainMissingError
+from .compute_arguments import ALGORITHMS, HOME
+from .compute_builds import is_inside, serve
+
+if TYPE_CHECKING:
+    from ..cache import KernelCache
+
+_sessions: list[Callable[[], Session]] = []
+"""Who is asked: the last; where there is none, cuda.compute is as it was."""
+
+_replaced: dict[str, tuple[Any, Any]] = {}
+"""Algorithms by name with their classes and plain constructors, while these are replaced."""
+
+
+def install() -> None:
+    """Lead every build of cuda.compute through the process's cache, from now on or from its import on."""
+    if process_session not in _sessions:
+        _sessions.insert(0, process_session)
+    if _module("algorithms") is not None:
+        _replace()
+    elif not any(isinstance(each, _Watch) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Watch())
+
+
+def uninstall() -> None:
+    """Give cuda.compute back what `install` replaced. What is built or loaded stays so."""
+    if process_session in _sessions:
+        _sessions.remove(process_session)
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _Watch)]
+    _restore()
+
+
+@contextlib.contextmanager
+def cached(cache: KernelCache | None = None) -> Iterator[None]:
+    """Lead the builds of cuda.compute within a `with` block, of all threads, through a cache.
+
+    Args:
+        cache: Which; None for the process's.
+
+    Raises:
+        ToolchainMissingError: cuda-cccl is not installed.
+    """
+    try:
+        import_module(HOME)
+    except ImportError as error:
+        why = f"cuda-cccl cannot be imported: {error}"
+        raise ToolchainMissingError("cannot cache cuda.compute", why, "pip install 'cuda-cccl[cu13]'") from error
+    if cache is not None and not hasattr(cache, "session"):
+        raise OptionError(f"cannot use cache={cache!r:.80}", "it is not a KernelCache")
+    owner = process_session if cache is None else functools.partial(_session_of, cache)
+    _sessions.append(owner)
+    _replace()
+    try:
+        yield
+    finally:
+        _sessions.remove(owner)
+        _restore()
+
+
+def _session_of(cache: KernelCache) -> Session:
+    return cache.session
+
+
+# -- what is replaced ------------------------------------------------------------------------------------------
+
+
+def _module(name: str) -> Any:
+    return sys.modules.get(f"{HOME}.{name}")
+
+
+def _replace() -> None:
+    """Replace the constructors that are known, and what makes adapters of Python operators."""
+    from cuda.compute import _build_info, op
+    from cuda.compute._serialization import Serializable
+
+    if _replaced or getattr(_build_info, "USING_V2", False):
+        return
+    for name, parameters in ALGORITHMS.items():
+        algorithm = Serializable._registry.get(name)
+        if algorithm is None:
+            continue
+        plain = algorithm.__init__
+        if tuple(inspect.signature(plain).parameters)[1:] != (*parameters, "compute_capability"):
+            continue  # of a version that nobody has read: it is built as ever
+        _replaced[name] = algorithm, vars(algorithm).get("__init__")
+        algorithm.__init__ = _constructor(name, parameters, plain)
+    if _replaced and op._jit_adapter is None:
+        op._jit_adapter = _adapter_class()
+
+
+def _restore() -> None:
+    if _sessions:
+        return
+    for algorithm, plain in _replaced.values():
+        if plain is None:
+            del algorithm.__init__
+        else:
+            algorithm.__init__ = plain
+    _replaced.clear()
+
+
+class _Watch:
+    """A finder of modules that waits for cuda.compute, and has it replaced when it is imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find the module as the others do, and run more behind its own code."""
+        if name != HOME:
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None and _sessions:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                with contextlib.suppress(ImportError):  # without its extension there is nothing to replace
+                    _replace()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@functools.cache
+def _adapter_class() -> Any:
+    """The class of an operator that is written in Python and has no state; others get cuda.compute's own adapter."""
+    from cuda.compute import op
+    from cuda.compute._caching import CachableFunction
+    from cuda.compute._utils.protocols import is_device_array
+
+    factory = op._jit_op_adapter_factory
+
+    class PythonOperator(op.OpAdapter):  # type: ignore[misc]
+        """A Python function that nobody has compiled yet."""
+
+        def __new__(cls, function: Any) -> Any:
+            cells = getattr(function, "__closure__", None) or ()
+            names = function.__code__.co_names if type(function) is FunctionType else ()
+            values = [function.__globals__.get(name) for name in names]
+            for cell in cells:
+                with contextlib.suppress(ValueError):
+                    values.append(cell.cell_contents)
+            if type(function) is not FunctionType or any(map(is_device_array, values)):
+                return factory()(function)
+            return super().__new__(cls)
+
+        def __init__(self, function: Any) -> None:
+            self.func = function
+            self._identity = CachableFunction(function)
+
+        def real(self) -> Any:
+            """The adapter of cuda.compute, with its compiler."""
+            return factory()(self.func)
+
+        def compile(self, input_types: Any, output_type: Any = None) -> Any:
+            """Compile it, as cuda.compute does."""
+            return self.real().compile(input_types, output_type)
+
+        def get_return_type(self, input_types: Any) -> Any:
+            """The type of its result, as the compiler infers it."""
+            return self.real().get_return_type(input_types)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, PythonOperator) and bool(self._identity == other._identity)
+
+        def __hash__(self) -> int:
+            return hash(self._identity)
+
+    return PythonOperator
+
+
+# -- constructors ---------------------------------------------------------------------------------------------
+
+
+def _constructor(name: str, parameters: tuple[str, ...], plain: Any) -> Any:
+    @functools.wraps(plain)
+    def construct(self: Any, *given: Any, **named: Any) -> None:
+        if not _sessions or is_inside():
+            plain(self, *given, **named)
+            return
+        arguments = dict(zip((*parameters, "compute_capability"), given, strict=False)) | named
+        capability = arguments.pop("compute_capability", None)
+        if not (arguments.keys() >= set(parameters)):
+            plain(self, *given, **named)
+            return
+        serve(_sessions[-1](), plain, self, arguments, capability)
+
+    return construct
