@@ -1,7 +1,7 @@
 """`install()` and `uninstall()`: lead the kernels of programs that are not edited through the process's cache.
 
 Promise     Kernels stay their compiler's and mean what they meant; only where their code comes from changes.
-Not here    What is replaced in each compiler (frontends.numba.install).
+Not here    What is replaced in each compiler (frontends.numba.install, adapters.cuda_compute).
 """
 
 from __future__ import annotations
@@ -10,10 +10,40 @@ import os
 import runpy
 import sys
 
-from .frontends.numba.install import install, uninstall
+from .errors import ToolchainMissingError
+from .frontends.numba import install as numba
 from .settings import install_wanted
 
 __all__ = ["install", "main", "uninstall"]
+
+
+def install(all: bool = False, cuda_compute: bool = False) -> None:
+    """Lead every `@cuda.jit(cache=True)` kernel through the process's cache.
+
+    Args:
+        all: Every `@cuda.jit` kernel, whatever its `cache`.
+        cuda_compute: Every build of cuda.compute as well, whether it is imported already or later.
+
+    Raises:
+        ToolchainMissingError: numba-cuda is not installed, and nothing else was asked for.
+    """
+    if cuda_compute:
+        from .adapters import cuda_compute as compute
+
+        compute.install()
+    try:
+        numba.install(all)
+    except ToolchainMissingError:
+        if not cuda_compute:
+            raise
+
+
+def uninstall() -> None:
+    """Give back what `install` replaced. What is built or loaded stays so."""
+    from .adapters import cuda_compute as compute
+
+    compute.uninstall()
+    numba.uninstall()
 
 
 def main() -> None:

@@ -151,6 +151,8 @@ class _Entry:
         except _Changed:
             return
         self.key, self.files = found.key, found.payloads
+        if self.is_built_here and self.key:
+            _shared[self.key] = _leaf(self.here).build_results
 
     def set_aside(self, error: Exception) -> None:
         """Do without what is stored, which cannot be used."""
