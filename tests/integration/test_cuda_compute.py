@@ -1,0 +1,291 @@
+"""cuda.compute on the cache, without a GPU: built ahead of time, served to other processes, and nothing stale.
+
+Programs run on the fake driver, which cuda.compute's extension needs to be imported. What a program finds is asked in a
+frozen cache, which builds nothing: what it does not hold is an error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numba_kcache import KernelCache
+from tests.support import fake_driver
+from tests.support.compiling import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("cuda.compute") is None, reason="cuda-cccl is not installed"),
+]
+needs_mlir = pytest.mark.skipif(
+    importlib.util.find_spec("numba_cuda_mlir") is None, reason="numba-cuda-mlir is not installed"
+)
+
+START = """
+import json, sys
+import numpy as np
+import numba_kcache
+from numba_kcache import FrozenCacheError
+from numba_kcache.adapters.cuda_compute import cached
+numba_kcache.install(cuda_compute=True)
+from cuda import compute
+from cuda.compute import OpKind, ProxyArray, iterators, op, types
+
+f, zero = ProxyArray(np.float32), np.zeros(1, np.float32)
+FACTOR = 3
+
+def transform(operator, x=f, out=f, capability=90):
+    return compute.make_unary_transform(d_in=x, d_out=out, op=operator, compute_capability=capability)
+
+def scale(x):
+    return x * FACTOR
+
+def is_served(make):
+    compute.clear_all_caches()
+    try:
+        make()
+    except FrozenCacheError:
+        return False
+    return True
+
+def say(*values):
+    counts = numba_kcache.info("process")
+    print(json.dumps([counts.misses, counts.hits, counts.errors, *values]))
+"""
+
+
+def run(directory: Path, program: str, **settings: str) -> list[Any]:
+    """Misses, hits, errors, and what else the program says."""
+    folder = fake_driver.build()
+    if folder is None:
+        pytest.skip("no C compiler for the fake driver")
+    environment = {
+        **fake_driver.environment(folder), "NUMBA_KCACHE_DIR": str(directory),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **settings,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", START + program], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def frozen(directory: Path, program: str, **settings: str) -> list[Any]:
+    return run(directory, program, NUMBA_KCACHE_MODE="frozen", **settings)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a transform of a well-known operator for two compute capabilities."""
+    directory = tmp_path_factory.mktemp("built") / "cache"
+    said = run(directory, "transform(OpKind.NEGATE, capability=[80, 90]); say()")
+    assert said == [2, 0, 0]
+    return directory
+
+
+@pytest.fixture(scope="module")
+def built_of_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with a transform of an operator that is written in Python."""
+    directory = tmp_path_factory.mktemp("python") / "cache"
+    assert run(directory, "transform(scale); say()") == [1, 0, 0]
+    return directory
+
+
+@pytest.fixture
+def copy(built: Path, tmp_path: Path) -> Path:
+    shutil.copytree(built, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_other_process_is_served_each_compute_capability(built: Path) -> None:
+    """Alone, in a list of any order and spelling, and as the current device's; another one is not there."""
+    program = """
+say(is_served(lambda: transform(OpKind.NEGATE, capability=80)),
+    is_served(lambda: transform(OpKind.NEGATE, capability=["9.0", (8, 0)])),
+    is_served(lambda: transform(OpKind.NEGATE, capability=86)))
+"""
+    assert frozen(built, program) == [0, 2, 0, True, True, False]
+
+
+def test_device_is_served_what_was_built_ahead(built: Path) -> None:
+    """Of a real array, loaded on the device, the same object for a second call and the same code for a thread."""
+    program = """
+from threading import Thread
+from cuda.core import Device
+
+Device(0).set_current()
+
+class Array:
+    dtype = np.dtype(np.float32)
+    __cuda_array_interface__ = {"shape": (9,), "typestr": "<f4", "version": 3, "strides": None, "data": (256, False)}
+
+x, made = Array(), []
+make = lambda: made.append(transform(OpKind.NEGATE, x, x, None))
+make()
+make()
+thread = Thread(target=make)
+thread.start()
+thread.join()
+say(made[0] is made[1], made[2] is made[0], made[2].build_results is made[0].build_results,
+    made[0]._bound_build_result is not None)
+"""
+    assert frozen(built, program) == [0, 1, 0, True, False, True, True]
+
+
+def test_what_decides_code_is_in_the_key(built: Path) -> None:
+    """Operator, dtypes of input and output, the kind of an iterator, the algorithm, the version of cuda-cccl."""
+    program = """
+import cuda.cccl
+from numba_kcache.adapters import compute_builds
+i = ProxyArray(np.int32)
+asked = [is_served(each) for each in (
+    lambda: transform(OpKind.NEGATE),
+    lambda: transform(OpKind.IDENTITY),
+    lambda: transform(OpKind.NEGATE, i),
+    lambda: transform(OpKind.NEGATE, f, i),
+    lambda: transform(OpKind.NEGATE, iterators.CountingIterator(np.float32(0))),
+    lambda: compute.make_reduce_into(d_in=f, d_out=f, op=OpKind.PLUS, h_init=zero, compute_capability=90),
+)]
+compute_builds._cccl.cache_clear()
+cuda.cccl.__version__ += ".1"
+say(*asked, is_served(lambda: transform(OpKind.NEGATE)))
+"""
+    assert frozen(built, program)[3:] == [True, False, False, False, False, False, False]
+
+
+@needs_mlir
+def test_operator_in_python_counts_by_its_code(built_of_python: Path) -> None:
+    """Not by its place or comments; a constant, a global and a function that it calls count. No compiler is loaded."""
+    program = """
+first = scale
+
+def scale(x):
+    # the same, elsewhere
+    return x * FACTOR
+
+def changed(x):
+    return x * FACTOR + 1
+
+def helper(x):
+    return x * FACTOR
+
+def calls(x):
+    return helper(x)
+
+asked = [is_served(lambda: transform(each)) for each in (first, scale, changed, calls)]
+FACTOR = 4
+asked.append(is_served(lambda: transform(scale)))
+say(*asked, "numba_cuda_mlir" in sys.modules)
+"""
+    assert frozen(built_of_python, program)[3:] == [True, True, False, False, False, False]
+
+
+def test_arguments_that_cannot_be_told_are_built_as_ever(built: Path) -> None:
+    """With one event: an iterator of the user's, an operator that reads what no key can hold; frozen refuses both."""
+    program = """
+import os
+
+class Mine(iterators.CountingIterator):
+    pass
+
+class State:
+    value = 2
+
+state = State()
+
+def impure(x):
+    return x * state.value
+
+said = []
+for make in (lambda: transform(OpKind.NEGATE, Mine(np.float32(0))), lambda: transform(impure)):
+    try:
+        make()
+    except FrozenCacheError as error:
+        said.append(str(error))
+say(*said)
+"""
+    *_, iterator, operator = frozen(built, program)
+
+    assert "Mine is not one of cuda.compute's" in iterator
+    assert "its operator cannot be keyed" in operator
+
+
+def test_error_of_cuda_compute_is_its_own(tmp_path: Path) -> None:
+    """Its type and text, and nothing is stored; a second call meets it again."""
+    program = """
+said = []
+for _ in range(2):
+    try:
+        transform(op.RawOp(name="f", ltoir=b"rubbish"))
+    except Exception as error:
+        said.append(type(error).__name__)
+say(*said, numba_kcache.info().entries)
+"""
+    assert run(tmp_path, program)[3:] == ["RuntimeError", "RuntimeError", 0]
+
+
+def test_block_asks_its_cache_alone(copy: Path, tmp_path: Path) -> None:
+    """Within `cached(cache)` that one; behind it the constructors are cuda.compute's own."""
+    program = f"""
+numba_kcache.uninstall()
+from cuda.compute.algorithms._transform import _UnaryTransform
+plain = _UnaryTransform.__init__
+cache = numba_kcache.KernelCache({str(copy)!r}, mode="frozen")
+with cached(cache):
+    assert _UnaryTransform.__init__ is not plain
+    served = is_served(lambda: transform(OpKind.NEGATE))
+assert _UnaryTransform.__init__ is plain
+say(served, cache.info("process").hits)
+"""
+    assert run(tmp_path / "own", program) == [0, 0, 0, True, 1]
+
+
+def test_code_that_cannot_be_read_is_set_aside_and_built(copy: Path) -> None:
+    """Rubbish under right digests, as somebody writes it who can write to a store."""
+    forge = """
+from numba_kcache.adapters import compute_builds
+compute_builds._Entry._build = lambda self, components: {"object": b"rubbish", "code": b"rubbish"}
+compute_builds._take = lambda *_: None
+transform(OpKind.IDENTITY)
+say(numba_kcache.info().entries)
+"""
+    run(copy, forge)
+
+    misses, hits, errors, made = run(copy, "say(type(transform(OpKind.IDENTITY)).__name__)")
+    assert made == "_UnaryTransform"
+    assert (misses, hits) == (0, 1)
+    assert errors > 0
+    assert run(copy, "transform(OpKind.IDENTITY); say()") == [1, 0, 0]
+
+
+def test_bundle_carries_algorithms(built: Path, tmp_path: Path) -> None:
+    """They are entries like others, listed by the algorithm's name."""
+    cache = KernelCache(built)
+    report = cache.export_bundle(tmp_path / "all.kcache")
+    program = f"numba_kcache.register_bundle({str(tmp_path / 'all.kcache')!r}); "
+    program += "say(is_served(lambda: transform(OpKind.NEGATE)))"
+
+    assert {each.kernels for each in cache.entries()} == {("cuda.compute:UnaryTransform",)}
+    assert report.entries == 2
+    assert frozen(tmp_path / "new", program)[3:] == [True]
+
+
+def test_processes_that_miss_at_once_build_once(tmp_path: Path) -> None:
+    """One of three; the others wait for it."""
+    with_pool = "transform(OpKind.NEGATE); say()"
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda _: run(tmp_path, with_pool), range(3)))
+
+    assert sorted(each[0] for each in said) == [0, 0, 1]
+    assert sorted(each[1] for each in said) == [0, 1, 1]
