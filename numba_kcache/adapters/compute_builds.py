@@ -12,10 +12,15 @@ Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
+import time
 import weakref
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from importlib.util import find_spec
 from threading import get_ident
 from typing import Any
 
@@ -25,11 +30,12 @@ from ..errors import FrozenCacheError
 from ..keys import Plain
 from ..model import trouble
 from ..toolchain.build_id import build_of
+from ..toolchain.packages import content_digest
 from .compute_arguments import argument_forms, has_python
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
-_DISTRIBUTIONS = ("cuda-cccl", "cuda-core")
 _OBJECT, _CODE = "object", "code"
+_BEGAN_NS = time.time_ns()
 
 _building: set[int] = set()
 """Threads that are in a plain constructor: what it builds inside is part of it."""
@@ -141,13 +147,11 @@ class _Entry:
             Unkeyed: It has no key.
         """
         components = self._components()
-        uses_python = has_python(components["arguments"])
-        libraries = (*_LIBRARIES, "nvvm") if uses_python else _LIBRARIES
-        distributions = (*_DISTRIBUTIONS, "numba-cuda-mlir", "numpy") if uses_python else _DISTRIBUTIONS
+        libraries = (*_LIBRARIES, "nvvm") if "python" in components else _LIBRARIES
         options: dict[str, Any] = {"label": self._label, "depends": (), "meta": None, "caller": ""}
         build = functools.partial(self._build, components)
         try:
-            found = find_or_build(self._session, components, build, **options, makers=(libraries, distributions))
+            found = find_or_build(self._session, components, build, **options, makers=(libraries, ()))
         except _Changed:
             return
         self.key, self.files = found.key, found.payloads
@@ -162,7 +166,8 @@ class _Entry:
     def _components(self) -> dict[str, Plain]:
         name, (major, minor) = self._algorithm.__name__, self.target
         arguments: Any = argument_forms(name, self._arguments)
-        return {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": _cccl()}
+        components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": _cccl()}
+        return components | ({"python": _python()} if has_python(arguments) else {})
 
     def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
         from cuda.compute._target_cc import target_cc
@@ -233,11 +238,39 @@ def _take(made: Any, entries: Sequence[_Entry], device: int | None) -> None:
 def _cccl() -> Plain:
     """Version and builds of cuda.compute as it is imported, and the toolkit's headers that it compiles with."""
     import cuda.cccl
+    import cuda.core
     from cuda.cccl import get_include_paths
     from cuda.compute import _bindings
 
     extension = _bindings.bindings_module.__file__
     folder = os.path.join(os.path.dirname(extension), "cccl")
     files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
-    toolkit = os.path.join(str(get_include_paths().cuda), "cuda.h")
-    return [cuda.cccl.__version__, *map(build_of, files), build_of(toolkit) if os.path.exists(toolkit) else ""]
+    toolkit = os.path.join(str(get_include_paths().cuda), "cuda_fp16.h")
+    headers = build_of(toolkit) if os.path.exists(toolkit) else ""
+    return [cuda.cccl.__version__, *map(build_of, files), headers, _installed("cuda.cccl"), cuda.core.__version__]
+
+
+@functools.cache
+def _python() -> Plain:
+    """What compiles operators that are written in Python, without importing it."""
+    import numpy
+
+    return [sys.implementation.cache_tag, numpy.__version__, _installed("numba_cuda_mlir")]
+
+
+@functools.cache
+def _installed(package: str) -> str:
+    """The content of an installed package, as the list of its files says that an installer wrote; of any other, such as
+    a checkout, that of its files. The package is not imported."""
+    spec = find_spec(package)
+    if spec is None or not spec.origin:
+        return ""
+    folder = os.path.dirname(spec.origin)
+    site, distribution = folder[: -len(package) - 1], package.replace(".", "_")
+    for name in sorted(os.listdir(site)):
+        if name.startswith(f"{distribution}-") and name.endswith(".dist-info"):
+            with contextlib.suppress(OSError), open(os.path.join(site, name, "RECORD"), "rb") as file:
+                record = file.read()
+                if f"\n{package.replace('.', '/')}/__init__.py,sha256=".encode() in b"\n" + record:
+                    return sha256(record).hexdigest()
+    return content_digest(folder, None, _BEGAN_NS)[1]

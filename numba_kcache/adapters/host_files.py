@@ -35,6 +35,7 @@ _HOST_MAGIC = (
 )
 _COPIES = re.compile(r"\d{1,10}-[0-9a-f]{16}")
 _KEY = re.compile(r"[0-9a-f]{64}")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class _Place(NamedTuple):
@@ -59,8 +60,14 @@ def is_host_code(name: str, data: bytes) -> bool:
 def materialise(key: str, name: str, data: bytes) -> str:
     """Write a copy for this process and return its path."""
     folder = f"{_here().copies}/{_digest(key)[:32]}"
-    os.makedirs(folder, 0o700, exist_ok=True)
-    return _written(folder, _checked(name), data)
+    path = f"{folder}/{_checked(name)}"
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    with suppress(FileNotFoundError):
+        os.unlink(path)  # some file systems write what is replaced or cut at once
+    with open(os.open(path, _CREATE, 0o600), "wb") as file:
+        file.write(data)
+    return path
 
 
 def keep(key: str, name: str, data: bytes) -> str:
@@ -71,7 +78,12 @@ def keep(key: str, name: str, data: bytes) -> str:
     for other in _named(folder, name):
         with suppress(OSError):
             os.unlink(f"{folder}/{other}")
-    return _written(folder, f"{sha256(data).hexdigest()}.{_checked(name)}", data)
+    path = f"{folder}/{sha256(data).hexdigest()}.{_checked(name)}"
+    private = f"{folder}/.{os.getpid()}.{threading.get_ident()}"
+    with open(os.open(private, _CREATE, 0o600), "wb") as file:
+        file.write(data)
+    os.replace(private, path)
+    return path
 
 
 def kept(key: str, name: str) -> str | None:
@@ -93,15 +105,6 @@ def _named(folder: str, name: str) -> list[str]:
         return [each for each in os.listdir(folder) if _KEY.fullmatch(each[:64]) and each[64:] == f".{name}"]
     except OSError:
         return []
-
-
-def _written(folder: str, name: str, data: bytes) -> str:
-    path, private = f"{folder}/{name}", f"{folder}/.{os.getpid()}.{threading.get_ident()}"
-    fd = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(data)
-    os.replace(private, path)
-    return path
 
 
 def _checked(name: str) -> str:

@@ -23,16 +23,16 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine.built import Built, find_or_build
+from ..engine.built import Built, find_built, find_or_build
 from ..engine.session import Session, process_session
 from ..errors import FrozenCacheError
+from ..keys import Plain
 from ..model import trouble
 from ..model.cubin import read_cubin
 from ..model.json_values import fits, read_json
 from . import host_files
 
 _PUBLISH_S = 30.0
-_METADATA = ".json"
 _turns: dict[tuple[int, str, str], _Turn] = {}
 
 
@@ -115,11 +115,10 @@ class CacheManager:
         session = process_session()
         try:
             for _ in range(2):
-                turn = _Turn(session, self.key, filename)
-                built = turn.ask()
+                built = find_built(session, _given(self.key, filename), _label(filename)) or self._ask(
+                    session, filename
+                )
                 if built is None:
-                    self._turn = turn
-                    weakref.finalize(self, turn.give_up).atexit = False
                     return None
                 why = _wrong(self.key, filename, built.payloads)
                 if not why:
@@ -130,6 +129,23 @@ class CacheManager:
         except Exception as error:  # whatever the cache meets: Triton compiles
             session.events.emit(trouble("triton", f"cannot look for {filename} of {self.key}: {error}"))
         return None
+
+    def _ask(self, session: Session, filename: str) -> Built | None:
+        """Take the turn to build a group, or what another who has it builds."""
+        turn = _Turn(session, self.key, filename)
+        built = turn.ask()
+        if built is None:
+            self._turn = turn
+            weakref.finalize(self, turn.give_up).atexit = False
+        return built
+
+
+def _given(key: str, filename: str) -> dict[str, Plain]:
+    return {"compiler": "triton", "key": key, "group": filename}
+
+
+def _label(filename: str) -> str:
+    return f"triton:{filename.removesuffix('.json')}"
 
 
 class _GivenUp(Exception):
@@ -171,8 +187,7 @@ class _Turn:
         self._files.put(None)
 
     def _run(self, session: Session, key: str, filename: str) -> None:
-        given = {"compiler": "triton", "key": key, "group": filename}
-        label = f"triton:{filename.removesuffix(_METADATA)}"
+        given, label = _given(key, filename), _label(filename)
         answer: Built | BaseException
         try:
             answer = find_or_build(session, given, self._build, label=label, depends=(), meta=None, caller="")
