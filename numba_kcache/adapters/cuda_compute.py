@@ -18,21 +18,26 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..engine.session import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
 from .compute_arguments import ALGORITHMS, HOME
 from .compute_builds import is_inside, serve
 
-if TYPE_CHECKING:
-    from ..cache import KernelCache
-
 _sessions: list[Callable[[], Session]] = []
 """Who is asked: the last; where there is none, cuda.compute is as it was."""
 
 _replaced: dict[str, tuple[Any, Any]] = {}
 """Algorithms by name with their classes and plain constructors, while these are replaced."""
+
+
+class Cache(Protocol):
+    """A `KernelCache`."""
+
+    @property
+    def session(self) -> Session:
+        """The engine behind it."""
 
 
 def install() -> None:
@@ -54,7 +59,7 @@ def uninstall() -> None:
 
 
 @contextlib.contextmanager
-def cached(cache: KernelCache | None = None) -> Iterator[None]:
+def cached(cache: Cache | None = None) -> Iterator[None]:
     """Lead the builds of cuda.compute within a `with` block, of all threads, through a cache.
 
     Args:
@@ -80,7 +85,7 @@ def cached(cache: KernelCache | None = None) -> Iterator[None]:
         _restore()
 
 
-def _session_of(cache: KernelCache) -> Session:
+def _session_of(cache: Cache) -> Session:
     return cache.session
 
 

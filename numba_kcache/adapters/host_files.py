@@ -3,13 +3,14 @@
 Promise     Each lies below a folder that belongs to this user alone, on a disk of this machine, and nowhere else. What
             was kept for later processes is given only while its bytes have the digest in its name. A folder of copies
             goes when its process has ended, and no other goes with it.
-Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<key>/<name>. A
+Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
             process holds a lock on its folder of copies; whose lock can be had has ended.
 Not here    Which folder is private (store.fallback), and what may come from a store at all.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
@@ -24,15 +25,8 @@ KEPT_LIMIT = 4096
 
 _HOST_SUFFIX = re.compile(r"\.(so(\.\d+)*|pyd|dll|dylib|exe|o|a)$", re.IGNORECASE)
 _DEVICE_MACHINES = (190, 224)  # EM_CUDA, EM_AMDGPU
-_HOST_MAGIC = (
-    b"MZ",
-    b"!<arch>\n",
-    b"#!",
-    b"\xfe\xed\xfa",
-    b"\xce\xfa\xed\xfe",
-    b"\xcf\xfa\xed\xfe",
-    b"\xca\xfe\xba\xbe",
-)
+_MACH_O = (b"\xfe\xed\xfa", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+_HOST_MAGIC = (b"MZ", b"!<arch>\n", b"#!", *_MACH_O)
 _COPIES = re.compile(r"\d{1,10}-[0-9a-f]{16}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -48,6 +42,7 @@ class _Place(NamedTuple):
 
 
 _place: _Place | None = None
+_numbers = itertools.count()
 
 
 def is_host_code(name: str, data: bytes) -> bool:
@@ -57,12 +52,16 @@ def is_host_code(name: str, data: bytes) -> bool:
     return data.startswith(_HOST_MAGIC) or _HOST_SUFFIX.search(name) is not None
 
 
-def materialise(key: str, name: str, data: bytes) -> str:
-    """Write a copy for this process and return its path."""
-    folder = f"{_here().copies}/{_digest(key)[:32]}"
+def new_folder() -> str:
+    """Make a folder for copies, of which nobody else in this process knows."""
+    folder = f"{_here().copies}/{next(_numbers)}"
+    os.mkdir(folder, 0o700)
+    return folder
+
+
+def write_copy(folder: str, name: str, data: bytes) -> str:
+    """Write a copy into such a folder, in place of what has its name there, and return its path."""
     path = f"{folder}/{_checked(name)}"
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
     with suppress(FileNotFoundError):
         os.unlink(path)  # some file systems write what is replaced or cut at once
     with open(os.open(path, _CREATE, 0o600), "wb") as file:

@@ -50,7 +50,7 @@ class CacheManager:
         self._own: Any = None
         self._files: dict[str, bytes] = {}
         self._turn: _Turn | None = None
-        self._is_group = False
+        self._is_group, self._folder = False, ""
         if override or dump:
             from triton.runtime.cache import FileCacheManager
 
@@ -66,7 +66,7 @@ class CacheManager:
             path: str | None = self._own.get_file(filename)
             return path
         if filename in self._files:
-            return host_files.materialise(self.key, filename, self._files[filename])
+            return self._copy(filename, self._files[filename])
         return host_files.kept(self.key, filename)
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
@@ -78,7 +78,7 @@ class CacheManager:
         if not self._is_group:
             return host_files.keep(self.key, filename, content)
         self._files[filename] = content
-        return host_files.materialise(self.key, filename, content)
+        return self._copy(filename, content)
 
     def get_group(self, filename: str) -> dict[str, str] | None:
         """Find a group by the name of its metadata: name and path of each file; None where it has to be compiled.
@@ -94,7 +94,7 @@ class CacheManager:
         if payloads is None:
             return None
         self._files.update(payloads)
-        return {name: host_files.materialise(self.key, name, data) for name, data in payloads.items()}
+        return {name: self._copy(name, data) for name, data in payloads.items()}
 
     def put_group(self, filename: str, group: Mapping[str, str]) -> str:
         """Store the files that were put as a group; return the path of its metadata."""
@@ -110,6 +110,10 @@ class CacheManager:
                 process_session().events.emit(trouble("triton", f"cannot store {filename} of {self.key}: {why}"))
             turn.finish(None if why else payloads)
         return group.get(filename, "")
+
+    def _copy(self, filename: str, content: bytes) -> str:
+        self._folder = self._folder or host_files.new_folder()
+        return host_files.write_copy(self._folder, filename, content)
 
     def _find(self, filename: str) -> dict[str, bytes] | None:
         session = process_session()

@@ -25,7 +25,7 @@ FOREIGN_HOMES = {
     "numba": {"launch", "frontends/numba", "numba_hook"},
     "numba_cuda_mlir": {"frontends/mlir"},
     "triton": {"adapters"},
-    "numpy": {"launch", "toolchain", "frontends/numba", "frontends/mlir"},
+    "numpy": {"launch", "toolchain", "adapters", "frontends/numba", "frontends/mlir"},
     "zstandard": {"store"}, "xxhash": {"store", "tiers", "bundles"},
     "redis": {"tiers"}, "obstore": {"tiers"}, "cryptography": {"tiers"},
     "itanium_demangler": {"frontends/source"}, "rich": {"observe", "warmup"}, "platformdirs": {"settings"},

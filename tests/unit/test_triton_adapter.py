@@ -304,7 +304,7 @@ def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
     script = (
         "import sys, numba_kcache.store.fallback as f; f.LOCAL_PARENT = sys.argv[1]\n"
         "from numba_kcache.adapters import host_files\n"
-        "print(host_files.materialise('k', 'a', b'x'), flush=True)\n"
+        "print(host_files.write_copy(host_files.new_folder(), 'a', b'x'), flush=True)\n"
         "sys.stdin.read()"
     )
 
