@@ -91,7 +91,7 @@ def _form(value: Any, *, by_value: bool = False) -> Plain:
     if value is None or kind in (bool, int, str, float, bytes):
         return value  # type: ignore[no-any-return]
     if isinstance(value, enum.Enum):
-        return ["enum", kind.__name__, value.name, int(value.value)]
+        return ["enum", kind.__name__, value.name, repr(value.value)]
     if kind in (tuple, list):
         return [_form(each) for each in value]
     if isinstance(value, np.ndarray):

@@ -28,10 +28,10 @@ from ..engine.built import find_or_build
 from ..engine.session import Session
 from ..errors import FrozenCacheError
 from ..keys import Plain
-from ..model import trouble
+from ..model import NO_TARGET, Event, EventKind, trouble
 from ..toolchain.build_id import build_of
 from ..toolchain.packages import content_digest
-from .compute_arguments import argument_forms, has_python
+from .compute_arguments import Unkeyed, argument_forms, has_python
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"
@@ -80,7 +80,11 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
     except Exception as error:  # whatever the cache meets: it is built as ever
         if session.settings.mode == "frozen":
             raise FrozenCacheError(f"cannot build {label}", f"the cache is frozen: {error}") from error
-        session.events.emit(trouble("cuda.compute", f"{label} is not served from the cache: {error}"))
+        if isinstance(error, Unkeyed):
+            fields = {"kernel": label, "target": NO_TARGET.name, "key": "", "reason": str(error)}
+            session.events.emit(Event(EventKind.UNCACHEABLE, fields))
+        else:
+            session.events.emit(trouble("cuda.compute", f"{label} is not served from the cache: {error}"))
         for each in entries:
             each.set_aside(error)
         _plain(plain, made, arguments, capability)

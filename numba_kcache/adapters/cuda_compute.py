@@ -15,13 +15,14 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import FunctionType
 from typing import Any, Protocol
 
 from ..engine.session import Session, process_session
 from ..errors import OptionError, ToolchainMissingError
+from ..model import parse_target
 from .compute_arguments import ALGORITHMS, HOME
 from .compute_builds import is_inside, serve
 
@@ -85,6 +86,27 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
         _restore()
 
 
+class Ahead:
+    """One call of a `make_` function of cuda.compute, for `warm_up`, which has it built for the targets named there.
+
+    Args:
+        make: The function: `cuda.compute.make_reduce_into`.
+        arguments: Its arguments, `ProxyArray` and `ProxyValue` in place of data.
+    """
+
+    def __init__(self, make: Callable[..., object], **arguments: Any) -> None:
+        self.make, self.arguments = make, arguments
+
+    def __repr__(self) -> str:
+        return f"cuda.compute.{getattr(self.make, '__name__', self.make)}"
+
+    def __warm_up__(self, targets: Sequence[str] | None) -> None:
+        """Build it into the process's cache, for the device where no target is named."""
+        capabilities = None if targets is None else [parse_target(each).cc for each in targets]
+        with cached():
+            self.make(**self.arguments, compute_capability=capabilities)
+
+
 def _session_of(cache: Cache) -> Session:
     return cache.session
 
@@ -125,6 +147,9 @@ def _restore() -> None:
         else:
             algorithm.__init__ = plain
     _replaced.clear()
+    op = _module("op")
+    if op is not None and op._jit_adapter is _adapter_class():
+        op._jit_adapter = None
 
 
 class _Watch:
@@ -204,7 +229,8 @@ def _adapter_class() -> Any:
 def _constructor(name: str, parameters: tuple[str, ...], plain: Any) -> Any:
     @functools.wraps(plain)
     def construct(self: Any, *given: Any, **named: Any) -> None:
-        if not _sessions or is_inside():
+        owners = _sessions[-1:]
+        if not owners or is_inside():
             plain(self, *given, **named)
             return
         arguments = dict(zip((*parameters, "compute_capability"), given, strict=False)) | named
@@ -212,6 +238,6 @@ def _constructor(name: str, parameters: tuple[str, ...], plain: Any) -> Any:
         if not (arguments.keys() >= set(parameters)):
             plain(self, *given, **named)
             return
-        serve(_sessions[-1](), plain, self, arguments, capability)
+        serve(owners[0](), plain, self, arguments, capability)
 
     return construct

@@ -267,6 +267,17 @@ say(numba_kcache.info().entries)
     assert run(copy, "transform(OpKind.IDENTITY); say()") == [1, 0, 0]
 
 
+def test_warm_up_builds_algorithms_for_its_targets(copy: Path) -> None:
+    """As an object among kernels; what is there is a hit."""
+    program = """
+from numba_kcache.adapters.cuda_compute import Ahead
+ahead = Ahead(compute.make_unary_transform, d_in=f, d_out=f, op=OpKind.NEGATE)
+report = numba_kcache.warm_up([ahead], arch=["sm_80", "sm_90"], progress=False)
+say(report.built, report.hit, report.failed)
+"""
+    assert run(copy, program) == [0, 2, 0, 0, 2, 0]
+
+
 def test_bundle_carries_algorithms(built: Path, tmp_path: Path) -> None:
     """They are entries like others, listed by the algorithm's name."""
     cache = KernelCache(built)

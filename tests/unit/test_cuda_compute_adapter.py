@@ -1,0 +1,78 @@
+"""The adapter of cuda.compute where that is not imported, and the forms that its arguments have in keys."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numba_kcache
+from numba_kcache import ToolchainMissingError
+from numba_kcache.adapters import cuda_compute
+from numba_kcache.adapters.compute_arguments import Operators, Unkeyed, dtype_form, has_python, python_form
+
+FACTOR = 2
+
+
+def scale(x: float) -> float:
+    """Twice as much."""
+    return x * FACTOR
+
+
+def test_block_without_cuda_cccl_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was asked for, so its absence is an error and no silence."""
+    monkeypatch.setitem(sys.modules, "cuda.compute", None)
+    with pytest.raises(ToolchainMissingError, match="cuda-cccl"), cuda_compute.cached():
+        pass
+
+
+def test_installing_waits_for_the_import_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`install(cuda_compute=True)` imports nothing; `uninstall()` takes its finder away."""
+    for name in [name for name in sys.modules if name.startswith("cuda.compute")]:
+        monkeypatch.delitem(sys.modules, name)
+    before = list(sys.meta_path)
+    numba_kcache.install(cuda_compute=True)
+    numba_kcache.install(cuda_compute=True)
+    added = [each for each in sys.meta_path if each not in before]
+
+    assert len(added) == 1
+    assert added[0].find_spec("json") is None
+    assert "cuda.compute" not in sys.modules
+    numba_kcache.uninstall()
+    assert sys.meta_path == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.dtype([("a", "f4"), ("b", "i4")], align=True),
+        np.dtype([("b", "f4"), ("a", "f8")]),
+        np.dtype({"names": ["a", "b"], "formats": ["f4", "f8"], "offsets": [0, 8]}),
+        np.dtype([("a", "f4"), ("b", "f8", (2,))]),
+        np.dtype([("a", ">f4"), ("b", "f8")]),
+    ],
+)
+def test_layout_of_a_struct_is_in_its_form(other: Any) -> None:
+    """Names, order, offsets, types, byte order and inner shapes."""
+    one = np.dtype([("a", "f4"), ("b", "f8")])
+
+    assert dtype_form(one) == dtype_form(np.dtype([("a", "f4"), ("b", "f8")])) != dtype_form(other)
+
+
+def test_array_of_objects_has_no_form() -> None:
+    """It cannot be on a device."""
+    with pytest.raises(Unkeyed, match="Python objects"):
+        dtype_form(np.dtype(object))
+
+
+def test_python_operator_s_form_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global that it reads is in it; it is found in nested forms."""
+    before = python_form(scale)
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+
+    assert python_form(scale) != before
+    assert has_python({"op": ["iterator", before]})
+    assert not has_python({"op": ["well-known", "OpKind.PLUS"]})
+    assert Operators().registrations().of_all == []
