@@ -273,7 +273,7 @@ def test_warm_up_builds_algorithms_for_its_targets(copy: Path) -> None:
 from numba_kcache.adapters.cuda_compute import Ahead
 ahead = Ahead(compute.make_unary_transform, d_in=f, d_out=f, op=OpKind.NEGATE)
 report = numba_kcache.warm_up([ahead], arch=["sm_80", "sm_90"], progress=False)
-say(report.built, report.hit, report.failed)
+say(len(report.built), len(report.hit), len(report.failed))
 """
     assert run(copy, program) == [0, 2, 0, 0, 2, 0]
 
