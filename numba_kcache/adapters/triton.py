@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import queue
 import threading
 import weakref
 from collections.abc import Mapping
@@ -164,6 +163,8 @@ class _Turn:
         before = _turns.pop(name, None)
         if before is not None:  # a compile of this very thread that failed, and that a traceback keeps
             before.give_up()
+        import queue  # a hit goes without it
+
         self._name = name
         self._answer: queue.SimpleQueue[Built | BaseException | None] = queue.SimpleQueue()
         self._files: queue.SimpleQueue[Mapping[str, bytes] | None] = queue.SimpleQueue()

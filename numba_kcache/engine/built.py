@@ -29,7 +29,6 @@ from ..model.json_values import is_unicode, read_json
 from ..model.reason import ReasonKind
 from ..model.request import Origin
 from .candidates import candidates
-from .explain import frozen_error
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 
@@ -111,6 +110,8 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
     request = _request(_values_of(given), bytes, label, (), [], None)
     found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
     if found is None and session.settings.mode == "frozen":
+        from .explain import frozen_error  # a hit goes without it
+
         raise frozen_error(session, request, session.components(request))
     return None if found is None else _answered(session, found, name)
 
