@@ -53,6 +53,8 @@ SCRIPTS = (
     Script("workloads", True, ("--quick",)),
     Script("processes", True, ("--quick",)),
     Script("growth", True, ("--quick",)),
+    Script("cuda_compute", True, ("--samples", "3")),
+    Script("triton_kernels", True, ("--samples", "3")),
     Script("warm_up", False, ("--kernels", "16")),
     Script("numba_fingerprint", False, ("--rounds", "5")),
     Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),

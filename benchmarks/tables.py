@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
 from performance import PERFORMANCE, NoResult, cells, digits, footer, machine_of, result_of, table
 
@@ -243,6 +244,35 @@ def fleet() -> str:
     return "\n".join(table("nodes", columns, rows))
 
 
+def cuda_compute() -> str:
+    """One line for each algorithm: milliseconds to its first result."""
+    result = result_of("cuda_compute")
+    rows = [
+        (name, [digits(times[way]) for way in ("build", "cache", "memory", "again")])
+        for name, times in result["milliseconds"].items()
+    ]
+    columns = ("without a cache, ms", "from the cache, ms", "from memory, ms", "second call, ms")
+    return "\n".join([*table("first result", columns, rows), "", said_by(result)])
+
+
+def triton_kernels() -> str:
+    """Triton's own directory beside this cache: milliseconds to the first launches."""
+    result = result_of("triton_kernels")
+    found, names = result["found"], {"own": "Triton's directory", "cache": "this cache"}
+    rows = [
+        (name, [digits(found[way][figure]) for figure in ("cold_ms", "first_ms", "second_ms")])
+        for way, name in names.items()
+    ]
+    columns = ("both, nothing stored, ms", "first kernel, ms", "second kernel, ms")
+    ranks = f"Eight processes at once on an empty cache compiled {found['ranks']['misses']} kernels for all."
+    return "\n".join([*table("first launch", columns, rows), "", ranks, "", said_by(result)])
+
+
+def said_by(result: dict[str, Any]) -> str:
+    """The script and the machine."""
+    return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
+
+
 TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
@@ -254,6 +284,8 @@ TABLES = {
     "fleet_operations": ("docs/performance-fleet.md", fleet_operations),
     "fleet_first": ("docs/performance-fleet.md", fleet_first),
     "fleet": ("docs/performance-fleet.md", fleet),
+    "cuda_compute": ("docs/performance-adapters.md", cuda_compute),
+    "triton_kernels": ("docs/performance-adapters.md", triton_kernels),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
 
