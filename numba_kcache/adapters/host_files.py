@@ -18,6 +18,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple
 
+from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
 
 KEPT_LIMIT = 4096
@@ -29,7 +30,7 @@ _MACH_O = (b"\xfe\xed\xfa", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe", b"\xca\xfe
 _HOST_MAGIC = (b"MZ", b"!<arch>\n", b"#!", *_MACH_O)
 _COPIES = re.compile(r"\d{1,10}-[0-9a-f]{16}")
 _KEY = re.compile(r"[0-9a-f]{64}")
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 
 
 class _Place(NamedTuple):
@@ -90,7 +91,7 @@ def kept(key: str, name: str) -> str | None:
     folder = f"{_here().private}/kept/{_digest(key)}"
     for found in _named(folder, name):
         path = f"{folder}/{found}"
-        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        with suppress(OSError), open(os.open(path, os.O_RDONLY | NOFOLLOW | CLOEXEC), "rb") as file:
             if sha256(file.read()).hexdigest() == found[:64]:
                 os.utime(folder)
                 return path
@@ -150,7 +151,7 @@ def _made() -> _Place:
     while True:
         mine = f"{copies}/{os.getpid()}-{os.urandom(8).hex()}"
         os.mkdir(mine, 0o700)
-        lock = os.open(mine, os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(mine, os.O_RDONLY | CLOEXEC)
         if _is_locked(lock) and os.path.isdir(mine):  # else a process that reaps came in between
             return _Place(os.getpid(), private, mine, lock)
         os.close(lock)
@@ -169,7 +170,7 @@ def _is_locked(lock: int) -> bool:
 def _reap(folder: str) -> None:
     """Remove a folder of copies whose process has ended."""
     with suppress(OSError):
-        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = os.open(folder, os.O_RDONLY | NOFOLLOW | CLOEXEC)
         try:
             if _is_locked(lock):
                 _remove(folder)
