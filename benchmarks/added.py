@@ -1,0 +1,224 @@
+"""How much longer does a process take with a cached kernel than with a bare cubin, or with CuPy's RawKernel?
+
+Method      Pairs of fresh processes, one after the other, in turns first: one program with a kernel of ours, and the
+            same one without. A process is timed whole, from its start until it has ended, import and exit included.
+            "cubin": cuda.bindings and a cubin from a file. "RawKernel", "fp16": CuPy arrays, the source in plain CUDA
+            C++ and with cuda_fp16.h ahead of it. "Numba": the same arrays and no kernel. Warm, each cache was filled
+            by processes before. Cold, every process has an empty folder for its caches.
+Output      The median of the differences in ms, with the interval in which it lies in 19 of 20 runs (binomial), and the
+            medians of both.
+Shows not   A cold page cache, a busy node, a network file system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from fresh import ROOT, environment, is_pretended, reason
+from whole_process import CUBIN, SOURCE, Lent, N, bare_arrays, copied
+
+HALF = "#include <cuda_fp16.h>\n" + SOURCE
+GRID = N // 256, 256
+
+
+def require(values: Any) -> None:
+    """Fail where the kernel has not run."""
+    assert is_pretended() or {float(values[0]), float(values[N - 1])} == {3.0}
+
+
+def kernel(source: str) -> Any:
+    """The source as a function that is decorated, which is how most are written."""
+    from numba_kcache import cached_kernel
+
+    @cached_kernel
+    def saxpy() -> str:
+        return source
+
+    return saxpy
+
+
+def ours_on_bare_memory(as_text: bool = False) -> None:
+    from cuda.bindings import driver
+
+    pointers = bare_arrays(driver)
+    if as_text:
+        from numba_kcache import cached_kernel
+
+        saxpy = cached_kernel(SOURCE)
+    else:
+        saxpy = kernel(SOURCE)
+    x, y = (Lent(pointer) for pointer in pointers)
+    saxpy[GRID](2.0, x, y, N)
+    require(copied(driver, pointers[1]))
+    cubin = Path(os.environ["KC_BENCH_DIR"], CUBIN)
+    if os.environ.get("KC_BENCH_FILLS"):
+        cubin.write_bytes(saxpy.cubin())
+
+
+def bare_cubin() -> None:
+    from ctypes import c_float, c_int, c_void_p
+
+    from cuda.bindings import driver
+
+    pointers = bare_arrays(driver)
+    _, module = driver.cuModuleLoadData(Path(os.environ["KC_BENCH_DIR"], CUBIN).read_bytes())
+    _, function = driver.cuModuleGetFunction(module, b"saxpy")
+    passed = (2.0, *pointers, N), (c_float, c_void_p, c_void_p, c_int)
+    driver.cuLaunchKernel(function, N // 256, 1, 1, 256, 1, 1, 0, 0, passed, 0)
+    require(copied(driver, pointers[1]))
+
+
+def ours_on_cupy(source: str) -> None:
+    import cupy
+
+    x, y = (cupy.ones(N, cupy.float32) for _ in range(2))
+    kernel(source)[GRID](2.0, x, y, N)
+    require(cupy.asnumpy(y))
+
+
+def raw_kernel(source: str) -> None:
+    import cupy
+    import numpy as np
+
+    x, y = (cupy.ones(N, cupy.float32) for _ in range(2))
+    saxpy = cupy.RawKernel(source, "saxpy", backend="nvrtc")
+    saxpy(GRID[:1], GRID[1:], (np.float32(2), x, y, np.int32(N)))
+    require(cupy.asnumpy(y))
+
+
+def numba_arrays() -> Any:
+    import warnings
+
+    import numpy as np
+    from numba import cuda
+
+    warnings.simplefilter("ignore")
+    return [cuda.to_device(np.ones(N, np.float32)) for _ in range(2)]
+
+
+def ours_of_numba() -> None:
+    from numba import cuda
+
+    from numba_kcache import cached_kernel
+
+    @cached_kernel
+    def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            y[i] = a * x[i] + y[i]
+
+    x, y = numba_arrays()
+    saxpy[GRID](2.0, x, y, N)
+    require(y.copy_to_host())
+
+
+def no_kernel() -> None:
+    numba_arrays()[1].copy_to_host()
+
+
+class Pair(NamedTuple):
+    """Two programs that differ in whose kernel it is, and if each process begins with empty caches."""
+
+    ours: Callable[[], None]
+    other: Callable[[], None]
+    is_cold: bool = False
+
+
+PAIRS = {
+    "cubin": Pair(ours_on_bare_memory, bare_cubin),
+    "cubin, from a string": Pair(lambda: ours_on_bare_memory(as_text=True), bare_cubin),
+    "RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE)),
+    "fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF)),
+    "Numba": Pair(ours_of_numba, no_kernel),
+    "cold RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE), is_cold=True),
+    "cold fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF), is_cold=True),
+}
+SIDES = "ours", "other"
+
+
+def process(name: str, side: str, folder: Path, **more: str) -> float | str:
+    """Seconds of one process, or the reason for which it failed."""
+    command = [sys.executable, __file__, "--child", name, side]
+    begin = time.perf_counter()
+    done = subprocess.run(command, env=environment(folder, more), capture_output=True, text=True)
+    seconds = time.perf_counter() - begin
+    return seconds if done.returncode == 0 else reason(done.stderr or done.stdout)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The order statistics between which the median lies with 95 % (binomial, normal approximation)."""
+    ordered, reach = sorted(values), 0.98 * math.sqrt(len(values))
+    first = max(0, math.floor(len(values) / 2 - reach))
+    return ordered[first], ordered[len(values) - 1 - first]
+
+
+def measure(pairs: int, cold: int, within_s: float) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
+    """Seconds of each pair's sides, and what could not be asked."""
+    found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in SIDES} for name in PAIRS}
+    left_out: dict[str, str] = {}
+    warm, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
+    for number in range(-2, max(pairs, cold)):  # twice before the first: compiled, and as it is then found
+        for name, pair in PAIRS.items():
+            limit = cold if pair.is_cold else pairs
+            if name in left_out or number >= limit or (number > 2 and time.monotonic() > end):
+                continue
+            for side in reversed(SIDES) if number % 2 else SIDES:
+                folder = Path(tempfile.mkdtemp()) if pair.is_cold else warm
+                fills = {"KC_BENCH_FILLS": "1"} if number < 0 else {}
+                seconds = process(name, side, folder, **fills)
+                if pair.is_cold:
+                    shutil.rmtree(folder)
+                if isinstance(seconds, str):
+                    left_out[name] = f"{side}: {seconds}"
+                elif number >= 0:
+                    found[name][side].append(seconds)
+    shutil.rmtree(warm)
+    return {name: sides for name, sides in found.items() if name not in left_out}, left_out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--child", nargs=2)
+    parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--cold", type=int, default=12)
+    parser.add_argument("--within", type=float, default=1e9, help="seconds after which no further pair is begun")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    if arguments.child:
+        name, side = arguments.child
+        getattr(PAIRS[name], side)()
+        return
+    from header import machine_header, write_result
+
+    compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
+    samples, left_out = measure(arguments.pairs, arguments.cold, arguments.within)
+    added: dict[str, Any] = {}
+    for name, sides in samples.items():
+        both = list(zip(sides["ours"], sides["other"], strict=True))
+        if not both:
+            continue
+        more = [(ours - other) * 1e3 for ours, other in both]
+        low, high = interval(more)
+        added[name] = {"added_ms": median(more), "low_ms": low, "high_ms": high, "pairs": len(more)}
+        medians = ", ".join(f"{side} {median(sides[side]) * 1e3:.0f}" for side in SIDES)
+        print(f"{name:22} {median(more):+7.1f} ms ({low:+.1f} to {high:+.1f}), {len(more)} pairs; {medians}")
+    for name, why in left_out.items():
+        print(f"{name}: {why}", file=sys.stderr)
+    if arguments.json:
+        write_result(arguments.json, "added", machine_header(), samples, left_out=left_out, added=added)
+
+
+if __name__ == "__main__":
+    main()
