@@ -17,9 +17,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from .errors import CompileError, EntryError, KCacheError, SettingsError, plain, plain_lines
+from .model import NamedTuple
 from .model.artifact import BUILT
 from .observe.console import Parser, count, fill_streams, json_text, put, say, seconds
 from .observe.text import age_text, bytes_text, entries_text, seconds_text, table

@@ -18,10 +18,11 @@ import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .engine.session import Session
 from .errors import KCacheError, plain
+from .model import NamedTuple
 from .observe.info import CacheInfo
 from .observe.text import aligned, bytes_text
 from .store import CLOEXEC, NOFOLLOW

@@ -12,13 +12,13 @@ Not here    Reading files, versions or environment: front ends and the engine ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .model import NamedTuple
 
 if TYPE_CHECKING:
     from _hashlib import HASH
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 Plain: TypeAlias = "bool | int | float | str | bytes | list[Plain] | tuple[Plain, ...] | dict[str, Plain] | None"
 

@@ -13,9 +13,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from .errors import SettingsError
+from .model import NamedTuple
 
 if TYPE_CHECKING:  # a start without tiers goes without it
     from .model.tier_address import TierAddress

@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine.arrival import arrived, refusal_of
 from ..engine.session import Session
 from ..errors import BundleError, KCacheError, OptionError
 from ..headers.lookup import without_stats
 from ..keys import Component, sha256
-from ..model import NO_TARGET, Target, read_arch
+from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..model.json_values import read_json
 from ..model.tier_address import OCI_PREFIX
 from ..settings import read_settings

@@ -10,9 +10,10 @@ Not here    The keys of a candidate and what is stored under them (lookup).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..keys import Component
+from ..model import NamedTuple
 from .request import Request, Wanted
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from ..explanation import history
-from ..headers.dependencies import HeadersRead
+from ..headers import HeadersRead
 from ..keys import Component, derive
 from ..model import EventKind, trouble
 from ..model.artifact import BUILT, Artifact, artifact_header

@@ -144,9 +144,8 @@ class Lookup:
 
     def lacks_compilers(self, request: Request) -> bool:
         """Tell if one of the request's compilers is not installed, as far as that can be found out quickly."""
-        for name in _FOUND_QUICKLY:
-            if name in request.libraries and name not in self._absent and self.toolchain.library(name) is None:
-                self._absent.add(name)
+        sought = [each for each in _FOUND_QUICKLY if each in request.libraries and each not in self._absent]
+        self._absent.update(each for each in sought if self.toolchain.library(each, saves=False) is None)
         return not self._absent.isdisjoint(request.libraries)
 
     def takes_any_compiler(self, made_of: Sequence[Component]) -> bool:

@@ -9,14 +9,14 @@ Not here    How a kind makes one (frontends.source.request, frontends.numba.requ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..keys import Component
-from ..model import NO_TARGET, Choice, Target
+from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit goes without them
-    from ..headers.mirror import Folders
+    from ..headers.folders import Folders
     from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin

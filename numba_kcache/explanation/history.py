@@ -16,9 +16,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, component, derive, sha256
+from ..model import NamedTuple
 from ..model.artifact import BUILT
 from ..model.json_values import read_json
 from ..model.reason import ReasonKind

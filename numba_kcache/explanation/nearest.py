@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..keys import Component, names_a_compiler
+from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
 from ..model.request import Origin
 from .diff import compare, with_line

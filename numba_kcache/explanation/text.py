@@ -8,9 +8,10 @@ Not here    Finding the reasons (nearest, diff).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import plain
+from ..model import NamedTuple
 from ..model.reason import Reason, ReasonKind
 
 _SHOWN = 5

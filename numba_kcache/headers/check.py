@@ -14,8 +14,8 @@ import os
 import stat as modes
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from .dependencies import HeaderFile, HeaderSet
 from .file_identity import digest, is_settled, read_steady
 from .scanner import Form, Include

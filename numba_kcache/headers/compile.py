@@ -21,11 +21,13 @@ from ..keys import Plain
 from ..model.artifact import Artifact
 from ..model.text import encoded
 from ..toolchain import Toolchain
-from .dependencies import HeaderSet, HeadersRead, sets_components, sets_to_json
+from . import HeadersRead
+from .dependencies import HeaderSet, sets_components, sets_to_json
 from .file_identity import FileStat, stat_of
+from .folders import Folders
 from .learn import learn_headers
 from .lookup import located
-from .mirror import Folders, Mirror, Unmirrored, holds_path
+from .mirror import Mirror, Unmirrored, holds_path
 from .open_watch import OpenWatch
 from .scanner import has_certain_clock, without_clock
 from .search import MEMORY, HeaderQuery, Place, path_of

@@ -12,10 +12,11 @@ Not here    How one is learned (learn, reading) and compared (check).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from ..keys import Component, Plain, component
+from ..model import NamedTuple
 from .file_identity import FileStat
 from .search import WORKING, Place
 
@@ -69,20 +70,6 @@ class HeaderSet(NamedTuple):
     trees: tuple[tuple[int, str], ...] = ()
     forced: tuple[Forced, ...] = ()
     folders: tuple[tuple[Place, Place], ...] = ()
-
-
-class HeadersRead(NamedTuple):
-    """The dependencies of a compile beside its request: the headers that were read.
-
-    Args:
-        components: Of the key.
-        variant: For the manifest.
-        untracked: Reason for which they cannot be tracked; "" where they are.
-    """
-
-    components: tuple[Component, ...] = ()
-    variant: Mapping[str, Any] = {}
-    untracked: str = ""
 
 
 def headers_value(headers: HeaderSet) -> Plain:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import functools
 import os
 import stat as modes
-from typing import NamedTuple
 
 from ..keys import sha256
+from ..model import NamedTuple
 
 SETTLED_AFTER_NS = 2_000_000_000
 """The coarsest clock of a local file system that is still in use (FAT, 2 s)."""

@@ -17,8 +17,8 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from ..model.text import encoded
 from .scanner import FOLLOWING, GAP, Form, Include, joined
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..keys import Component, derive
+from ..model import NamedTuple
 from .check import Match, check_headers
 from .dependencies import HeaderSet, headers_from_json, sets_components, sets_to_json
 from .search import Search, Tree

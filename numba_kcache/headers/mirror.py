@@ -22,17 +22,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from ..keys import Plain, digest_of
-from ..model.request import LinkInput
+from ..model import NamedTuple
 from ..model.text import decoded, encoded
 from .file_identity import digest, stat_of
+from .folders import Folders
 from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
 from .survey import Survey
-
-if TYPE_CHECKING:
-    from ..toolchain.nvrtc import NvrtcResult
 
 MAX_BYTES = 256 << 20
 """Headers of more bytes than this are read where they are."""
@@ -40,70 +37,11 @@ MAX_BYTES = 256 << 20
 ABANDONED_S = 86_400.0
 """Age of a mirror whose compile has certainly ended."""
 
-_NAME = re.compile(r"[0-9a-f]{32}(-[0-9]{1,5})?")
+_NAME = r"[0-9a-f]{32}(-[0-9]{1,5})?"
 
 
 class Unmirrored(Exception):
     """The headers cannot be mirrored: their paths, or what stands there, have a part that a copy would not have."""
-
-
-class Folders:
-    """Folders that are named to the compiler: here the user's own.
-
-    Attributes:
-        compiled: The texts that were compiled: of link inputs; None for the source.
-        is_visible: A path that is not the user's stands in the code.
-    """
-
-    is_mirror = False
-
-    def __init__(self) -> None:
-        self.compiled: set[LinkInput | None] = set()
-        self.is_visible = False
-
-    def folder(self, path: str) -> str:
-        """Return the folder to name to the compiler in place of one of the user's; a toolkit's as it is."""
-        return path
-
-    def path(self, place: Place, search: Search) -> str | None:
-        """Return the file that stands for a place of the user's; None where that is the user's own."""
-        return None
-
-    def flags(self, flags: Sequence[str]) -> list[str]:
-        """Return raw flags as the compiler gets them: they may name files to include."""
-        return [*flags]
-
-    def map_back(self, text: str) -> str:
-        """Have a message name the user's own paths."""
-        return text
-
-    def edited(self, source: str) -> str:
-        """Return a source as the compiler gets it."""
-        return source
-
-    def look_at(self, code: bytes) -> None:
-        """Look for paths in code."""
-
-    def close(self) -> None:
-        """End the compile."""
-
-    def run(
-        self,
-        of: LinkInput | None,
-        source: str,
-        program: str,
-        flags: Sequence[str],
-        outputs: Sequence[str],
-        expressions: Sequence[str] = (),
-    ) -> NvrtcResult:
-        """Run NVRTC on a text whose program name and flags name these folders; `of` says which text it is."""
-        from ..toolchain.nvrtc import run_nvrtc
-
-        self.compiled.add(of)
-        result = run_nvrtc(self.edited(source), program, flags, outputs, expressions)
-        for kind in ("cubin", "ptx"):
-            self.look_at(result.code.get(kind, b""))
-        return result._replace(log=self.map_back(result.log))
 
 
 class Mirror(Folders):
@@ -336,7 +274,7 @@ def _private_folder(place: str) -> str:
 
 def _sweep(private: str) -> None:
     """Remove what compiles left that were killed: folders with the names of mirrors, and nothing else."""
-    for name in filter(_NAME.fullmatch, os.listdir(private)):
+    for name in (each for each in os.listdir(private) if re.fullmatch(_NAME, each)):
         with suppress(OSError):  # another process removes it, too
             found = os.stat(path := os.path.join(private, name), follow_symlinks=False)
             if modes.S_ISDIR(found.st_mode) and found.st_mtime < time.time() - ABANDONED_S:

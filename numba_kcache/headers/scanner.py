@@ -21,8 +21,8 @@ import os
 import re
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from ..model.text import decoded, encoded
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from ..model.request import LinkInput
 from ..toolchain import Toolchain
 from .scanner import Form, Include

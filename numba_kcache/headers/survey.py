@@ -15,8 +15,8 @@ import os
 import re
 import stat as modes
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from ..model.text import encoded
 from .file_identity import FileStat, digest, is_settled, read_steady
 from .include_names import IncludeNames

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ..errors import LaunchConfigError
+from ..model import NamedTuple
 
 Dim3: TypeAlias = tuple[int, int, int]
 """Extents along x, y and z."""

@@ -16,9 +16,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import ArgumentError
+from ..model import NamedTuple
 from ..model.artifact import SCALAR_SIZES, Parameter
 from . import Dim3
 from .devices import check_interpreter, stream_handle, stream_identity

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
+from ..model import NamedTuple
 from . import AXES, Dim3, LaunchShape
 from .devices import bindings
 from .loader import LoadedKernel

@@ -19,10 +19,10 @@ import functools
 import operator
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
-from ..model import Target
+from ..model import NamedTuple, Target
 from ..store import IMPORTS
 
 NUMBA_DEVICES = "numba.cuda.core.config"

@@ -25,10 +25,10 @@ import builtins
 from collections.abc import Mapping
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import EntryError
-from . import Target, parse_target
+from . import NamedTuple, Target, parse_target
 
 SCALAR_SIZES = {
     "b1": 1, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8,

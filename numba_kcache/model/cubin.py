@@ -16,7 +16,8 @@ Ground      ELF-64 Object File Format; record codes as printed by `cuobjdump -el
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+
+from . import NamedTuple
 
 EM_CUDA = 190
 

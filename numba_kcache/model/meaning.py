@@ -19,9 +19,9 @@ from .cubin import Cubin, read_cubin, read_variables
 _GIVEN = ("cubin", "fatbin")
 """Kinds whose code the user gave: it may be for an earlier minor of the target."""
 
-_ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?")
-_PARAMETER = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?")
-_TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_(\d+)", re.MULTILINE)
+_ENTRY = r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?"
+_PARAMETER = r"\.param\s+(?:\.align\s+\d+\s+)?\.[busf](\d+)(?:x2)?\b[^,\[]*(?:\[(\d+)\])?"
+_TARGET = r"(?m)^\s*\.target\s+(?:sm|compute)_(\d+)"
 _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 
@@ -66,10 +66,10 @@ def _wrong_variable(artifact: Artifact) -> str:
 
 def _of_ptx(artifact: Artifact) -> str:
     text = artifact.ptx.decode("latin-1")
-    named = _TARGET.search(text)
+    named = re.search(_TARGET, text)
     if named is None or int(named[1][:4]) > artifact.target.major * 10 + artifact.target.minor:
         return f"its PTX is not for {artifact.target}"
-    kernels = {match[1]: _sizes(match[2] or "") for match in _ENTRY.finditer(text)}
+    kernels = {match[1]: _sizes(match[2] or "") for match in re.finditer(_ENTRY, text)}
     return next(filter(None, (_wrong_in_ptx(each, kernels) for each in artifact.entries)), "")
 
 
@@ -82,7 +82,7 @@ def _wrong_in_ptx(entry: Entry, kernels: Mapping[str, list[int]]) -> str:
 
 def _sizes(parameters: str) -> list[int]:
     """Bytes of each parameter in the parentheses behind the name of an entry."""
-    found = (_PARAMETER.search(each) for each in parameters.split(","))
+    found = (re.search(_PARAMETER, each) for each in parameters.split(","))
     return [int(each[1]) // 8 * int(each[2] or 1) for each in found if each and len(each[2] or "") < 10]
 
 

@@ -7,7 +7,8 @@ Not here    Finding them (explanation.nearest, explanation.diff), and the words 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+
+from . import NamedTuple
 
 
 class ReasonKind(StrEnum):

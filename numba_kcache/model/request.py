@@ -6,9 +6,7 @@ Not here    What the engine looks up and compiles, of whatever kind, and keys an
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from . import Target
+from . import NamedTuple, Target
 
 SOURCE_KINDS = ("cuda", "ptx", "cubin", "fatbin", "ltoir")
 """What a kernel that is no Numba kernel may be made of."""

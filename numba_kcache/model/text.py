@@ -11,8 +11,8 @@ import re
 from ..errors import OptionError
 
 _ESCAPED = "surrogateescape"
-_UNFIT = re.compile("[\0\ud800-\udfff]")
-_UNFIT_DECODED = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
+_UNFIT = "[\0\ud800-\udfff]"
+_UNFIT_DECODED = "[\0\ud800-\udc7f\udd00-\udfff]"
 
 
 def encoded(text: str) -> bytes:
@@ -36,7 +36,7 @@ def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
     Raises:
         OptionError: It holds a NUL, or a lone surrogate.
     """
-    found = (_UNFIT_DECODED if is_decoded else _UNFIT).search(text)
+    found = re.search(_UNFIT_DECODED if is_decoded else _UNFIT, text)
     if found is None:
         return
     at = found.start()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+
+from . import NamedTuple
 
 BUNDLE_SUFFIX = ".kcache"
 """What the file of a bundle is called."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import plain
+from ..model import NamedTuple
 from ..model.artifact import BUILT, Artifact, Entry
 from ..model.built import meta_of
 from ..model.json_values import fits, read_json

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from ..model import NamedTuple
 from . import KEY_DIGITS, Counts
 
 _DATE = r"\d{4}-\d{2}-\d{2}"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import plain
+from ..model import NamedTuple
 from .text import aligned, bytes_text, seconds_text
 
 

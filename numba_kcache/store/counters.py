@@ -32,7 +32,7 @@ FAULT_POINTS = ("counters.appended", "counters.summed", "counters.folded", "coun
 Counts = dict[str, float]
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-_SHARD = re.compile(r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl")
+_SHARD = r"[0-9]{1,10}-[0-9a-f]{16}\.jsonl"
 _ROTATE_S = 600
 _STALE_S = 3600
 _MANY = 128
@@ -148,7 +148,7 @@ class CounterFile:
             return is_new, self._shard
 
     def _shards(self) -> set[str]:
-        return set(filter(_SHARD.fullmatch, self._folder.names()))
+        return {name for name in self._folder.names() if re.fullmatch(_SHARD, name)}
 
     def _identity(self) -> tuple[int, int] | None:
         try:

@@ -21,12 +21,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
-import zstandard
 from xxhash import xxh3_128_digest
 
 from ..keys import sha256
+from ..model import NamedTuple
 
 FORMAT = 1
 """Number of this grammar, in every file and in the name of the directory that holds them."""
@@ -61,8 +61,6 @@ _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, s
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 RAW, _ZSTD = 0, 1
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,15}")
-_LEVEL = 3  # on cubins and PTX of 1 to 3 MB a quarter smaller than 1, in the same time; 9 takes five times as long
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 _ANY_RATIO_BYTES = 1 << 20
@@ -181,7 +179,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
@@ -267,7 +265,7 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     records = []
     for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise DamagedEntry("a payload's name is malformed")
         stored_bytes, size_bytes = rest[:2]
         if size_bytes > MAX_TEXT_BYTES.get(name, _ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
@@ -335,8 +333,16 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     return [record for record, _ in entry.payloads.packed.values()]
 
 
+def _is_name(name: str) -> bool:
+    """Tell if this can name a payload: 1 to 16 of a-z, 0-9 and _, a letter first."""
+    allowed = "abcdefghijklmnopqrstuvwxyz_0123456789"
+    return 0 < len(name) <= 16 and name[0] in allowed[:26] and not name.strip(allowed)
+
+
 def _pack(payload: bytes) -> tuple[int, bytes]:
-    packed = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
+    from .compression import pack
+
+    packed = pack(payload)
     is_bomb = len(payload) > _ANY_RATIO_BYTES + MAX_RATIO * len(packed)  # an array of zeros: a reader would refuse it
     return (_ZSTD, packed) if len(packed) < len(payload) * 0.9 and not is_bomb else (RAW, payload)
 
@@ -347,12 +353,12 @@ def _unpack(record: PayloadRecord, stored: memoryview) -> bytes:
         return bytes(stored)
     if codec != _ZSTD:
         raise DamagedEntry(f"a payload claims codec {codec} and {size_bytes} bytes")
+    from .compression import unpack
+
     try:
-        if zstandard.frame_content_size(stored) != size_bytes:  # what decompress() would allocate
-            raise DamagedEntry(f"a payload is not of {size_bytes} bytes")
-        return zstandard.ZstdDecompressor().decompress(stored, allow_extra_data=False)
-    except zstandard.ZstdError as error:
-        raise DamagedEntry(f"a payload does not unpack: {error}") from None
+        return unpack(stored, size_bytes)
+    except ValueError as error:
+        raise DamagedEntry(str(error)) from None
 
 
 def parse_object(text: bytes, *, is_text: bool = True) -> Header:

@@ -21,15 +21,15 @@ MAX_QUARANTINED = 20
 
 _PRIVATE = r"[0-9]{1,10}\.[0-9a-f]{16}(\.batch)?"
 FORMS = {
-    PRIVATE: re.compile(_PRIVATE),
-    LOCKS: re.compile(r"[0-9a-f]{64}(\.manifest)?"),
-    QUARANTINE: re.compile(r"[0-9a-f]{62}\.[0-9a-f]{8}"),
-    STATISTICS: re.compile(rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}"),
-    TIERS: re.compile(r"[0-9a-f]{16}\.(down|up|down\.lock)"),
+    PRIVATE: _PRIVATE,
+    LOCKS: r"[0-9a-f]{64}(\.manifest)?",
+    QUARANTINE: r"[0-9a-f]{62}\.[0-9a-f]{8}",
+    STATISTICS: rf"[0-9]{{1,10}}-[0-9a-f]{{16}}\.jsonl|total|fold\.lock|{_PRIVATE}",
+    TIERS: r"[0-9a-f]{16}\.(down|up|down\.lock)",
 }
 """The names of files in each folder but those of entries and manifests."""
 
-_SHARD_FORM = re.compile(r"[0-9a-f]{62}")
+_SHARD_FORM = r"[0-9a-f]{62}"
 _KINDS = (
     (stat.S_ISREG, "a file"),
     (stat.S_ISDIR, "a folder"),
@@ -74,7 +74,7 @@ def remove_named(folder: int, name: str, *, before_s: float | None = None) -> li
     """
     removed = []
     for each in os.listdir(folder):
-        if not FORMS[name].fullmatch(each):
+        if not re.fullmatch(FORMS[name], each):
             continue
         try:
             status = os.stat(each, dir_fd=folder, follow_symlinks=False)
@@ -90,7 +90,7 @@ def trim_quarantine(folder: int) -> None:
     kept = []
     for name in os.listdir(folder):
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if FORMS[QUARANTINE].fullmatch(name) and stat.S_ISREG(status.st_mode):
+        if re.fullmatch(FORMS[QUARANTINE], name) and stat.S_ISREG(status.st_mode):
             kept.append((status.st_ctime_ns, name))
     for _, name in sorted(kept)[: max(0, len(kept) - MAX_QUARANTINED)]:
         unlink(folder, name)
@@ -172,10 +172,10 @@ def _is_ours(names: tuple[str, ...], name: str, status: os.stat_result) -> bool:
     if not names:
         return (is_folder and name in (*FOLDERS.values(), *FORMS)) or (is_file and name == "evict.lock")
     if names[0] in FORMS:
-        return bool(FORMS[names[0]].fullmatch(name)) and (is_file or names[0] == QUARANTINE)
+        return bool(re.fullmatch(FORMS[names[0]], name)) and (is_file or names[0] == QUARANTINE)
     if len(names) == 1:
         return is_folder and name in SHARDS
-    return is_file and bool(_SHARD_FORM.fullmatch(name))
+    return is_file and bool(re.fullmatch(_SHARD_FORM, name))
 
 
 def _kind(status: os.stat_result) -> str:

@@ -15,12 +15,13 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from xxhash import xxh3_128
 
 from ..errors import BundleError
 from ..keys import sha256
+from ..model import NamedTuple
 from ..store import CLOEXEC, NONBLOCK
 from ..store.entry import ENTRY, MANIFEST, MAX_FILE_BYTES, DamagedEntry, parse_object, require_key
 from ..store.tree import Descriptor, identity_of

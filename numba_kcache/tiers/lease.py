@@ -21,7 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+from ..model import NamedTuple
 
 LEASE_S = 10.0
 SILENT_S = 3.0

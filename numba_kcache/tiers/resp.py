@@ -16,8 +16,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from ..model import NamedTuple
 
 _REPLY_BYTES = 1 << 16
 _LINE_BYTES = 1 << 10

@@ -9,7 +9,9 @@ Not here    Verification, back-fill, counting (tiers.checked_tier).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from ..model import NamedTuple
 
 
 class Tier(Protocol):

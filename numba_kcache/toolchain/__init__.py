@@ -20,10 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import ToolchainMissingError
 from ..keys import digest_of
+from ..model import NamedTuple
 from ..settings import toolchain_surroundings
 
 Record = dict[str, Any]
@@ -119,10 +120,18 @@ class Toolchain:
                 return record
         return None
 
-    def library(self, name: str) -> Library | None:
-        """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"` or `"libdevice"`; None where it is absent."""
+    def library(self, name: str, *, saves: bool = True) -> Library | None:
+        """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"` or `"libdevice"`; None where it is absent.
+
+        Unless it `saves`, what is found is put on record by the next question.
+        """
         with self._lock:
-            return self._library(name, self._remembered(is_checked=True)["libraries"].get(name))
+            row = self._remembered(is_checked=True)["libraries"].get(name)
+            before, self._is_identifying = self._is_identifying, not saves
+            try:
+                return self._library(name, row)
+            finally:
+                self._is_identifying = before
 
     def _library(self, name: str, row: list[Any] | None) -> Library | None:
         if mapped((name,)):

@@ -20,7 +20,7 @@ _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 """Names that the linker is given: the bindings let go of an input's name before the linker reads it, and only the bytes
 of a single character stay where they are (CPython keeps one object for each)."""
 
-_INPUT = re.compile(r" in '(.)'")
+_INPUT = r" in '(.)'"
 
 
 def link(inputs: Sequence[LinkInput], arch: str, flags: Sequence[str], output: str = "cubin") -> tuple[bytes, str]:
@@ -92,4 +92,4 @@ def _log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> st
     buffer = bytearray(size)
     getattr(nvjitlink, f"get_{kind}_log")(handle, buffer)
     text = bytes(buffer).rstrip(b"\0").decode("utf-8", "replace").rstrip()
-    return _INPUT.sub(lambda match: f" in '{names[match[1]]}'" if match[1] in names else "", text)
+    return re.sub(_INPUT, lambda match: f" in '{names[match[1]]}'" if match[1] in names else "", text)

@@ -10,9 +10,10 @@ Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import CompileError
+from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
 from . import missing

@@ -13,9 +13,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..keys import Plain, digest_of, sha256
+from ..model import NamedTuple
 
 
 class Installed(NamedTuple):

@@ -19,13 +19,13 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..engine.built import watched
 from ..engine.session import configured
 from ..errors import CompileError, KCacheError, SettingsError
 from ..kernel import Kernel
-from ..model import NO_TARGET, Target, read_arch
+from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
 from ..observe.text import seconds_text
 from ..settings import worker_environment

@@ -15,10 +15,10 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import KCacheError
-from ..model import Event, Target
+from ..model import Event, NamedTuple, Target
 
 
 class Task(NamedTuple):

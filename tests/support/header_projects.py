@@ -15,8 +15,8 @@ from numba_kcache.headers import tree_scans
 from numba_kcache.headers.check import Match, Mismatch, check_headers
 from numba_kcache.headers.compile import TrackedCompile
 from numba_kcache.headers.dependencies import HeaderSet, headers_from_json, headers_to_json
+from numba_kcache.headers.folders import Folders
 from numba_kcache.headers.learn import learn_headers
-from numba_kcache.headers.mirror import Folders
 from numba_kcache.headers.open_watch import OpenWatch
 from numba_kcache.headers.search import WORKING, Place, Search, Tree, path_of
 from numba_kcache.headers.survey import Survey

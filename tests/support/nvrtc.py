@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from numba_kcache.headers.mirror import Folders
+from numba_kcache.headers.folders import Folders
 from numba_kcache.headers.search import Search
 
 T = TypeVar("T")

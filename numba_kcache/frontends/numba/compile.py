@@ -17,12 +17,12 @@ import builtins
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
-from ...headers.mirror import Folders
-from ...model import Target
+from ...headers.folders import Folders
+from ...model import NamedTuple, Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
 from ...model.linkable import callbacks_of

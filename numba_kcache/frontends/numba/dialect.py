@@ -13,9 +13,10 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from types import CellType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...keys import Plain
+from ...model import NamedTuple
 from ...model.request import LinkInput
 from ..python.dialect import External, Jitted, Registration, Registrations
 from ..python.value import STANDARD, Refused, Trust, Unvouchable, value_form

@@ -13,11 +13,11 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import CompileError, LinkError
-from ...headers.mirror import Folders
-from ...model import Target
+from ...headers.folders import Folders
+from ...model import NamedTuple, Target
 from ...model.linkable import LINK_SUFFIXES
 from ...model.request import LinkInput
 from ...model.text import decoded

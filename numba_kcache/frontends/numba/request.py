@@ -26,7 +26,7 @@ from ..python.value import Refused
 from . import dialect
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...headers.search import HeaderQuery
     from ...model.artifact import Artifact
     from ...model.reason import ReasonKind

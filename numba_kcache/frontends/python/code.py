@@ -22,9 +22,10 @@ import sys
 import weakref
 from collections.abc import Iterator
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...keys import Plain, encode, sha256
+from ...model import NamedTuple
 from ...settings import variables
 
 _CACHE, _EXTENDED_ARG = dis.opmap.get("CACHE", 0), dis.opmap["EXTENDED_ARG"]

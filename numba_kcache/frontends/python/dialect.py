@@ -8,9 +8,10 @@ Not here    Which values can be captured, and how they are followed and written 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ...keys import Plain
+from ...model import NamedTuple
 
 
 class Jitted(NamedTuple):

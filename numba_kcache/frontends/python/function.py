@@ -20,9 +20,10 @@ import os
 import sys
 from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...keys import Component, Plain, digest_of, encode, sha256
+from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
 from .code import Read, read_code
 from .value import VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form

@@ -21,7 +21,7 @@ from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...model.artifact import Artifact
     from ...toolchain import Toolchain
     from .module import ModuleDefinition

@@ -15,11 +15,10 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from ...errors import CompileError, EntryError, LinkError, OptionError
-from ...headers.mirror import Folders
-from ...model import Target, UnknownTargetError
+from ...headers.folders import Folders
+from ...model import NamedTuple, Target, UnknownTargetError
 from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
 from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest

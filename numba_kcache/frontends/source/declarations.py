@@ -13,14 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
 
+from ...model import NamedTuple
 from .macros import COMMENT, OTHER, TEXT, WORD, Macros
 
 _DIRECTIVE = r"(?P<directive>(?:^|(?<=\n))[ \t]*(?:\#|%:)[^\n]*)"
 _TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s+|{COMMENT})|{TEXT}|(?P<word>{WORD})|{OTHER}", re.DOTALL)
 _BRACE = re.compile(rf"\n[ \t]*(?P<directive>(?:\#|%:)[^\n]*)|{COMMENT}|{TEXT}|[{{}}]", re.DOTALL)
-_CONDITION = re.compile(rf"(ifdef|ifndef|if\s+!?\s*defined)\b\s*\(?\s*({WORD})\s*\)?\s*\Z|if\s+(0|1)\s*\Z")
+_CONDITION = rf"(ifdef|ifndef|if\s+!?\s*defined)\b\s*\(?\s*({WORD})\s*\)?\s*\Z|if\s+(0|1)\s*\Z"
 
 _SPACES = frozenset(("__device__", "__constant__", "__managed__"))
 _CLASSES = frozenset(("struct", "class", "union", "enum"))
@@ -272,7 +272,7 @@ class _Reader:
 
     def _holds(self, line: str) -> bool:
         """Tell if a condition looks true; one that is not understood does."""
-        found = _CONDITION.match(line)
+        found = re.match(_CONDITION, line)
         if found is None:
             return True
         if found[3]:

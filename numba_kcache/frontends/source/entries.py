@@ -20,9 +20,9 @@ from ...model.request import SourceRequest
 from .declarations import Declaration, declarations
 from .prototype import SIGNATURE, kernel_name, read_parameters
 
-_ATTRIBUTE = re.compile(r"\[\[.*?\]\]|\b(?:alignas|__align__)\s*\([^()]*\)")
-_QUALIFIER = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct|class|enum|typename)\b")
-_NAMED = re.compile(r"[\w>*&]\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\Z")
+_ATTRIBUTE = r"\[\[.*?\]\]|\b(?:alignas|__align__)\s*\([^()]*\)"
+_QUALIFIER = r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__|struct|class|enum|typename)\b"
+_NAMED = r"[\w>*&]\s*(?<![\w:])([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\Z"
 _TYPE_WORDS = frozenset(("int", "long", "short", "char", "unsigned", "signed", "float", "double", "bool", "void"))
 
 
@@ -50,8 +50,8 @@ def parameter_names(declared: Sequence[Declaration], kernel: str, count: int) ->
 
 def _own_name(declaration: str) -> str:
     """The name in one parameter's declaration; "" where it has none."""
-    bare = _QUALIFIER.sub(" ", _ATTRIBUTE.sub(" ", declaration.partition("=")[0])).strip()
-    named = _NAMED.search(bare)
+    bare = re.sub(_QUALIFIER, " ", re.sub(_ATTRIBUTE, " ", declaration.partition("=")[0])).strip()
+    named = re.search(_NAMED, bare)
     return named[1] if named and named[1] not in _TYPE_WORDS else ""
 
 
@@ -60,7 +60,7 @@ _MANGLED = {
     "int": "i", "unsigned int": "j", "long": "l", "unsigned long": "m", "long long": "x", "unsigned long long": "y",
     "float": "f", "double": "d", "void": "v",
 }  # fmt: skip
-_VECTOR = re.compile(r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z")
+_VECTOR = r"u?(?:char|short|int|long|longlong)[1-4]\Z|(?:float|double)[1-4]\Z"
 
 
 def written_type(declared: Sequence[Declaration], kernel: str) -> str | None:
@@ -82,7 +82,7 @@ def _mangled(declaration: str) -> str | None:
     pointers = tokens.index("*") if "*" in tokens else len(tokens)
     base, rest = tokens[:pointers], tokens[pointers:]
     words = " ".join(sorted(each for each in base if each != "const"))
-    code = f"{len(words)}{words}" if _VECTOR.match(words) else _MANGLED.get(_FUNDAMENTAL.get(words, words))
+    code = f"{len(words)}{words}" if re.match(_VECTOR, words) else _MANGLED.get(_FUNDAMENTAL.get(words, words))
     if code is None or not set(rest) <= {"*", "const"} or (code == "v" and not rest):
         return None
     return "P" * rest.count("*") + ("K" if "const" in base and rest else "") + code

@@ -16,8 +16,8 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
+from ...model import NamedTuple
 from ...settings import variables
 
 _SWITCHES = frozenset((

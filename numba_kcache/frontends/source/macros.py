@@ -8,7 +8,8 @@ Not here    Where macros are expanded, and directives other than #define and #un
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from ...model import NamedTuple
 
 WORD = r"[A-Za-z_$][\w$]*"
 COMMENT = r"//[^\n]*|/\*.*?\*/"
@@ -16,7 +17,7 @@ TEXT = r'(?:u8|[uUL])?R"(?P<fence>[^()\\\s]{0,16})\(.*?\)(?P=fence)"' + r"|\"(?:
 OTHER = r"\.?\d(?:[eEpP][+-]|'?[\w.])*|::|\#\#|."
 
 _TOKEN = re.compile(rf"(?P<blank>\s+|{COMMENT})|{TEXT}|{WORD}|{OTHER}", re.DOTALL)
-_DEFINITION = re.compile(rf"({WORD})(\([^()]*\))?[ \t]*(.*)", re.DOTALL)
+_DEFINITION = rf"(?s)({WORD})(\([^()]*\))?[ \t]*(.*)"
 _MOST_NESTED = 32
 _MOST_CHARACTERS = 1 << 18
 """Of all that macros are expanded to: some that call each other twice have no end."""
@@ -39,7 +40,7 @@ class Macros:
 
     def define(self, text: str) -> None:
         """Take what stands after `#define`."""
-        if found := _DEFINITION.match(text):
+        if found := re.match(_DEFINITION, text):
             names = tuple(each.strip() for each in found[2][1:-1].split(",")) if found[2] else None
             self._named[found[1]] = _Macro(names, found[3])
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...model import NamedTuple
 from ...model.artifact import CODE_SIZES, Parameter
 from .declarations import Declaration
 
@@ -36,20 +37,18 @@ _CLASSES = {
     "__half": "f2", "__nv_bfloat16": "bf", "__half2": "v2f2", "__nv_bfloat162": "v2bf",
     "__nv_fp8_e4m3": "e4", "__nv_fp8_e5m2": "e5",
 }  # fmt: skip
-_VECTOR = re.compile(
-    r"(char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)([1-4])(?:_16a|_32a)?\Z"
-)
+_VECTOR = r"(char|uchar|short|ushort|int|uint|long|ulong|longlong|ulonglong|float|double)([1-4])(?:_16a|_32a)?\Z"
 _VECTOR_BASES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4",
     "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
-_COMPLEX = re.compile(r"(?:thrust|cuda::std(?:::__\d+)?)::complex<(float|double)>\Z")
+_COMPLEX = r"(?:thrust|cuda::std(?:::__\d+)?)::complex<(float|double)>\Z"
 
 
-_LITERAL = re.compile(r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)")
-_UNIT = re.compile(r"\b_(?:INTERNAL|GLOBAL__N)_\w*::")
+_LITERAL = r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)"
+_UNIT = r"\b_(?:INTERNAL|GLOBAL__N)_\w*::"
 """The namespace in which NVRTC puts what only this translation unit sees; the source does not name it."""
-_QUALIFIERS = re.compile(r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b")
+_QUALIFIERS = r"\b(?:const|volatile|restrict)(?: (?:const|volatile|restrict))+\b"
 
 
 class Probe(NamedTuple):
@@ -159,7 +158,7 @@ def kernel_name(symbol: str) -> str:
         return symbol
     tree = _parse(symbol)
     name = getattr(tree, "name", None)
-    return _UNIT.sub("", _spelling(name)) if name is not None else symbol
+    return re.sub(_UNIT, "", _spelling(name)) if name is not None else symbol
 
 
 def overload_name(symbol: str) -> str:
@@ -173,7 +172,7 @@ def variable_name(symbol: str) -> str:
     if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):
         return symbol
     tree = _parse(symbol)
-    return symbol if tree is None else _UNIT.sub("", _spelling(tree))
+    return symbol if tree is None else re.sub(_UNIT, "", _spelling(tree))
 
 
 def read_variable(lowered: str, size_bytes: int) -> tuple[str, tuple[int, ...], bool]:
@@ -267,17 +266,17 @@ def _value_code(node: Any, size: int | None) -> str | None:
     name = _spelling(node)
     if name in _CLASSES:
         return _CLASSES[name]
-    vector = _VECTOR.match(name)
+    vector = re.match(_VECTOR, name)
     if vector:
         count, of_long = int(vector[2]), {"long": "i", "ulong": "u"}.get(vector[1])
         base = f"{of_long}{size // count if size else 8}" if of_long else _VECTOR_BASES[vector[1]]
         return f"v{count}{base}"
-    number = _COMPLEX.match(name)
+    number = re.match(_COMPLEX, name)
     return {"float": "c4", "double": "c8"}[number[1]] if number else "o"
 
 
 def _spelling(node: Any) -> str:
     """As C++ is written: the demangler casts every literal, and joins qualifiers in the order of a set."""
     text = str(node).replace("(bool)0", "false").replace("(bool)1", "true")
-    text = _LITERAL.sub(lambda match: match[1] and "-", text)
-    return _QUALIFIERS.sub(lambda match: " ".join(sorted(match[0].split())), text)
+    text = re.sub(_LITERAL, lambda match: match[1] and "-", text)
+    return re.sub(_QUALIFIERS, lambda match: " ".join(sorted(match[0].split())), text)

@@ -22,7 +22,7 @@ from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...headers.search import HeaderQuery
     from . import SourceDefinition
     from .flags import RawFlags

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import KCacheError, OptionError
-from ...model import CALLED_OUT
+from ...model import CALLED_OUT, NamedTuple
 from ...model.request import LinkInput, Origin
 
 _PTX = r"^\s*\.version\s+\d+\.\d+"
