@@ -3,7 +3,8 @@
 Method      Context and arrays are made first. Then our package is imported, the profile of this thread begins, a kernel
             is decorated and launched once, and the profile ends. A call is a Python function of ours that begins; its
             caller is the nearest function of ours further out, "" where that is the program. Bodies of modules and
-            classes and comprehensions are no calls, and a generator that goes on is none either.
+            classes, what makes a class of its body, and comprehensions are no calls, and a generator that goes on is
+            none either.
 Run         By .ci/house.py, on the tests' fake driver: python .ci/warm_calls.py KIND
 """
 
@@ -19,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
-INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__new__"}
 KIND = sys.argv[1]
 
 

@@ -44,6 +44,7 @@ class Script(NamedTuple):
 SCRIPTS = (
     Script("first_launch", True, ("--quick",)),
     Script("warm_steps", True, ("--rounds", "2")),
+    Script("added", True, ("--pairs", "5", "--cold", "1")),
     Script("launch", True, ("--batches", "11")),
     Script("numba_first_launch", True, ("--rounds", "4", "--batches", "11")),
     Script("import_time", False, ("--rounds", "7")),

@@ -145,7 +145,7 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
     if not subject.headers:
         return []
     from ..headers.check import Change, differences
-    from ..headers.lookup import read_header_sets, with_toolkit_of
+    from ..headers.lookup import of_any_compiler, read_header_sets
 
     kinds = {
         Change.LAYOUT: ReasonKind.HEADER_SEARCH,
@@ -167,8 +167,8 @@ def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evid
         found = [Reason(ReasonKind.HEADER_SEARCH, "paths", path, path, None) for path in lost]
         for headers, search in zip(sets, searches, strict=True):
             if headers is not None:
-                where = with_toolkit_of(headers, search) if evidence.any_compiler else search
-                for change, path, old, new in islice(differences(headers, where, now_ns=time.time_ns()), _MAX_HEADERS):
+                known, where = of_any_compiler(headers, search) if evidence.any_compiler else (headers, search)
+                for change, path, old, new in islice(differences(known, where, now_ns=time.time_ns()), _MAX_HEADERS):
                     kind = kinds.get(change, ReasonKind.HEADER_CHANGED)
                     found.append(Reason(kind, "headers", path, _short(old), _short(new)))
         return list(dict.fromkeys(found))

@@ -19,14 +19,15 @@ from ..model import NamedTuple
 from .dependencies import HeaderFile, HeaderSet
 from .file_identity import digest, is_settled, read_steady
 from .scanner import Form, Include
-from .search import SOURCE, Place, Search, Tree, candidates, path_of
+from .search import SOURCE, Place, Search, candidates, path_of
+from .tree_parts import TreePart, again
 
 
 class Change(StrEnum):
     """The kind of a mismatch; its `old` and `new`.
 
     LAYOUT      The include folders lie otherwise: number and place of folders.
-    TOOLKIT     A toolkit's header tree is another one: its identities.
+    TOOLKIT     What was looked at in a toolkit's header tree is something else: its identities.
     SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
     ANSWER      A `__has_include` gets another answer: "absent" or "present".
     GONE        A header cannot be read any more: its digest, the system's error.
@@ -67,23 +68,33 @@ def check_headers(known: HeaderSet, search: Search, *, now_ns: int) -> Match | M
         now_ns: The time, by the wall clock.
     """
     files: list[HeaderFile] = []
-    for mismatch in differences(known, search, now_ns=now_ns, files=files):
+    trees: list[TreePart] = []
+    for mismatch in differences(known, search, now_ns=now_ns, files=files, trees=trees):
         return mismatch
-    return Match(None if tuple(files) == known.files else known._replace(files=tuple(files)))
+    found = known._replace(files=tuple(files), trees=tuple(trees))
+    return Match(None if found == known else found)
 
 
 def differences(
-    known: HeaderSet, search: Search, *, now_ns: int, files: list[HeaderFile] | None = None
+    known: HeaderSet,
+    search: Search,
+    *,
+    now_ns: int,
+    files: list[HeaderFile] | None = None,
+    trees: list[TreePart] | None = None,
 ) -> Iterator[Mismatch]:
-    """Yield each difference from the file system; `files` receives the headers that are as they were."""
+    """Yield each difference from the file system; `files` and `trees` receive what is as it was."""
     layout = search.layout()
     if layout != known.layout:
         yield Mismatch(Change.LAYOUT, "", repr(known.layout), repr(layout))
         return  # places mean other folders now
-    for index, identity in known.trees:
-        tree = search.trees[index] if index < len(search.trees) else Tree("", "")
-        if tree.identity != identity:
-            yield Mismatch(Change.TOOLKIT, tree.root, identity, tree.identity)
+    for part in known.trees:
+        root = search.trees[part.tree] if part.tree < len(search.trees) else ""
+        now_there = again(part, root, now_ns)
+        if now_there.identity != part.identity:
+            yield Mismatch(Change.TOOLKIT, root, part.identity, now_there.identity)
+        if trees is not None:
+            trees.append(now_there)
     roots = [root and root.rstrip("/") + "/" for root in search.roots]
     for base, rest in known.clear:
         path = roots[base] + rest

@@ -81,8 +81,8 @@ class TrackedCompile:
         self._now_ns = now_ns
         self._build, self._queries, self._toolchain = build, queries, toolchain
         self._searches = [query.search(toolchain, is_fresh=True) for query in queries]
-        identities = {tree.identity for search in self._searches for tree in search.trees}
-        self._scans = {each: tree_scans(each, toolchain.load_record) for each in identities}
+        roots = {root for search in self._searches for root in search.trees}
+        self._scans = {each: tree_scans(each, toolchain.load_record) for each in roots}
         self._surveys: list[Survey] = []
         self._artifact: Artifact | None = None
 
@@ -129,7 +129,8 @@ class TrackedCompile:
             try:
                 sets = self._learned(mirror, watch)
             except UntrackableError as error:
-                if not all(self._has_all(survey, mirror) for survey in self._surveys):
+                is_doubted = error.reason is UntrackableReason.MODIFIED  # the toolkit's headers were not read before
+                if is_doubted or not all(self._has_all(survey, mirror) for survey in self._surveys):
                     return None
                 self._artifact = None if error.reason in _UNTRUE else artifact
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(artifact):
@@ -184,7 +185,9 @@ class TrackedCompile:
                 path = folders.path(place, survey.search) or path_of(place, survey.search)
                 return place.base != MEMORY and watch.is_unopened(path)
 
-            return learn_headers(survey, is_unread, is_mirrored=folders.is_mirror, is_timeless=is_timeless)
+            return learn_headers(
+                survey, is_unread, opened_in=watch.opened_in, is_mirrored=folders.is_mirror, is_timeless=is_timeless
+            )
 
         pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
         return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
@@ -220,7 +223,7 @@ class TrackedCompile:
             for place in lookup.found
             if survey.in_tree(place)
         }
-        return [tree.root for index, tree in enumerate(self._searches[0].trees) if index in used]
+        return [root for index, root in enumerate(self._searches[0].trees) if index in used]
 
     def _has_all(self, survey: Survey, mirror: Mirror) -> bool:
         """Tell if each file of the user's that may have been asked for was in the mirror."""

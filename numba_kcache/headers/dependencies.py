@@ -1,7 +1,7 @@
 """The headers of one compile: everything outside its source that its includes depended on, as a value.
 
 Promise     If a compile of the same source and options finds each file of the set with the same content,
-            each absent path absent, each question answered the same and each tree under the same identity, it
+            each absent path absent, each question answered the same and each part of a tree the same, it
             includes the same text. What a store gives back is held against types and bounds before it is one.
 Method      A compile that succeeded found each of its includes; which file it found is decided by which
             candidates before it were absent. By induction over the includes, the same answers lead to the same
@@ -19,6 +19,7 @@ from ..keys import Component, Plain, component
 from ..model import NamedTuple
 from .file_identity import FileStat
 from .search import WORKING, Place
+from .tree_parts import TreePart
 
 _MAX_TREES = 1 << 17
 _MAX_PATH = 1 << 14
@@ -55,7 +56,7 @@ class HeaderSet(NamedTuple):
         clear: Places at which there must be nothing at all.
         answers: The answers of `__has_include`: the places asked about, and if at any of them is a file.
         same: Groups of indices into `files` that are one file under several paths (`#pragma once` depends on it).
-        trees: Index and identity of each toolkit tree that was looked into.
+        trees: What was looked at in each toolkit tree.
         forced: Where each name given to `-include` led to. That depends on the working directory, so no place before
             it is in `absent`: a name has to lead there again.
         folders: Folders that are one under two names, the second of which stands in the places.
@@ -67,7 +68,7 @@ class HeaderSet(NamedTuple):
     clear: tuple[Place, ...] = ()
     answers: tuple[tuple[tuple[Place, ...], bool], ...] = ()
     same: tuple[tuple[int, ...], ...] = ()
-    trees: tuple[tuple[int, str], ...] = ()
+    trees: tuple[TreePart, ...] = ()
     forced: tuple[Forced, ...] = ()
     folders: tuple[tuple[Place, Place], ...] = ()
 
@@ -78,7 +79,7 @@ def headers_value(headers: HeaderSet) -> Plain:
         "files": [(*file.place, file.sha256) for file in headers.files],
         "answers": [(answer, [list(place) for place in places]) for places, answer in headers.answers],
         "same": [list(group) for group in headers.same],
-        "trees": [list(tree) for tree in headers.trees],
+        "trees": [[each.tree, each.identity] for each in headers.trees],
         **({"forced": [[*each.place, each.is_beside] for each in headers.forced]} if headers.forced else {}),
     }
 
@@ -91,6 +92,7 @@ def headers_to_json(headers: HeaderSet) -> dict[str, Any]:
         "files": [[*each.place, each.sha256, *(each.stat or ())] for each in headers.files],
         "absent": [[*folder, *names] for folder, names in headers.absent],
         "answers": [[answer, places] for places, answer in headers.answers],
+        "trees": [[each.tree, each.identity, each.stat, *each.paths] for each in headers.trees],
         "forced": [[*each.place, each.is_beside] for each in headers.forced],
         "folders": [[*name, *first] for name, first in headers.folders],
     }
@@ -114,7 +116,7 @@ def headers_from_json(value: Any) -> HeaderSet:
             tuple(_place(folders, *each) for each in value["clear"]),
             tuple(_answer(places, answer, folders) for answer, places in value["answers"]),
             tuple(tuple(_index(each, len(files)) for each in group) for group in value["same"]),
-            tuple((_index(index, _MAX_TREES), _text(identity)) for index, identity in value["trees"]),
+            tuple(_part(*each) for each in value["trees"]),
             tuple(
                 Forced(_place(folders, base, rest), None if is_beside is None else _bool(is_beside))
                 for base, rest, is_beside in value["forced"]
@@ -147,6 +149,10 @@ def _file(fields: list[Any], folders: int) -> HeaderFile:
     _require(type(sha256) is str and len(sha256) == 64 and _HEXADECIMAL.issuperset(sha256))
     _require(not stat or (len(stat) == 5 and all(type(each) is int for each in stat)))
     return HeaderFile(_place(folders, base, rest), sha256, FileStat(*stat) if stat else None)
+
+
+def _part(index: Any, identity: Any, stat: Any, *paths: Any) -> TreePart:
+    return TreePart(_index(index, _MAX_TREES), _text(identity), tuple(map(_text, paths)), _text(stat))
 
 
 def _place(folders: int, base: Any, rest: Any) -> Place:

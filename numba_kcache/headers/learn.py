@@ -13,26 +13,38 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .check import Match, check_headers, is_there, same_files
 from .dependencies import Forced, HeaderFile, HeaderSet
+from .file_identity import FileStat, stat_of
+from .lookup import bare
 from .reading import IsUnread, scanned_headers
 from .scanner import Form
 from .search import ABSOLUTE, MEMORY, SOURCE, Place, path_of
 from .survey import START, Header, Lookup, Survey
+from .tree_parts import Seen, TreePart, everything, look_at, part_of
 from .untrackable import UntrackableError, UntrackableReason
 from .ways import links_to
 
+_TICK_NS = 10_000_000
+"""The clock that gives files their ctime may be this far behind."""
+
 
 def learn_headers(
-    survey: Survey, is_unread: IsUnread | None = None, *, is_mirrored: bool = False, is_timeless: bool = False
+    survey: Survey,
+    is_unread: IsUnread | None = None,
+    *,
+    opened_in: Callable[[str], list[str] | None] = lambda root: None,
+    is_mirrored: bool = False,
+    is_timeless: bool = False,
 ) -> HeaderSet:
     """Make the header set of a compile that has just succeeded.
 
     Args:
         survey: Taken before it started.
         is_unread: Tells which headers it certainly did not read (open_watch); None where all may have been.
+        opened_in: Lists the files that it opened of a toolkit's tree; None where all may have been.
         is_mirrored: It read a mirror of the survey.
         is_timeless: What the user's texts say of the time is in no branch that was taken.
 
@@ -44,10 +56,11 @@ def learn_headers(
         for place in read:
             _refuse(survey, place, survey.headers[place], is_timeless=is_timeless)
         survey.run_wrappers(read)
-        shadows: set[Place] = set()
-        if any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read):
-            shadows = _all_shadows(survey)  # the user's own are listed or refused; the toolkit's are neither
-        headers = _header_set(survey, read, is_mirrored=is_mirrored)._replace(clear=tuple(sorted(shadows)))
+        is_computed = any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read)
+        # the names that the user's own compute are listed or refused; the toolkit's are neither
+        shadows = _all_shadows(survey) if is_computed else set[Place]()
+        headers = _header_set(survey, read, opened_in if is_computed else None, is_mirrored=is_mirrored)
+        headers = headers._replace(clear=tuple(sorted(shadows)))
         settled = headers._replace(files=tuple(_settled(file, survey) for file in headers.files))
         if not is_mirrored:
             _require_same(headers, survey)
@@ -58,8 +71,7 @@ def learn_headers(
 
 def _require_same(headers: HeaderSet, survey: Survey) -> None:
     """Raise, unless everything in the set is as it was before the compiler ran, and so are the links to it."""
-    bare = headers._replace(files=tuple(file._replace(stat=None) for file in headers.files))
-    for each in (headers, bare):  # stats, then contents: a write through a mapping need not show in the former
+    for each in (headers, bare(headers)):  # stats, then contents: a write through a mapping need not show in the former
         outcome = check_headers(each, survey.search, now_ns=survey.now_ns)
         if not isinstance(outcome, Match):
             raise UntrackableError(UntrackableReason.MODIFIED, outcome.path)
@@ -87,8 +99,13 @@ def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) 
         raise UntrackableError(UntrackableReason.MODIFIED, header.path)
 
 
-def _header_set(survey: Survey, places: set[Place], *, is_mirrored: bool) -> HeaderSet:
-    """Collect what the lookups of these files rest on, with the stat of every file, settled or not."""
+def _header_set(
+    survey: Survey, places: set[Place], opened_in: Callable[[str], list[str] | None] | None, *, is_mirrored: bool
+) -> HeaderSet:
+    """Collect what the lookups of these files rest on, with the stat of every file, settled or not.
+
+    `opened_in` is given where a toolkit may have read files that are not among these.
+    """
     layout = survey.search.layout()
     missing: dict[Place, None] = {}
     questions: dict[Lookup, None] = {}
@@ -102,7 +119,14 @@ def _header_set(survey: Survey, places: set[Place], *, is_mirrored: bool) -> Hea
     touched.update(missing, *(place for lookup in questions for place in (lookup.found, lookup.absent)))
     own = sorted(place for place in places if place.base > SOURCE and not survey.in_tree(place))
     files = tuple(HeaderFile(place, survey.headers[place].sha256, survey.headers[place].stat) for place in own)
-    trees = {layout[place.base][0] for place in touched if survey.in_tree(place)}
+    within: dict[int, set[str]] = {}
+    for place in touched:
+        if survey.in_tree(place):
+            within.setdefault(layout[place.base][0], set()).add(survey.inside(place))
+    for index, root in enumerate(survey.search.trees):
+        if opened_in is not None and index in within:
+            opened = opened_in(root)
+            within[index].update(opened or (), everything(root, with_files=opened is None))
     forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED and lookup.found]
     is_told = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
     is_told = is_told or not is_mirrored  # names of files, likewise
@@ -113,14 +137,44 @@ def _header_set(survey: Survey, places: set[Place], *, is_mirrored: bool) -> Hea
         (),
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
-        tuple((index, survey.search.trees[index].identity) for index in sorted(trees)),
+        tuple(_part(survey, index, paths) for index, paths in sorted(within.items())),
         tuple(Forced(each.found[0], not each.absent if is_told else None) for each in forced),
         survey.ways.several(),
     )
 
 
+def _part(survey: Survey, index: int, paths: Iterable[str]) -> TreePart:
+    """Make the part of a tree at these paths, of which nothing may have changed since the survey began.
+
+    Raises:
+        UntrackableError: Something may have.
+    """
+    root, layout = survey.search.trees[index], survey.search.layout()
+    known = {survey.inside(place): header for place, header in survey.headers.items()
+             if survey.in_tree(place) and layout[place.base][0] == index}  # fmt: skip
+    seen: dict[str, Seen] = {}
+    for path in paths:
+        place, header = os.path.join(root, path), known.get(path)
+        if header is not None and header.stat is not None:
+            seen[path] = header.stat, header.sha256
+            is_steady = not header.is_late and _stat_now(place) == header.stat
+        else:
+            seen[path], is_steady = look_at(place), False
+        stat = seen[path][0]
+        if not is_steady and stat is not None and stat.ctime_ns >= survey.now_ns - _TICK_NS:
+            raise UntrackableError(UntrackableReason.MODIFIED, place)
+    return part_of(index, seen, survey.now_ns)
+
+
+def _stat_now(path: str) -> FileStat | None:
+    try:
+        return stat_of(os.stat(path))
+    except OSError:
+        return None
+
+
 def _answers(survey: Survey, question: Lookup) -> list[tuple[tuple[Place, ...], bool]]:
-    """List the answers of a `__has_include`, but for a toolkit's: of its identity, all is known."""
+    """List the answers of a `__has_include`, but for a toolkit's: they are in its part."""
     found, absent = ({place for place in each if not survey.in_tree(place)} for each in question[1:])
     if any(place.base == MEMORY or survey.in_tree(place) for place in question.found):
         return []

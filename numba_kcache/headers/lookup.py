@@ -20,7 +20,7 @@ from ..keys import Component, derive
 from ..model import NamedTuple
 from .check import Match, check_headers
 from .dependencies import HeaderSet, headers_from_json, sets_components, sets_to_json
-from .search import Search, Tree
+from .search import Search
 
 if TYPE_CHECKING:
     from ..store.entry import Variant
@@ -66,11 +66,12 @@ def find_key(
         for index, (headers, search) in enumerate(zip(sets, searches, strict=True)):
             if headers is None:
                 continue
-            where = with_toolkit_of(headers, search) if any_compiler else search
-            outcome = check_headers(headers, where, now_ns=now_ns)
+            looked_at, where = of_any_compiler(headers, search) if any_compiler else (headers, search)
+            outcome = check_headers(looked_at, where, now_ns=now_ns)
             if not isinstance(outcome, Match):
                 break
-            refreshed[index] = outcome.refreshed or headers
+            found = outcome.refreshed or looked_at
+            refreshed[index] = found._replace(trees=headers.trees) if any_compiler else found
         else:
             key = str(variant.get("key"))
             if variant.get("request") == request:
@@ -86,8 +87,13 @@ def without_stats(variant: Variant) -> Variant:
     if not isinstance(stored, list):
         return variant
     sets = read_header_sets(variant, len(stored))
-    bare = [each and each._replace(files=tuple(file._replace(stat=None) for file in each.files)) for each in sets]
-    return {**variant, "closures": sets_to_json(bare)}
+    return {**variant, "closures": sets_to_json([each and bare(each) for each in sets])}
+
+
+def bare(headers: HeaderSet) -> HeaderSet:
+    """Make the header set without stats: all of it is compared by content."""
+    files = tuple(file._replace(stat=None) for file in headers.files)
+    return headers._replace(files=files, trees=tuple(part._replace(stat="") for part in headers.trees))
 
 
 def _is_there_still(path: object, searches: Sequence[Search]) -> bool:
@@ -118,17 +124,16 @@ def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:
     return [None if each is None else headers_from_json(each) for each in stored]
 
 
-def with_toolkit_of(headers: HeaderSet, search: Search) -> Search:
-    """Make the search as if the toolkit were the one of the header set, for code that any compiler may have made.
+def of_any_compiler(headers: HeaderSet, search: Search) -> tuple[HeaderSet, Search]:
+    """Make the header set without its toolkit's headers, and the search as if the toolkit were the one of the set.
 
-    Its headers went into that compiler's code; on this machine they may be others, or none.
+    They went into the code of a compiler that may be any; on this machine they may be others, or none.
     """
     own = iter([folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0])
-    identities = dict(headers.trees)
     last = max((tree for tree, _ in headers.layout), default=-1)
-    trees = tuple(Tree(f"/nonexistent/toolkit{index}", identities.get(index, "")) for index in range(last + 1))
+    trees = tuple(f"/nonexistent/toolkit{index}" for index in range(last + 1))
     folders = [
-        os.path.join(trees[tree].root, "" if rest == "." else rest) if tree >= 0 else next(own, None)
+        os.path.join(trees[tree], "" if rest == "." else rest) if tree >= 0 else next(own, None)
         for tree, rest in headers.layout
     ]
-    return search._replace(folders=(*filter(None, folders), *own), trees=trees)
+    return headers._replace(trees=()), search._replace(folders=(*filter(None, folders), *own), trees=trees)

@@ -132,7 +132,7 @@ class Mirror(Folders):
 
     def _add(self, survey: Survey) -> None:
         search = survey.search
-        trees = tuple(tree.root.rstrip("/") + "/" for tree in search.trees)
+        trees = tuple(tree.rstrip("/") + "/" for tree in search.trees)
         own = [folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0]
         if search.source_base == WORKING and own:
             raise Unmirrored("a text without a folder")

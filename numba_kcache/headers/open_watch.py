@@ -76,6 +76,19 @@ class OpenWatch:
         number = self._folders.get(_real_folder(os.path.dirname(path)), -1)
         return number >= 0 and (number, os.path.basename(path)) not in self._opened and not os.path.islink(path)
 
+    def opened_in(self, root: str) -> list[str] | None:
+        """List the files of a tree that were opened since the watch began, below its root; None where that is unknown.
+
+        A link's name is not reported, but the name of what it leads to, if that lies in the tree too.
+        """
+        self._read()
+        real = os.path.realpath(root)
+        folders = {number: folder for folder, number in self._folders.items() if (folder + "/").startswith(real + "/")}
+        if -1 in self._opened or {folder for folder, _probe in _folders_of(root)} != set(folders.values()):
+            return None
+        pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
+        return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
+
     def close(self) -> None:
         """End the watch."""
         if self._fd >= 0:

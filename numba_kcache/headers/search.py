@@ -34,19 +34,12 @@ class Place(NamedTuple):
     rest: str
 
 
-class Tree(NamedTuple):
-    """A toolkit's header tree, known by an identity instead of by its files."""
-
-    root: str
-    identity: str
-
-
 class Search(NamedTuple):
     """The surroundings of one compile, as far as the search for headers depends on them.
 
     Args:
         folders: Absolute folders in the order of `-I`; the source's own first, the toolkit's last.
-        trees: The toolkit's header trees. A folder that lies in one is not tracked file by file.
+        trees: Roots of the toolkit's header trees. What a compile looked at in one is known as a whole (tree_parts).
         has_siblings: Whether quoted names are first looked for beside the including file: not so under
             `--no-source-include`.
         forced: Names given to `-include`, in order.
@@ -58,7 +51,7 @@ class Search(NamedTuple):
     """
 
     folders: tuple[str, ...]
-    trees: tuple[Tree, ...] = ()
+    trees: tuple[str, ...] = ()
     has_siblings: bool = True
     forced: tuple[str, ...] = ()
     memory: Mapping[str, str] = {}
@@ -77,8 +70,8 @@ class Search(NamedTuple):
 
     def _in_tree(self, folder: str) -> tuple[int, str]:
         for index, tree in enumerate(self.trees):
-            if folder == tree.root or folder.startswith(tree.root.rstrip("/") + "/"):
-                return index, os.path.relpath(folder, tree.root)
+            if folder == tree or folder.startswith(tree.rstrip("/") + "/"):
+                return index, os.path.relpath(folder, tree)
         return -1, ""
 
 
@@ -115,9 +108,9 @@ class HeaderQuery(NamedTuple):
             is_fresh: Find the folders of `toolkit` anew instead of taking them from the record.
         """
         folders, source_base = self.folders, None
-        trees: tuple[Tree, ...] = ()
+        trees: tuple[str, ...] = ()
         if toolchain is not None:
-            trees = tuple(Tree(*each) for each in toolchain.header_trees())
+            trees = toolchain.header_trees()
             if self.toolkit is not None:
                 folders = (*toolchain.folders(*self.toolkit, is_fresh=is_fresh), *folders)
                 source_base = len(folders) - 1 if self.of and self.of.folder else WORKING

@@ -4,7 +4,7 @@ Promise     Each path is looked at once, each file read once: a survey is one ob
             changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
             candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
 Method      Before the compiler runs, the user's own headers are walked, as far as they lead to each other; what lies
-            in a toolkit's tree is known by identity and can wait, and what it asks for is remembered (tree_scans).
+            in a toolkit's tree can wait, and what it asks for is remembered (tree_scans).
             Afterwards the caller walks again, along the headers that may have been read.
 Not here    The headers that the compiler read (reading), and what is kept of all this (learn).
 """
@@ -71,7 +71,7 @@ class Header(NamedTuple):
         path: Its path; "" for the source.
         scan: What it asks for.
         stat: Its stat when it was read.
-        sha256: Its content; "" in a toolkit's tree.
+        sha256: Its content.
         error: The reason for which it could not be read.
         is_late: It was read after the compiler had run.
         is_settled: An equal stat means that it still holds this.
@@ -95,7 +95,7 @@ class Survey:
         source: The text as the compiler gets it.
         search: The folders that are searched for headers.
         now_ns: The time, by the wall clock, before anything is looked at.
-        scans: What is known of the files of the toolkit's trees, by the tree's identity; grows.
+        scans: What is known of the files of the toolkit's trees, by the tree's root; grows.
         is_thorough: Walk the toolkit's headers at once, too: they lead to some of the user's.
 
     Raises:
@@ -126,7 +126,7 @@ class Survey:
         self.opaque: set[Place] = set()
         self.questions: dict[Place, tuple[Lookup, ...]] = {}
         self._trees = tuple(
-            (TreeScans() if scans is None else scans[search.trees[tree].identity], rest) if tree >= 0 else None
+            (TreeScans() if scans is None else scans[search.trees[tree]], rest) if tree >= 0 else None
             for tree, rest in search.layout()
         )
         lines = [f"#define {name} {'' if text is None else text}\n" for name, text in search.definitions]
@@ -144,7 +144,7 @@ class Survey:
         self._is_late = True
 
     def in_tree(self, place: Place) -> bool:
-        """Tell if the place lies in a toolkit's tree, and is thus known by the tree's identity."""
+        """Tell if the place lies in a toolkit's tree, and is known as a part of that."""
         climbs = ".." in place.rest and os.path.normpath(place.rest).startswith("..")
         return place.base >= 0 and self._trees[place.base] is not None and not climbs
 
@@ -283,13 +283,13 @@ class Survey:
         wrappers = frozenset(each for place in places for each in self.headers[place].scan.wrappers)
         name = " ".join(sorted(wrappers))
         for place in sorted(places) if wrappers else ():
-            known, path = self._tree(place)
-            uses = known.uses.get(name, {}).get(path) if known else None
+            known, content = self._tree(place)[0], self.headers[place].sha256
+            uses = known.uses.get(name, {}).get(content) if known else None
             if uses is None:
                 found, is_other = wrapper_uses(self._text(place), wrappers)
                 uses = tuple(sorted(found)), is_other
                 if known:
-                    known.uses.setdefault(name, {})[path] = uses
+                    known.uses.setdefault(name, {})[content] = uses
             is_other = uses[1] or (not known and any(self._is_part_a_macro(each.name) for each in uses[0]))
             if is_other and (known or not self._run_conditions(self._names())):
                 raise UntrackableError(UntrackableReason.OPAQUE, self.headers[place].path)
@@ -346,26 +346,28 @@ class Survey:
             return Header(place.rest, scan_includes(self._text(place)))
         path = path_of(place, self.search)
         known, inside = self._tree(place)
-        if not known:
-            self.ways.note_links(path)
-        if known and inside in known.scans:
-            return Header(path, known.scans[inside], is_late=self._is_late)
         try:
+            if known:
+                row = known.look(inside, path, self.now_ns)
+                return Header(path, row.scan, row.stat, row.sha256, is_late=self._is_late)
+            self.ways.note_links(path)
             reading = read_steady(path)
         except OSError as error:
             return Header(path, PLAIN, error=error.strerror or str(error))
         self._contents[place] = reading.data
         scan = scan_includes(reading.data)
-        if known:
-            known.scans[inside] = scan
-            return Header(path, scan, reading.stat, is_late=self._is_late)
         is_trusted = is_settled(reading, path, self.now_ns)
         return Header(path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted)
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
         """Find what is known of the tree in which a place lies, and the path from its root."""
         tree = self._trees[place.base] if self.in_tree(place) else None
-        return (tree[0], os.path.join(tree[1], place.rest)) if tree else (None, "")
+        return (tree[0], self.inside(place)) if tree else (None, "")
+
+    def inside(self, place: Place) -> str:
+        """The path of a place in a tree from that tree's root."""
+        tree = self._trees[place.base]
+        return os.path.normpath(os.path.join(tree[1], place.rest)) if tree else ""
 
     def _text(self, place: Place) -> bytes:
         if place.base == MEMORY:

@@ -1,87 +1,120 @@
-"""Remember what the headers of a toolkit ask for: their tree is known by its identity, and so are its texts.
+"""Remember what the headers of a toolkit ask for, and what they hold, while their stats are as they were.
 
-Promise     A scan is given back only for the tree of the same identity, made by the same scanner. What a store gives
-            back is held against types before it is believed; another shape is forgotten.
-Method      One record per tree, for this process and, where there is a store, for later ones: to scan CUB anew takes a
-            fifth of its compile.
-Not here    Trees' identities (toolchain), scanning (scanner), and the place of the records (the caller).
+Promise     A row is given back only for a file with the very stat that it had when it was read, made by the same
+            scanner. What a store gives back is held against types before it is believed; another shape is forgotten.
+Method      One record per tree, for this process and, where there is a store, for later ones: to read and scan CUB anew
+            takes a fifth of its compile.
+Not here    What becomes of the files in a key (tree_parts), scanning (scanner), and the place of the records (the
+            caller).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..keys import sha256
+from ..model import NamedTuple
 from . import scanner
-from .scanner import Form, Include, Scan
+from .file_identity import SETTLED_AFTER_NS, FileStat, digest, read_steady, stat_of
+from .scanner import Form, Include, Scan, scan_includes
 
 Record = dict[str, Any]
 Uses = tuple[tuple[Include, ...], bool]
 """The files that a text asks for through wrappers of `__has_include`; True if there may be more."""
 
 
+class Row(NamedTuple):
+    """One file: its stat when it was read, its content's digest, and what it asks for."""
+
+    stat: FileStat
+    sha256: str
+    scan: Scan
+
+
 class TreeScans:
-    """The scans of one tree's files, by their path below its root.
+    """What is known of one tree's files, by their path below its root.
 
     Attributes:
-        scans: The scan of each file.
-        uses: For each set of wrappers, as text, what each file asks through them.
+        rows: Of each file.
+        uses: For each set of wrappers, as text, what a content asks through them, by its digest.
     """
 
     def __init__(self, record: Record | None = None) -> None:
-        self.scans: dict[str, Scan] = {}
+        self.rows: dict[str, Row] = {}
         self.uses: dict[str, dict[str, Uses]] = {}
         try:
             if record is not None:
-                self.scans = {path: _scan(*fields) for path, fields in record["scans"].items()}
+                self.rows = {path: _row(*fields) for path, fields in record["rows"].items()}
                 self.uses = {
-                    wrappers: {path: (_includes(asked), bool(more)) for path, (asked, more) in of.items()}
+                    wrappers: {content: (_includes(asked), bool(more)) for content, (asked, more) in of.items()}
                     for wrappers, of in record["uses"].items()
                 }
         except Exception:  # a record of another shape: the files are scanned again
-            self.scans, self.uses = {}, {}
+            self.rows, self.uses = {}, {}
         self._saved = self._size()
+        self._is_changed = False
+
+    def look(self, inside: str, path: str, now_ns: int) -> Row:
+        """Look at the file at `path`, which is called `inside` below the root.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        row = self.rows.get(inside)
+        if row is not None and row.stat == stat_of(os.stat(path)):
+            return row
+        reading = read_steady(path)
+        row = Row(reading.stat, digest(reading.data), scan_includes(reading.data))
+        if reading.stat.ctime_ns + SETTLED_AFTER_NS <= now_ns:
+            self._is_changed = self._is_changed or inside in self.rows
+            self.rows[inside] = row
+        return row
 
     def is_new(self) -> bool:
         """Tell if there is more than was saved."""
-        return self._size() != self._saved
+        return self._is_changed or self._size() != self._saved
 
     def record(self) -> Record:
         """Turn all of it into JSON values; counts as saved from now on."""
-        self._saved = self._size()
-        return {"scans": self.scans, "uses": self.uses}
+        self._saved, self._is_changed = self._size(), False
+        return {"rows": self.rows, "uses": self.uses}
 
     def _size(self) -> tuple[int, int]:
-        return len(self.scans), sum(map(len, self.uses.values()))
+        return len(self.rows), sum(map(len, self.uses.values()))
 
 
 _known: dict[str, TreeScans] = {}
 
 
-def tree_scans(identity: str, load: Callable[[str], Record | None]) -> TreeScans:
+def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
     """Return the scans of a tree's files as far as they are known."""
-    if identity not in _known:
-        name = _name(identity)
-        _known[identity] = TreeScans(load(name) if name else None)
-    return _known[identity]
+    if root not in _known:
+        name = _name(root)
+        _known[root] = TreeScans(load(name) if name else None)
+    return _known[root]
 
 
 def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], None]) -> None:
-    """Keep what is new of these trees, by identity, for later processes."""
-    for identity, each in scans.items():
-        name = _name(identity)
+    """Keep what is new of these trees, by root, for later processes."""
+    for root, each in scans.items():
+        name = _name(root)
         if name and each.is_new():
             save(name, each.record())
 
 
-def _name(identity: str) -> str:
+def _name(root: str) -> str:
     """Name the tree's record: another scanner has others."""
     try:
         with open(scanner.__file__, "rb") as file:
-            return sha256(b"scans\0" + identity.encode() + b"\0" + file.read()).hexdigest()
+            return sha256(b"scans\0" + os.fsencode(root) + b"\0" + file.read()).hexdigest()
     except OSError:
         return ""  # in an archive: remembered by this process alone
+
+
+def _row(stat: Any, content: Any, scan: Any) -> Row:
+    return Row(FileStat(*(int(each) for each in stat)), str(content), _scan(*scan))
 
 
 def _scan(

@@ -61,6 +61,7 @@ _RECORD = Struct("<16sQQB7x32s")  # name, stored bytes, unpacked bytes, codec, s
 _DIGEST_BYTES = 16
 _SMALLEST = _PREFIX.size + len("{}") + _DIGEST_BYTES
 RAW, _ZSTD = 0, 1
+_OF_NAMES = "abcdefghijklmnopqrstuvwxyz_0123456789"
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 _ANY_RATIO_BYTES = 1 << 20
@@ -179,7 +180,7 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     table: list[bytes] = []
     stored: list[bytes] = []
     for name, payload in entry.payloads.items():
-        if not _is_name(name):
+        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_OF_NAMES):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
         least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
@@ -265,7 +266,7 @@ def _decode_head(data: bytes, key: str, end: int) -> tuple[Header, list[PayloadR
     records = []
     for padded, *rest in _RECORD.iter_unpack(memoryview(data)[_PREFIX.size : table_end]):
         name = padded.rstrip(b"\0").decode("latin-1")
-        if not _is_name(name):
+        if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_OF_NAMES):
             raise DamagedEntry("a payload's name is malformed")
         stored_bytes, size_bytes = rest[:2]
         if size_bytes > MAX_TEXT_BYTES.get(name, _ANY_RATIO_BYTES + MAX_RATIO * stored_bytes):
@@ -331,12 +332,6 @@ def payload_records(entry: StoredEntry) -> list[PayloadRecord]:
     if not isinstance(entry.payloads, Payloads):
         return []
     return [record for record, _ in entry.payloads.packed.values()]
-
-
-def _is_name(name: str) -> bool:
-    """Tell if this can name a payload: 1 to 16 of a-z, 0-9 and _, a letter first."""
-    allowed = "abcdefghijklmnopqrstuvwxyz_0123456789"
-    return 0 < len(name) <= 16 and name[0] in allowed[:26] and not name.strip(allowed)
 
 
 def _pack(payload: bytes) -> tuple[int, bytes]:

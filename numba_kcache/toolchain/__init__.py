@@ -197,20 +197,9 @@ class Toolchain:
         except (ImportError, RuntimeError):  # no NVRTC: another compiler's code may still do
             return ()
 
-    def header_trees(self) -> tuple[tuple[str, str], ...]:
-        """List (root, identity) of each of the toolkit's header trees: by content, once for an installation.
-
-        A header that is edited in place inside a toolkit is not seen before `clear()`.
-        """
-        with self._lock:
-            known = self._remembered()["header_trees"].get("", [])
-            roots = _topmost(self.include_dirs())
-            if [each[0] for each in known] != roots or any(each[2] != _folder_stats(each[0]) for each in known):
-                from .build_id import tree_identity
-
-                known = [[root, tree_identity(root), _folder_stats(root)] for root in roots]
-                self._keep("header_trees", "", known)
-            return tuple((root, identity) for root, identity, _ in known)
+    def header_trees(self) -> tuple[str, ...]:
+        """List the roots of the toolkit's header trees."""
+        return tuple(_topmost(self.include_dirs()))
 
     def forget(self) -> None:
         """Read the record again at the next question."""
@@ -265,7 +254,7 @@ class Toolchain:
             self.save_record(self._name, record)
 
 
-_TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None, "header_trees": None}
+_TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None}
 """Tables of a record, and for each as much of its rows as is not the identity of a file."""
 
 
@@ -282,9 +271,6 @@ def _is_sound(record: Record) -> bool:
         texts += [text for row in record["versions"].values() for text in (row[0] or "", row[1], row[2])]
         texts += [text for row in record["contents"].values() for text in (row[0], row[1])]
         texts += [text for row in record["folders"].values() for text in row]
-        texts += [
-            text for row in record["header_trees"].values() for root, identity, _ in row for text in (root, identity)
-        ]
         return all(type(row) is list for row in lists) and all(type(text) is str for text in texts)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         return False
@@ -388,16 +374,6 @@ def _topmost(folders: Sequence[str]) -> list[str]:
         for each in dict.fromkeys(folders)
         if not any(each != other and each.startswith(other.rstrip("/") + "/") for other in folders)
     ]
-
-
-def _folder_stats(root: str) -> list[list[int]]:
-    """List (mtime_ns, inode) of a tree's root and of the folders right in it: what an installation changes."""
-    try:
-        with os.scandir(root) as entries:
-            folders = sorted(each.path for each in entries if each.is_dir())
-    except OSError:
-        return []
-    return [[each[3], each[1]] for each in file_identities((root, *folders)) if each]
 
 
 def missing(what: str, library: str) -> ToolchainMissingError:

@@ -1,4 +1,4 @@
-"""Identify the build of a library by the GNU build-id in its ELF notes, and that of a tree of headers by content.
+"""Identify the build of a library by the GNU build-id in its ELF notes.
 
 Promise     A file has one identity wherever it lies: its build-id, or its content's digest where it has none. Nothing
             is loaded. What is mapped is read from memory: its file may have been replaced since.
@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-
-from ..keys import encode, sha256
 
 _PT_NOTE, _NT_GNU_BUILD_ID = 4, 3
 _MAX_NOTES_BYTES = 1 << 16
@@ -94,22 +92,3 @@ def _is_mapped_from(path: str, address: int) -> bool:
     except (OSError, ValueError):
         pass
     return False
-
-
-def tree_identity(root: str) -> str:
-    """Digest every file's path and content."""
-    import hashlib
-
-    found = hashlib.sha256(usedforsecurity=False)
-    root = root.rstrip("/")
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            try:
-                with open(path, "rb") as file:
-                    content = sha256(file.read()).digest()
-            except OSError:
-                content = b""
-            found.update(encode([path[len(root) + 1 :], content]))  # os.path.relpath takes as long as all else
-    return found.hexdigest()

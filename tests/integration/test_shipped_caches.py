@@ -54,7 +54,7 @@ def absent(self, libraries, distributions, *, looks=True):
 if {toolkit!r} == "other":
     Toolchain.identify = of_another_patch
 elif {toolkit!r} == "none":
-    Toolchain.identify, Toolchain.library = absent, lambda self, name: None
+    Toolchain.identify, Toolchain.library = absent, lambda self, name, **_how: None
 program.empty[1, 1]()
 program.scale._loaded()
 info = numba_kcache.info("process")
@@ -72,7 +72,7 @@ def absent(what, answer):
         looked_for.append(name if isinstance(name, str) else what)
         return answer
     return look
-for what, answer in (("_locate", None), ("installed_include_dirs", []), ("_tree_identity", ""), ("_version", None)):
+for what, answer in (("_locate", None), ("installed_include_dirs", []), ("_version", None)):
     setattr(libraries, what, absent(what, answer))
 sys.addaudithook(lambda event, given: event == "subprocess.Popen" and looked_for.append(str(given[0])))
 import numba_kcache

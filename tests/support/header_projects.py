@@ -18,7 +18,7 @@ from numba_kcache.headers.dependencies import HeaderSet, headers_from_json, head
 from numba_kcache.headers.folders import Folders
 from numba_kcache.headers.learn import learn_headers
 from numba_kcache.headers.open_watch import OpenWatch
-from numba_kcache.headers.search import WORKING, Place, Search, Tree, path_of
+from numba_kcache.headers.search import WORKING, Place, Search, path_of
 from numba_kcache.headers.survey import Survey
 from numba_kcache.headers.untrackable import UntrackableError, UntrackableReason
 from numba_kcache.model import Target
@@ -82,7 +82,7 @@ class Project:
     def __init__(self, root: Path, source: str = "") -> None:
         self.root, self.source = root, source
         self.folders = ["source", "first", "second"]
-        self.trees: tuple[Tree, ...] = ()
+        self.trees: tuple[str, ...] = ()
         self.more: dict[str, object] = {}
         self.read: list[Path] = []
         self.how, self.library = "scan", ""
@@ -438,7 +438,7 @@ def in_tree(project: Project) -> None:
     project.write("tree/include/kit/kit.h", "#include <kit/value.h>\n")
     project.write("tree/include/kit/value.h", "#define VALUE 1\n")
     project.folders = ["source", "tree/include"]
-    project.trees = (Tree(str(project.root / "tree"), "kit 1.0"),)
+    project.trees = (str(project.root / "tree"),)
 
 
 @scenario(in_tree)
@@ -458,9 +458,45 @@ def computed_include_of_the_toolkit_shadowed(project: Project) -> None:
 
 
 @scenario(in_tree)
-def toolkit_of_another_identity(project: Project) -> None:
-    project.write("tree/include/kit/value.h", "#define VALUE 2\n")
-    project.trees = (Tree(str(project.root / "tree"), "kit 2.0"),)
+def toolkit_header_edited_in_place(project: Project) -> None:
+    project.edit_and_restore_mtime("tree/include/kit/value.h", "#define VALUE 2\n")
+
+
+def in_tree_of_two_folders(project: Project) -> None:
+    in_tree(project)
+    project.write("tree/first/first.txt", "")
+    project.folders = ["source", "tree/first", "tree/include"]
+
+
+@scenario(in_tree_of_two_folders)
+def toolkit_header_shadowed_within_the_toolkit(project: Project) -> None:
+    project.write("tree/first/kit/value.h", "#define VALUE 2\n")
+
+
+def in_tree_asking(project: Project) -> None:
+    in_tree(project)
+    asking = "#if __has_include(<kit/other.h>)\n#define VALUE 2\n#else\n#define VALUE 1\n#endif\n"
+    project.write("tree/include/kit/value.h", asking)
+
+
+@scenario(in_tree_asking)
+def header_that_a_toolkit_asks_about_appears_in_it(project: Project) -> None:
+    project.write("tree/include/kit/other.h", "")
+
+
+def in_tree_computed_in_two_folders(project: Project) -> None:
+    in_tree_of_two_folders(project)
+    project.write("tree/include/kit/kit.h", "#define PICK(name) <kit/name>\n#include PICK(value.h)\n")
+
+
+@scenario(in_tree_computed_in_two_folders)
+def computed_include_of_the_toolkit_shadowed_within_it(project: Project) -> None:
+    project.write("tree/first/kit/value.h", "#define VALUE 2\n")
+
+
+@scenario(in_tree_computed_in_two_folders)
+def computed_include_of_the_toolkit_edited(project: Project) -> None:
+    project.edit_and_restore_mtime("tree/include/kit/value.h", "#define VALUE 2\n")
 
 
 @scenario(in_tree)

@@ -12,7 +12,6 @@ from numba_kcache.headers import mirror as header_mirror
 from numba_kcache.headers.check import Match, Mismatch
 from numba_kcache.headers.dependencies import HeaderSet
 from numba_kcache.headers.mirror import Mirror, Unmirrored
-from numba_kcache.headers.search import Tree
 from numba_kcache.headers.survey import Survey
 from tests.support.header_projects import KERNEL, Project, later_ns, one_header
 
@@ -173,7 +172,7 @@ def of_the_toolkit(project: Project, text: str) -> None:
     project.write("second/config.h", "#define VALUE 5\n")
     project.write("source/readme", "")
     project.folders = ["source", "second", "tree/include"]
-    project.trees = (Tree(str(project.root / "tree"), "kit"),)
+    project.trees = (str(project.root / "tree"),)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +273,7 @@ def test_no_mirror_where_it_would_not_be_true(tmp_path: Path, way: str, monkeypa
     else:
         project.write("tree/header.h", "#define VALUE 1")
         project.link("first/header.h", "../tree/header.h")
-        project.trees = (Tree(str(tmp_path / "tree"), "kit"),)
+        project.trees = (str(tmp_path / "tree"),)
 
     with pytest.raises(Unmirrored):
         mirror_of(project)

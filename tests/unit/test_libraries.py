@@ -172,7 +172,7 @@ def test_each_question_looks_at_the_files_again(located: dict[str, Path]) -> Non
         {}, {"watch": 3}, {"libraries": []}, {"libraries": {"nvrtc": []}}, {"libraries": {"nvrtc": [1, 2, 3, 4, 5]}},
         {"libraries": {"nvrtc": "abcde"}}, {"libraries": None}, {"versions": []}, {"versions": None},
         {"versions": {"numba": []}}, {"folders": 3}, {"folders": {"": 3}}, {"folders": {"": [3]}},
-        {"folders": {"": "/usr"}}, {"header_trees": 3}, {"header_trees": [[1, 2, 3]]},
+        {"folders": {"": "/usr"}},
     ],
 )  # fmt: skip
 def test_record_of_another_shape_does_not_hold(located: dict[str, Path], damage: dict[str, Any]) -> None:

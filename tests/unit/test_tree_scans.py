@@ -1,4 +1,4 @@
-"""What a toolkit's headers ask for is scanned once for each identity of their tree."""
+"""What a toolkit's headers ask for is scanned once, and again where one was edited."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Records:
     def __init__(self) -> None:
         self.of: dict[str, Record] = {}
 
-    def known(self, identity: str) -> TreeScans:
+    def known(self, root: str) -> TreeScans:
         tree_scans._known.clear()
-        return tree_scans.tree_scans(identity, self.of.get)
+        return tree_scans.tree_scans(root, self.of.get)
 
-    def save(self, identity: str, scans: TreeScans) -> None:
-        save_scans({identity: scans}, lambda name, record: self.of.__setitem__(name, json.loads(json.dumps(record))))
+    def save(self, root: str, scans: TreeScans) -> None:
+        save_scans({root: scans}, lambda name, record: self.of.__setitem__(name, json.loads(json.dumps(record))))
 
 
 def kit(root: Path) -> Project:
@@ -47,68 +47,89 @@ def kit(root: Path) -> Project:
 
 def learned(project: Project, scans: TreeScans) -> HeaderSet | Untrackable:
     """What the scanner makes of it."""
-    identity = project.trees[0].identity
-    return learned_from(Survey(project.source, project.search, now_ns=later_ns(), scans={identity: scans}), None)
+    return learned_from(
+        Survey(project.source, project.search, now_ns=later_ns(), scans={project.trees[0]: scans}), None
+    )
 
 
-def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path) -> None:
-    """The second process reads no file of the tree and learns what the first one did."""
+def test_remembered_scans_lead_to_the_same_header_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process reads and scans no header of the tree and learns what the first one did."""
     project, records = kit(tmp_path), Records()
-    fresh = learned(project, scans := records.known("kit 1.0"))
-    records.save("kit 1.0", scans)
+    fresh = learned(project, scans := records.known("kit"))
+    records.save("kit", scans)
     assert isinstance(fresh, HeaderSet)
     assert fresh.answers
-    for path in (tmp_path / "tree").rglob("*.h"):
-        path.write_text("#error not to be read\n")
+    known = records.known("kit")
+    monkeypatch.setattr(tree_scans, "read_steady", None)
+    monkeypatch.setattr(tree_scans, "scan_includes", None)
 
-    again = learned(project, known := records.known("kit 1.0"))
+    again = learned(project, known)
 
     assert again == fresh
-    assert known.scans == scans.scans != {}
+    assert known.rows == scans.rows != {}
     assert known.uses == scans.uses != {}
     assert not known.is_new()
 
 
-def test_another_identity_is_scanned_anew(tmp_path: Path) -> None:
-    """Nothing of one toolkit is believed of another."""
+def test_edited_header_is_read_anew(tmp_path: Path) -> None:
+    """An edit in place is seen by its ctime, and replaces what was known of the file."""
     project, records = kit(tmp_path), Records()
-    learned(project, scans := records.known("kit 1.0"))
-    records.save("kit 1.0", scans)
+    learned(project, scans := records.known("kit"))
+    records.save("kit", scans)
+    project.write("tree/include/kit/more.h", "#include <kit/other.h>\n")
 
-    assert records.known("kit 2.0").scans == {}
+    learned(project, known := records.known("kit"))
+
+    path = "include/kit/more.h"
+    assert known.rows[path].sha256 != scans.rows[path].sha256
+    assert [include.name for include in known.rows[path].scan.includes] == ["kit/other.h"]
+    assert known.is_new()
+
+
+def test_young_file_is_not_remembered(tmp_path: Path) -> None:
+    """Within two seconds another edit could leave the same stat."""
+    kit(tmp_path)
+    scans = TreeScans()
+    place = tmp_path / "tree/include/kit/more.h"
+
+    row = scans.look("include/kit/more.h", str(place), place.stat().st_ctime_ns + 1_999_999_999)
+
+    assert row.scan.named
+    assert not scans.rows
 
 
 def test_another_scanner_scans_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version may find more in the same text."""
     project, records = kit(tmp_path), Records()
-    learned(project, scans := records.known("kit 1.0"))
-    records.save("kit 1.0", scans)
+    learned(project, scans := records.known("kit"))
+    records.save("kit", scans)
     other = tmp_path / "scanner.py"
     other.write_text("# another one")
 
     monkeypatch.setattr(scanner, "__file__", str(other))
-    assert records.known("kit 1.0").scans == {}
+    assert records.known("kit").rows == {}
     monkeypatch.setattr(scanner, "__file__", str(tmp_path / "absent"))
-    records.save("kit 1.0", scans)
-    assert records.known("kit 1.0").scans == {}
+    records.save("kit", scans)
+    assert records.known("kit").rows == {}
     assert len(records.of) == 1
 
 
 def test_record_of_another_shape_is_forgotten(tmp_path: Path) -> None:
     """Whatever a store gives back: scans, or none."""
     project, records = kit(tmp_path), Records()
-    learned(project, scans := records.known("kit 1.0"))
+    learned(project, scans := records.known("kit"))
     whole: Any = json.loads(json.dumps(scans.record()))
     path = "include/kit/kit.h"
     strange: list[Any] = [
-        {}, {"scans": whole["scans"]}, {**whole, "scans": []}, {**whole, "uses": {"ASK": [1]}},
-        {**whole, "scans": {path: whole["scans"][path][:-1]}}, {**whole, "scans": {path: None}},
-        {**whole, "scans": {path: [[[9, "x"]], *whole["scans"][path][1:]]}},
+        {}, {"rows": whole["rows"]}, {**whole, "rows": []}, {**whole, "uses": {"ASK": [1]}},
+        {**whole, "rows": {path: whole["rows"][path][:-1]}}, {**whole, "rows": {path: None}},
+        {**whole, "rows": {path: [*whole["rows"][path][:2], [[[9, "x"]], *whole["rows"][path][2][1:]]]}},
+        {**whole, "rows": {path: [[1, 2, 3, 4], *whole["rows"][path][1:]]}},
     ]  # fmt: skip
 
-    assert TreeScans(whole).scans == scans.scans
+    assert TreeScans(whole).rows == scans.rows
     for each in strange:
-        assert (TreeScans(each).scans, TreeScans(each).uses) == ({}, {})
+        assert (TreeScans(each).rows, TreeScans(each).uses) == ({}, {})
 
 
 def test_definition_of_the_users_that_a_toolkit_includes_is_refused(tmp_path: Path) -> None:
@@ -127,9 +148,9 @@ def test_scans_are_kept_beside_the_toolchain(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(tree_scans, "_known", {})
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(int *out) { *out = 1; }'
     cached_kernel(source, arch="sm_90", cache=KernelCache(tmp_path)).compile()
-    first = {identity: each.scans for identity, each in tree_scans._known.items()}
+    first = {root: each.rows for root, each in tree_scans._known.items()}
     assert any(first.values())
     monkeypatch.setattr(tree_scans, "_known", {})
     toolchain = KernelCache(tmp_path).session.toolchain
 
-    assert {identity: tree_scans.tree_scans(identity, toolchain.load_record).scans for identity in first} == first
+    assert {root: tree_scans.tree_scans(root, toolchain.load_record).rows for root in first} == first
