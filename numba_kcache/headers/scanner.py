@@ -88,39 +88,36 @@ _WORDS = (
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
-_LINE = re.compile(rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)")
+_LINE = rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)"
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(rb"include(_next)?\b" + GAP + rb"(?:(\(" + GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
-_DEFINE = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)", re.DOTALL)
-_CONDITION = re.compile(rb"(?:#|%:|\?\?=)" + GAP + rb"(?:el)?if\b([^\n]*)", re.DOTALL)
+_DEFINE = rb"(?s)define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)"
+_CONDITION = rb"(?s)(?:#|%:|\?\?=)" + GAP + rb"(?:el)?if\b([^\n]*)"
 _NAMED = re.compile(rb"define" + GAP + rb"([A-Za-z_]\w*)" + GAP + rb'(?=["<])([^\n]*)', re.DOTALL)
-_FILE_NAME = re.compile(GAP + _NAME + GAP + rb"(?://.*)?", re.DOTALL)
-_WRAPPER = re.compile(
-    rb"[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$",
-    re.MULTILINE,
-)
-_OPERAND = re.compile(r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
-_IN_DEFINITION = re.compile(rb"[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)", re.DOTALL)  # with parameters
-_DEFINED = re.compile(rb"[^\n]*(?:define\b|\*/)")
-_HARMLESS = re.compile(rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z")
-_TOKENS = re.compile(rb"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'""", re.DOTALL)
+_FILE_NAME = rb"(?s)" + GAP + _NAME + GAP + rb"(?://.*)?"
+_WRAPPER = rb"(?m)[ \t]*#[ \t]*define[ \t]+(\w+)\([ \t]*(\w+)[ \t]*\)[ \t]*__has_include[ \t]*\([ \t]*\2[ \t]*\)[ \t\r]*(?://[^\n]*)?$"
+_OPERAND = r"[ \t\v\f\r]*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)"
+_IN_DEFINITION = rb"(?s)[^\n]*(?:define" + GAP + rb"[A-Za-z_]\w*\(|\*/)"  # with parameters
+_DEFINED = rb"[^\n]*(?:define\b|\*/)"
+_HARMLESS = rb"(?:define|undef|ifdef|ifndef|defined[ \t]*\(?)[ \t]*\Z"
+_TOKENS = rb"""(?s)//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
 
 
 # What `##` could put the words together from, in this text or, with a macro of another, elsewhere: the first piece or
 # the last, or the middle where those are underscores. No header of CUDA 13 and none of CCCL 2.8 has any as a word.
 _CLOCKS = ("__DATE__", "__TIME__", "__TIMESTAMP__")
 _PIECES = sorted({piece for word in _CLOCKS for at in range(3, len(word)) for piece in (word[:at], word[-at:])})
-_PASTED_CLOCK = re.compile(rf"\b(?:{'|'.join(_PIECES)})\b".encode())
-_WORD = re.compile(rb"[A-Za-z_]\w*")
+_PASTED_CLOCK = rf"\b(?:{'|'.join(_PIECES)})\b".encode()
+_WORD = rb"[A-Za-z_]\w*"
 _IN_PASTED_CLOCK = (b"__D", b"__T", b"E__", b"P__")
 _FILE = "__FILE__"
 _FILE_PIECES = [piece for at in range(3, len(_FILE)) for piece in (_FILE[:at], _FILE[-at:])]
-_PASTED_FILE = re.compile(rf"\b(?:{'|'.join(_FILE_PIECES)}|_?FILE_?|__builtin_(?:F(?:IL?)?)?)\b".encode())
-_PASTED_MIDDLE = re.compile(rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b")
-_UNDERSCORES = re.compile(rb"\b__?\b")
-_PASTED_ASK = re.compile(rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b")
+_PASTED_FILE = rf"\b(?:{'|'.join(_FILE_PIECES)}|_?FILE_?|__builtin_(?:F(?:IL?)?)?)\b".encode()
+_PASTED_MIDDLE = rb"\b_?(?:DATE|TIME|TIMESTAMP)_?\b"
+_UNDERSCORES = rb"\b__?\b"
+_PASTED_ASK = rb"\b(?:__has(?:_(?:i(?:n(?:c(?:l(?:ud?)?)?)?)?)?)?|(?:(?:(?:_?h)?a)?s)?_include)\b"
 _IN_PASTED_ASK = (b"__has", b"_include")
 
 
@@ -155,17 +152,17 @@ def _scan(data: bytes) -> Scan:
         following, bracket, quoted, angled, operand = match.groups()
         include = _include(quoted, angled)
         start = data.rfind(b"\n", 0, match.start()) + 1
-        if is_question and angled is not None and _DEFINED.match(data, start, match.start()):
+        if is_question and angled is not None and re.compile(_DEFINED).match(data, start, match.start()):
             opaque = True  # where the macro is used, <> holds what other macros and its arguments make of it
         if include is None:
             spelled, mark = decoded(operand or b"").strip(), FOLLOWING if following else ""
             if not is_question:
                 computed[mark + spelled] = None
-            elif wrapper := _WRAPPER.match(data, start):
+            elif wrapper := re.compile(_WRAPPER).match(data, start):
                 wrappers[wrapper[1].decode()] = None
-            elif _HARMLESS.search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
+            elif re.compile(_HARMLESS).search(data, max(0, match.start() - 80), match.start() - len(b"__has_")):
                 pass
-            elif (name := _OPERAND.match(spelled)) and not _IN_DEFINITION.match(data, start, match.start()):
+            elif (name := re.match(_OPERAND, spelled)) and not _is_in_definition(data, start, match.start()):
                 asked[mark + name[1].strip()] = None
             else:
                 opaque = True
@@ -186,14 +183,18 @@ def _scan(data: bytes) -> Scan:
     )
 
 
+def _is_in_definition(data: bytes, start: int, end: int) -> bool:
+    return re.compile(_IN_DEFINITION).match(data, start, end) is not None
+
+
 def _has_clock(data: bytes) -> bool:
     if b"__DATE__" in data or b"__TIME" in data or _holds(data, _IN_PASTED_CLOCK, _PASTED_CLOCK):
         return True
-    return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and _UNDERSCORES.search(data) is not None
+    return _holds(data, (b"DATE", b"TIME"), _PASTED_MIDDLE) and re.search(_UNDERSCORES, data) is not None
 
 
-def _holds(data: bytes, parts: tuple[bytes, ...], pattern: re.Pattern[bytes]) -> bool:
-    return any(part in data for part in parts) and pattern.search(data) is not None
+def _holds(data: bytes, parts: tuple[bytes, ...], pattern: bytes) -> bool:
+    return any(part in data for part in parts) and re.search(pattern, data) is not None
 
 
 def _named(data: bytes) -> Iterator[tuple[str, Include]]:
@@ -225,7 +226,7 @@ def _without_comments(data: bytes, scan: Scan) -> Scan:
     bare = _bare(data)
     if bare is None:
         return scan
-    stripped = _scan(_TOKENS.sub(_keep_strings, data))
+    stripped = _scan(re.sub(_TOKENS, _keep_strings, data))
     return scan._replace(
         computed=stripped.computed,
         asked=stripped.asked,
@@ -244,7 +245,7 @@ def _bare(data: bytes) -> bytes | None:
     """Take comments and strings out; None where that cannot be done with certainty."""
     if b'R"' in data or re.search(rb"\r(?!\n)", data):
         return None
-    bare = _TOKENS.sub(b" ", data)
+    bare = re.sub(_TOKENS, b" ", data)
     if b'"' in bare or re.search(rb"(?<![0-9a-fA-F])'|'(?![0-9a-fA-F])", bare):  # 1'000 is a number
         return None
     return bare
@@ -262,7 +263,7 @@ def has_certain_clock(source: bytes) -> bool:
     if not _has_clock(data) or _bare(data) is None:
         return False
     depth, in_code, macros = 0, [], {}
-    for line in _TOKENS.sub(b" ", data).split(b"\n"):
+    for line in re.sub(_TOKENS, b" ", data).split(b"\n"):
         words = line.replace(b"%:", b"#", 1).strip().removeprefix(b"#").split()
         if not line.lstrip().startswith((b"#", b"%:")):
             in_code += [] if depth else [line]
@@ -274,24 +275,25 @@ def has_certain_clock(source: bytes) -> bool:
             macros[words[1].partition(b"(")[0]] = line
     code = b"\n".join(in_code)
     clocks = {name for name, line in macros.items() if _has_clock(line)}
-    while more := {name for name, line in macros.items() if not clocks.isdisjoint(_WORD.findall(line)[2:])} - clocks:
+    words_of = {name: re.findall(_WORD, line)[2:] for name, line in macros.items()}
+    while more := {name for name, words in words_of.items() if not clocks.isdisjoint(words)} - clocks:
         clocks |= more
-    return _has_clock(code) or not clocks.isdisjoint(_WORD.findall(code))
+    return _has_clock(code) or not clocks.isdisjoint(re.findall(_WORD, code))
 
 
 def has_line_directive(data: bytes) -> bool:
     """Tell if a text may give itself another file name by `#line`."""
-    return (b"#" in data and _LINE.search(joined(data)) is not None) or b"%:" in data or b"??=" in data
+    return (b"#" in data and re.search(_LINE, joined(data)) is not None) or b"%:" in data or b"??=" in data
 
 
 def conditions(data: bytes) -> list[str]:
     """List what stands behind each `#if` and `#elif`."""
-    return [match[1].decode("latin-1") for match in _CONDITION.finditer(joined(data))]
+    return [match[1].decode("latin-1") for match in re.finditer(_CONDITION, joined(data))]
 
 
 def defined_names(data: bytes) -> set[bytes]:
     """List the macros that a text may define."""
-    return {match[1] for match in _DEFINE.finditer(joined(data))}
+    return {match[1] for match in re.finditer(_DEFINE, joined(data))}
 
 
 def unconditional_includes(source: str) -> tuple[Include, ...]:
@@ -304,7 +306,7 @@ def unconditional_includes(source: str) -> tuple[Include, ...]:
         return ()
     depth = 0
     found: list[Include] = []
-    for line in _TOKENS.sub(_keep_strings, data).split(b"\n"):
+    for line in re.sub(_TOKENS, _keep_strings, data).split(b"\n"):
         words = line.strip().removeprefix(b"%:").removeprefix(b"#").split()
         if not words or not line.strip().startswith((b"#", b"%:")):
             continue
@@ -321,7 +323,7 @@ def macro_values(data: bytes, macros: frozenset[str]) -> dict[str, set[Include |
     """List what a text may define these macros as: the names of files, or None for anything else."""
     values: dict[str, set[Include | None]] = {}
     if b"define" in data:
-        for match in _DEFINE.finditer(joined(data)):
+        for match in re.finditer(_DEFINE, joined(data)):
             name = match[1].decode("ascii")
             if name in macros:
                 values.setdefault(name, set()).add(_file_name(match[2]))
@@ -337,7 +339,7 @@ def wrapper_uses(data: bytes, wrappers: frozenset[str]) -> tuple[set[Include], b
     pattern = re.compile(rb"\b(?:" + b"|".join(names) + rb")\b(?:" + GAP + rb"\(" + GAP + _NAME + rb")?", re.DOTALL)
     found, is_other = _uses(pattern, data)
     if is_other and _bare(data) is not None and b"??/" not in data:
-        _found, is_other = _uses(pattern, _TOKENS.sub(_keep_strings, data))
+        _found, is_other = _uses(pattern, re.sub(_TOKENS, _keep_strings, data))
     return found, is_other
 
 
@@ -348,13 +350,13 @@ def _uses(pattern: re.Pattern[bytes], data: bytes) -> tuple[set[Include], bool]:
         include = _include(match[1], match[2])
         if include is not None:
             found.add(include)
-        elif not _HARMLESS.search(data, max(0, match.start() - 80), match.start()):
+        elif not re.compile(_HARMLESS).search(data, max(0, match.start() - 80), match.start()):
             is_other = True
     return found, is_other
 
 
 def _file_name(value: bytes) -> Include | None:
-    match = _FILE_NAME.fullmatch(value)
+    match = re.fullmatch(_FILE_NAME, value)
     return match and _include(match[1], match[2])
 
 
