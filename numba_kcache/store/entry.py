@@ -18,7 +18,6 @@ Ground      On a 50 KB cubin xxh3_128 takes 0.5 us where sha256 takes 27 (with S
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import Any
@@ -66,7 +65,7 @@ _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
-_LONG_NUMBER = re.compile(rb"[0-9]{20}").search
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 json_of = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
@@ -375,7 +374,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
     if type(header) is not dict or not is_own:
         raise DamagedEntry("the header is not one JSON object as it is written here")
-    if _LONG_NUMBER(text) or (is_text and b"\\ud" in text):  # maybe a digest, or a letter
+    if b"0" * 20 in text.translate(_DIGITS) or (is_text and b"\\ud" in text):  # maybe a digest, or a letter
         from ..model.json_values import is_in_range, is_unicode
 
         if not is_in_range(header):
