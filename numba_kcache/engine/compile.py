@@ -52,6 +52,8 @@ def build(cache: Lookup, request: Request, key: str) -> tuple[Artifact, HeadersR
     except BaseException as error:  # Numba's own errors and Ctrl-C end a compile as well
         cache.emit(EventKind.COMPILE_FAILED, request, key, error=str(error))
         raise
+    finally:
+        cache.toolchain.settle()
     if "log" in artifact.extras:
         artifact = artifact._replace(extras={**artifact.extras, "log": bounded(artifact.extras["log"])})
     cache.emit(EventKind.COMPILE_END, request, key, compile_time_s=artifact.compile_time_s)

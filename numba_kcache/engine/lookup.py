@@ -166,7 +166,9 @@ class Lookup:
         if request.uncacheable:
             raise uncacheable(request, request.uncacheable)
         self.forget_compilers()
-        return derive(self.components(request))
+        key = derive(self.components(request))
+        self.toolchain.settle()
+        return key
 
     def find(self, request: Request) -> Resolution | None:
         """Find the stored artifact of exactly this request; None where it has to be built.
@@ -253,6 +255,8 @@ class Lookup:
 
     def _hit(self, request: Request, key: str, artifact: Artifact, source: str, seconds: float) -> Resolution:
         self.remember(key, artifact)
+        if self.toolchain.is_dirty:
+            self.toolchain.settle()
         fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
         times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.events.emit(Event(EventKind.HIT, {**fields, **times}))

@@ -59,6 +59,9 @@ class Toolchain:
     Args:
         load: Gives the variants of a manifest, of which the record saved under its name is one.
         save: Keeps a record under a name; may fail silently.
+
+    Attributes:
+        is_dirty: Something was found that is not on record; `settle` saves it.
     """
 
     def __init__(self, load: Callable[[str], Iterable[Mapping[str, Any]]], save: Callable[[str, Record], None]) -> None:
@@ -103,14 +106,18 @@ class Toolchain:
                     else:
                         return None
             finally:
-                self._is_identifying = False
-                if self._is_dirty:
-                    self._save()
+                self._is_identifying = False  # not saved: a compile may follow, after which more is known
             return builds, versions
+
+    def settle(self) -> None:
+        """Save what was found since the record was saved."""
+        with self._lock:
+            if self.is_dirty:
+                self._save()
 
     def after_fork(self) -> None:
         """Renew, in a child, what another thread of the parent may have held."""
-        self._lock, self._is_identifying, self._is_dirty = threading.RLock(), False, False
+        self._lock, self._is_identifying, self.is_dirty = threading.RLock(), False, False
 
     def load_record(self, name: str) -> Record | None:
         """Load the record saved under a name."""
@@ -231,26 +238,28 @@ class Toolchain:
             known = self._remembered()[table].get(name)
             found = find() if known is None or is_fresh else known
             if found and found != known:
-                self._keep(table, name, found)
+                self._keep(table, name, found, saves=False)
             return found
 
-    def _keep(self, table: str, name: str, row: Any) -> None:
-        """Put a row into the record, and save it."""
+    def _keep(self, table: str, name: str, row: Any, *, saves: bool = True) -> None:
+        """Put a row into the record, and save that unless `settle` is to."""
         record = self._remembered()
         self._facts = self._facts or _facts(record)
         record[table][name] = row
-        self._save()
+        self.is_dirty = True
+        if saves:
+            self._save()
 
     def _save(self) -> None:
         """Save the record, once for all that `identify` finds; if only identities are others, as in each container that
         shares a cache, where a compiler was loaded."""
-        self._is_dirty = True
+        self.is_dirty = True
         if self._is_identifying:
             return
         record = self._remembered()
         facts = _facts(record)
         if self._has_loaded or facts != self._facts:
-            self._is_dirty, self._facts = False, facts
+            self.is_dirty, self._facts = False, facts
             self.save_record(self._name, record)
 
 

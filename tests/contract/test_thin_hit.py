@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.compiling import in_python
 from tests.support.stores import entry_of, key_of, open_store
 
@@ -35,3 +37,84 @@ def test_hit_imports_three_modules_of_the_store(tmp_path: Path) -> None:
 
     assert hit.split() == ["disk", "entry", "tree"]
     assert set(end.split()) - set(hit.split()) == {"counters", "faults", "folders"}
+
+
+START = """
+import atexit, sys
+before = set(sys.modules)
+from numba_kcache import cached_kernel
+source = 'extern "C" __global__ void k(int *x) { *x = 1; }'
+calls = []
+
+def count(frame, event, _argument):
+    if event == "call" and "numba_kcache" in frame.f_code.co_filename:
+        calls.append(frame.f_code.co_name)
+
+def written():
+    return source
+
+import numba_kcache.frontends.source  # its classes are no calls of either
+sys.setprofile(count)
+kernel = cached_kernel(source if sys.argv[1] == "text" else written, kind="cuda", arch="sm_90")
+kernel.compile()
+sys.setprofile(None)
+made = len(calls)
+atexit._run_exitfuncs()
+names = sorted(set(sys.modules) - before)
+from numba_kcache import info
+print(info("process").compiles, made, *(name for name in names if "." not in name))
+print(*(name for name in names if name.startswith("numba_kcache.headers.")))
+"""
+
+OF_OTHERS = {
+    "__future__", "_ctypes", "_json", "_sha2", "_sha256", "_struct", "ctypes", "gc", "json", "numba_kcache", "struct",
+    "threading", "xxhash",
+}  # fmt: skip
+"""What a start imports beside this package; of an interpreter that has some of them it imports less."""
+
+
+@pytest.mark.slow
+def test_hit_imports_of_others_no_more_than_these(tmp_path: Path) -> None:
+    """From the import to the exit: no compression, no inspect, no subprocess, no NumPy, nothing of CUDA's."""
+    for compiles in ("1", "0"):
+        found, *names = in_python(START, "text", NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split("\n")[0].split()
+        assert found == compiles
+
+    assert set(names[1:]) <= OF_OTHERS
+
+
+@pytest.mark.slow
+def test_text_that_includes_nothing_needs_no_scanner(tmp_path: Path) -> None:
+    """Neither to compile nor to be found: who has no header pays for none."""
+    for _ in ("cold", "warm"):
+        _, modules = in_python(START, "text", NUMBA_KCACHE_DIR=str(tmp_path / "mine")).splitlines()
+        assert set(modules.split()) <= {"numba_kcache.headers.folders"}
+
+
+@pytest.mark.slow
+def test_text_starts_with_no_more_calls_than_a_function(tmp_path: Path) -> None:
+    """A source given as a string, and the same one that a function returns."""
+    calls = {}
+    for how in ("text", "function", "text", "function"):
+        compiles, calls[how], *_ = in_python(START, how, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).split()
+    assert compiles == "0"
+
+    assert int(calls["text"]) <= int(calls["function"])
+
+
+WRITES = """
+import sys
+published = []
+sys.addaudithook(lambda event, given: event == "os.rename" and published.append(given[0]))
+from numba_kcache import cached_kernel
+cached_kernel('extern "C" __global__ void k(int *x) { *x = 1; }', arch="sm_90").compile()
+print(len(published))
+"""
+
+
+@pytest.mark.slow
+def test_first_compile_publishes_four_files(tmp_path: Path) -> None:
+    """Entry, manifest, history, and the record of the compilers once; in a warm process nothing."""
+    counts = [in_python(WRITES, NUMBA_KCACHE_DIR=str(tmp_path / "mine")).strip() for _ in ("cold", "warm")]
+
+    assert counts == ["4", "0"]

@@ -22,6 +22,11 @@ VERSIONS = {"numba": "0.68.1", "numba-cuda": "0.30.4"}
 class MadeUpToolchain:
     """Answers as toolchain.Toolchain does, from two tables."""
 
+    is_dirty = False
+
+    def settle(self) -> None:
+        """Nothing is on record."""
+
     def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._compilers, self._versions = compilers, versions
 
