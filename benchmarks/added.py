@@ -2,9 +2,10 @@
 
 Method      Pairs of fresh processes, one after the other, in turns first: one program with a kernel of ours, and the
             same one without. A process is timed whole, from its start until it has ended, import and exit included.
-            "cubin": cuda.bindings and a cubin from a file. "RawKernel", "fp16": CuPy arrays, the source in plain CUDA
-            C++ and with cuda_fp16.h ahead of it. "Numba": the same arrays and no kernel. Warm, each cache was filled
-            by processes before. Cold, every process has an empty folder for its caches.
+            "cubin": cuda.bindings and a cubin from a file; "of a text": ours is given a string, not a function.
+            "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it. "Numba":
+            the same arrays and no kernel. Warm, each cache was filled by processes before. Cold, every process has an
+            empty folder for its caches.
 Output      The median of the differences in ms, with the interval in which it lies in 19 of 20 runs (binomial), and the
             medians of both.
 Shows not   A cold page cache, a busy node, a network file system.
@@ -138,7 +139,7 @@ class Pair(NamedTuple):
 
 PAIRS = {
     "cubin": Pair(ours_on_bare_memory, bare_cubin),
-    "cubin, from a string": Pair(lambda: ours_on_bare_memory(as_text=True), bare_cubin),
+    "cubin of a text": Pair(lambda: ours_on_bare_memory(as_text=True), bare_cubin),
     "RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE)),
     "fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF)),
     "Numba": Pair(ours_of_numba, no_kernel),
@@ -164,13 +165,16 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[first], ordered[len(values) - 1 - first]
 
 
-def measure(pairs: int, cold: int, within_s: float) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
+def measure(
+    names: Sequence[str], pairs: int, cold: int, within_s: float
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, str]]:
     """Seconds of each pair's sides, and what could not be asked."""
-    found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in SIDES} for name in PAIRS}
+    found: dict[str, dict[str, list[float]]] = {name: {side: [] for side in SIDES} for name in names}
     left_out: dict[str, str] = {}
     warm, end = Path(tempfile.mkdtemp()), time.monotonic() + within_s
     for number in range(-2, max(pairs, cold)):  # twice before the first: compiled, and as it is then found
-        for name, pair in PAIRS.items():
+        for name in names:
+            pair = PAIRS[name]
             limit = cold if pair.is_cold else pairs
             if name in left_out or number >= limit or (number > 2 and time.monotonic() > end):
                 continue
@@ -193,6 +197,7 @@ def main() -> None:
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--cold", type=int, default=12)
+    parser.add_argument("--only", default=",".join(PAIRS), help="names of pairs, with commas")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no further pair is begun")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -203,7 +208,9 @@ def main() -> None:
     from header import machine_header, write_result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples, left_out = measure(arguments.pairs, arguments.cold, arguments.within)
+    samples, left_out = measure(
+        [name for name in PAIRS if name in arguments.only.split(",")], arguments.pairs, arguments.cold, arguments.within
+    )
     added: dict[str, Any] = {}
     for name, sides in samples.items():
         both = list(zip(sides["ours"], sides["other"], strict=True))
