@@ -1,0 +1,110 @@
+"""What was looked at in a toolkit's tree is one value, and is compared by stat while that can be trusted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.headers import tree_parts
+from numba_kcache.headers.open_watch import OpenWatch
+from numba_kcache.headers.tree_parts import TreePart, again, everything, look_at, part_of
+from tests.support.header_projects import later_ns
+
+PATHS = ("a.h", "sub", "sub/absent.h", "sub/b.h")
+
+
+def tree(root: Path) -> Path:
+    """Two headers, one of them in a folder."""
+    (root / "sub").mkdir(parents=True)
+    (root / "a.h").write_text("#define A 1\n")
+    (root / "sub/b.h").write_text("#define B 1\n")
+    return root
+
+
+def part(root: Path) -> TreePart:
+    """Both headers, the folder, and a place where there is nothing."""
+    return part_of(0, {path: look_at(str(root / path)) for path in PATHS}, later_ns())
+
+
+def edit_in_place(root: Path) -> None:
+    path = root / "a.h"
+    before = path.stat()
+    path.write_text("#define A 2\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "edit with the old size and mtime": edit_in_place,
+    "file where there was none": lambda root: (root / "sub/absent.h").write_text(""),
+    "file more in a folder that counts": lambda root: (root / "sub/more.h").write_text(""),
+    "file gone": lambda root: (root / "sub/b.h").unlink(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_change_gives_another_identity(tmp_path: Path, change: str) -> None:
+    """Seen without a clock: by stat that something changed, by content what."""
+    root = tree(tmp_path / "kit")
+    known = part(root)
+    assert again(known, str(root), later_ns()) == known
+
+    CHANGES[change](root)
+
+    assert again(known, str(root), later_ns()).identity != known.identity
+
+
+def test_file_that_was_not_looked_at_does_not_count(tmp_path: Path) -> None:
+    """A compile that did not read it is the same without it."""
+    root = tree(tmp_path / "kit")
+    known = part(root)
+
+    (root / "other.h").write_text("")
+
+    assert again(known, str(root), later_ns()).identity == known.identity
+
+
+def test_same_tree_elsewhere_has_the_same_identity(tmp_path: Path) -> None:
+    """Another environment, container or machine: nothing of its place, times and inodes is in it."""
+    known = part(tree(tmp_path / "kit"))
+    shutil.copytree(tmp_path / "kit", tmp_path / "other")
+
+    found = again(known, str(tmp_path / "other"), later_ns())
+
+    assert found.identity == known.identity
+    assert found.stat != known.stat
+
+
+def test_unchanged_tree_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal stats are enough, once they are two seconds old."""
+    root = tree(tmp_path / "kit")
+    young = part_of(0, {path: look_at(str(root / path)) for path in PATHS}, (root / "a.h").stat().st_ctime_ns)
+    assert young.stat == ""
+    known = part(root)
+    monkeypatch.setattr(tree_parts, "read_steady", None)
+
+    assert again(known, str(root), later_ns()) == known
+
+
+def test_everything_is_each_folder_and_each_file(tmp_path: Path) -> None:
+    """As paths below the root, the root itself among them."""
+    root = str(tree(tmp_path / "kit"))
+
+    assert sorted(everything(root, with_files=False)) == [".", "sub"]
+    assert sorted(everything(root, with_files=True)) == [".", "a.h", "sub", "sub/b.h"]
+
+
+def test_watch_lists_what_was_opened_in_a_tree(tmp_path: Path) -> None:
+    """By path below the root, however the root is written; nothing is known of a tree that is not watched."""
+    root = tree(tmp_path / "kit")
+    (tmp_path / "link").symlink_to("kit")
+    watch = OpenWatch((), [str(root)])
+
+    (tmp_path / "link/sub/b.h").read_text()
+
+    assert watch.opened_in(str(tmp_path / "link")) == ["sub/b.h"]
+    assert watch.opened_in(str(tree(tmp_path / "unwatched"))) is None
+    watch.close()
