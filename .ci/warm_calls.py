@@ -20,7 +20,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 SOURCE = r"""extern "C" __global__ void saxpy(float a, const float *x, float *y) { y[0] = a * x[0]; }"""
-INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__new__"}
+INSIDE = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+MAKES_CLASSES = "_Named.__new__"
 KIND = sys.argv[1]
 
 
@@ -69,7 +70,8 @@ def module_of(code: CodeType) -> str:
 def count(frame: FrameType, event: str, argument: object) -> None:
     code = frame.f_code
     callee = module_of(code)
-    if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or code.co_name in INSIDE:
+    inside = code.co_name in INSIDE or code.co_qualname == MAKES_CLASSES
+    if event != "call" or not callee or not code.co_flags & CO_OPTIMIZED or inside:
         return
     if code.co_flags & CO_GENERATOR:
         if frame in generators:
