@@ -47,6 +47,7 @@ SCRIPTS = (
     Script("added", True, ("--pairs", "5", "--cold", "1")),
     Script("launch", True, ("--batches", "11")),
     Script("numba_first_launch", True, ("--rounds", "4", "--batches", "11")),
+    Script("mlir", True, ("--rounds", "4", "--batches", "11")),
     Script("import_time", False, ("--rounds", "7")),
     Script("modules", True, ("--cold", "1", "--warm", "3")),
     Script("lookup", True, ("--rounds", "3")),

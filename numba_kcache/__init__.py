@@ -84,7 +84,7 @@ def _install_if_asked() -> None:
     from .settings import install_wanted
 
     if install_wanted():
-        from .frontends.numba.install import install_when_imported
+        from .numba_hook import install_when_imported
 
         install_when_imported()
 

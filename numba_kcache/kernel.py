@@ -69,7 +69,7 @@ class Kernel(Launches):
     def _targets(self, arch: Any) -> tuple[Target, ...]:
         """The targets that `arch` names; where it names none, the kernel's own, or the device's."""
         named = self._arch if arch is None else read_arch(arch)
-        return named or (current_device().target,)
+        return named or self._definition.asked or (self._definition.native(current_device().target),)
 
     def _variants(self, signature: Any) -> Sequence[Variant]:
         return self._definition.variants(signature, self._known_variants())
@@ -355,7 +355,8 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
             if the source defines it, else the only `__global__`.
         arch: `"auto"` (the current device), `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"` (PTX, linked for the
             device), or a list.
-        kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"` or `"numba"`, where it cannot be told from the thing.
+        kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
+            from the thing.
         fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
         fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.

@@ -1,7 +1,8 @@
 """`install()` and `uninstall()`: lead the kernels of programs that are not edited through the process's cache.
 
-Promise     Kernels stay their compiler's and mean what they meant; only where their code comes from changes.
-Not here    What is replaced in each compiler (frontends.numba.install, adapters.cuda_compute).
+Promise     Kernels stay their compiler's and mean what they meant; only where their code comes from changes. Whichever
+            Numba the program imports, before or after, is taken over; neither is imported for it.
+Not here    What is replaced in each compiler (frontends.numba.install, frontends.mlir.install, adapters.cuda_compute).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import runpy
 import sys
 
 from .errors import ToolchainMissingError
-from .frontends.numba import install as numba
+from .frontends.mlir.install import TAKEOVER as MLIR
+from .frontends.numba.install import TAKEOVER as NUMBA
 from .settings import install_wanted
 
-__all__ = ["install", "main", "uninstall"]
+__all__ = ["install", "install_when_imported", "main", "uninstall"]
 
 
 def install(all: bool = False, cuda_compute: bool = False) -> None:
@@ -25,17 +27,21 @@ def install(all: bool = False, cuda_compute: bool = False) -> None:
         cuda_compute: Every build of cuda.compute as well, whether it is imported already or later.
 
     Raises:
-        ToolchainMissingError: numba-cuda is not installed, and nothing else was asked for.
+        ToolchainMissingError: Neither numba-cuda nor numba-cuda-mlir is installed, and nothing else was asked for.
     """
     if cuda_compute:
         from .adapters import cuda_compute as compute
 
         compute.install()
-    try:
-        numba.install(all)
-    except ToolchainMissingError:
-        if not cuda_compute:
-            raise
+    found = [each for each in (NUMBA, MLIR) if each.is_installed()]
+    if not found and not cuda_compute:
+        raise ToolchainMissingError(
+            "cannot install the cache",
+            "neither numba-cuda nor numba-cuda-mlir is installed",
+            "pip install 'numba-kcache[numba]' or 'numba-kcache[mlir]'",
+        )
+    for each in found:
+        each.install(all)
 
 
 def uninstall() -> None:
@@ -43,7 +49,14 @@ def uninstall() -> None:
     from .adapters import cuda_compute as compute
 
     compute.uninstall()
-    numba.uninstall()
+    NUMBA.uninstall()
+    MLIR.uninstall()
+
+
+def install_when_imported() -> None:
+    """Do what the environment asks for, as soon as the program imports a Numba."""
+    NUMBA.install_when_imported()
+    MLIR.install_when_imported()
 
 
 def main() -> None:

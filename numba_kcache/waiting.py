@@ -49,7 +49,7 @@ def is_reentered() -> bool:
     frame: FrameType | None = sys._getframe()
     while frame is not None and (_is_ours(frame) or frame.f_globals.get("__name__") == "contextlib"):
         frame = frame.f_back
-    if frame is not None and str(frame.f_globals.get("__name__")).startswith("numba."):
+    if frame is not None and str(frame.f_globals.get("__name__")).startswith(("numba.", "numba_cuda_mlir.")):
         return True  # it has its lock over all compiles, for which whoever one would wait for may be waiting
     while frame is not None and not _is_ours(frame):
         frame = frame.f_back

@@ -1,6 +1,7 @@
 """The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
 
-Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN`; no other module changes.
+Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN` (kinds); no other module
+            changes.
 Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
             made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led to. Front
             ends that were registered are asked before the built-in ones, which are imported until one knows the thing.
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 Variant = Hashable
 """What selects one artifact among those of a kernel: the types of the arguments; None where one serves all."""
-
-BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",)}
-"""Front ends of this package, in the order in which they are asked, and their kinds."""
 
 LAUNCH_OPTIONS = frozenset(("cooperative", "cluster", "max_dynamic_shared", "carveout", "launch_bounds"))
 COMMON_OPTIONS = LAUNCH_OPTIONS | {"arch", "kind", "cache", "depends", "strict", "strided"}
@@ -85,24 +83,23 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     if IMPORTS:
         finish_imports()
     if (kind := options.get("kind")) is not None:
+        from .kinds import BUILT_IN
+
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
-    asked: tuple[FrontEnd | str, ...] = (*_registered, *BUILT_IN)
-    for each in asked:  # those built in are imported when they are reached
+    has_parameters = getattr(getattr(thing, "__code__", None), "co_argcount", hasattr(thing, "py_func"))
+    candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
+    for each in candidates:  # those built in are imported when they are reached
+        if each is None:  # it is no source without parameters
+            from .kinds import asked, not_source
+
+            candidates += asked(thing, kind)
+            continue
         front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each
         if (found := front_end.define(thing, options, depth + 1)) is not None:
             return found
     raise not_source(thing)
-
-
-def not_source(thing: object) -> OptionError:
-    """The refusal of what no front end knows."""
-    return OptionError(
-        f"cannot make a kernel of {thing!r}",
-        f"a {type(thing).__name__} is not source",
-        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
-    )
 
 
 class Definition:
@@ -121,6 +118,9 @@ class Definition:
         make_resolutions: Makes the place where what it leads to is kept; default `Resolutions`.
         runs_as_ptx: Whether PTX of it can be launched where the compiler does not know the device.
         any_variant: A variant that serves where any will do.
+        default_stream: The stream of launches that name none; None where the arguments decide.
+        asked: Targets that the thing itself asks for.
+        takes_cluster: Whether a configuration may have a cluster as its fifth item.
     """
 
     kind: str
@@ -132,6 +132,9 @@ class Definition:
     runs_as_ptx = False
     make_resolutions: Callable[[Any, Callable[[], Session], Callable[[Target], Choice]], Resolutions]
     any_variant: Variant = None
+    default_stream: Any = 0
+    asked: tuple[Target, ...] = ()
+    takes_cluster = False
     launch_options: LaunchOptions | None = None
     thing: Any
     options: Mapping[str, Any]
@@ -168,6 +171,10 @@ class Definition:
         if signature is not None:
             raise OptionError(f"cannot use signature= with {self.label}", "its code is the same for all arguments")
         return (None,)
+
+    def native(self, device: Target) -> Target:
+        """The target of what is compiled for a device where none is named."""
+        return device
 
     def check_target(self, target: Target) -> None:
         """Refuse a target that this kind is not compiled for.
@@ -387,14 +394,3 @@ class RunsUncached(UncacheableError):
 
 
 Definition.make_resolutions = Resolutions
-
-
-def read_launch_options(options: Mapping[str, Any], kind: str) -> LaunchOptions:
-    """Read the launch attributes that the user gave.
-
-    Raises:
-        OptionError: One has a value that means nothing.
-    """
-    from ..launch import attributes
-
-    return attributes.read_launch_options(options, kind)

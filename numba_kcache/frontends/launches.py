@@ -43,6 +43,7 @@ class Configurations:
     """The base of kernels: indexed with a configuration, they give a function to call."""
 
     __name__: str
+    _default_stream: Any = 0
 
     def __init__(self) -> None:
         self._bound: dict[Any, Launch | None] = {}
@@ -65,10 +66,16 @@ class Configurations:
         """Make the launch of a configuration, as it was written and as it was read."""
         raise NotImplementedError
 
+    def _in_clusters(self, cluster: Any) -> Configurations | None:
+        """The kernel launched in clusters of this shape; None where a configuration has no such item."""
+        return None
+
     def _bind(self, config: Any) -> Launch:
         """Make the launch of a configuration; keep it where that comes again."""
         if IMPORTS:
             finish_imports()
+        if isinstance(config, tuple) and len(config) == 5 and (clustered := self._in_clusters(config[4])) is not None:
+            return clustered[config[:4]]
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
@@ -78,7 +85,7 @@ class Configurations:
             row, seen = self._rows.get(config[1:]), config in self._bound
         except TypeError:  # a list in it
             row, seen = None, False
-        grid, block, stream, sharedmem = (*config, 0, 0)[:4]
+        grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[len(config) - 2 :])  # type: ignore[misc]
         extents = (grid, 1, 1) if type(grid) is int else read_extents(grid, "grid")
         if row is not None and row[0][0]:
             x, y, z = extents
@@ -130,11 +137,24 @@ class Launches(Configurations):
         self._arch = read_arch(options["arch"]) if "arch" in options else ()
         self._cache = _checked_cache(options["cache"]) if "cache" in options else None
         self.__name__ = definition.name or definition.label
-        self._label = definition.label
+        self._label, self._default_stream = definition.label, definition.default_stream
         self._choose = functools.partial(choose_for_device, self._arch, kernel=self.__name__)
         self._resolutions = definition.make_resolutions(definition, self._session, self._choose)
         self._on_device: dict[tuple[int, Variant], _OnDevice] = {}
         self._variant_launches: dict[Any, VariantLaunch] = {}
+        self._clustered: dict[Any, Configurations] = {}
+
+    def _in_clusters(self, cluster: Any) -> Configurations | None:
+        """The same kernel, launched in clusters of this shape."""
+        definition = self._definition
+        if cluster is None or not definition.takes_cluster:
+            return self if definition.takes_cluster else None
+        shape = cluster if isinstance(cluster, int) else tuple(cluster)
+        found = self._clustered.get(shape)
+        if found is None:
+            made = type(self)(type(definition)(definition.thing, {**definition.options, "cluster": shape}))  # type: ignore[call-arg]
+            found = self._clustered.setdefault(shape, made)
+        return found
 
     def _session(self) -> Session:
         """The session of the cache in force."""

@@ -1,6 +1,6 @@
 """Run random scenarios and say what the cache got wrong.
 
-    python -m tests.differential --steps 300 [--seconds 60] [--seed 1] [--processes 2] [--kind cpp|ptx|python]
+    python -m tests.differential --steps 300 [--seconds 60] [--seed 1] [--processes 2] [--kind cpp|ptx|python|mlir]
                                    [--json FILE] [--keep FOLDER]
     python -m tests.differential --only SEED:NUMBER
     python -m tests.differential --replay tests/differential/found/NAME.json ...
@@ -23,16 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from .cpp_programs import CppProgram
+from .mlir_programs import MlirProgram
 from .ptx_programs import PtxProgram
 from .python_programs import PythonProgram
 from .scenario import FAULTS, Bench, Verdict, faults, run, tally
 from .shrinking import shrink
 from .world import Edit
 
-PROGRAMS: dict[str, Any] = {"cpp": CppProgram, "ptx": PtxProgram, "python": PythonProgram}
-ASKS = {"cpp": 12, "ptx": 12, "python": 8}
+PROGRAMS: dict[str, Any] = {"cpp": CppProgram, "ptx": PtxProgram, "python": PythonProgram, "mlir": MlirProgram}
+ASKS = {"cpp": 12, "ptx": 12, "python": 8, "mlir": 8}
 SHARES = {"cpp": 0.8, "ptx": 0.05, "python": 0.15}
-"""Of the scenarios: an ask of Numba takes three times as long as one of NVRTC."""
+"""Of the scenarios: an ask of Numba takes three times as long as one of NVRTC. `--kind mlir` asks for kernels of
+numba-cuda-mlir, which may not be installed."""
 
 PLAIN_BYTES = True
 """True to hold every byte of a cubin against the plain compilers', not the code and data in it alone."""

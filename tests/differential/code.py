@@ -145,7 +145,7 @@ def _definitions(ptx: str) -> list[str]:
     No order, because with `opt=False` NVVM writes functions as they come out of a set of Numba's.
     """
     lines = [re.sub(r"//.*", "", line).rstrip() for line in ptx.splitlines()]
-    text = re.sub(r"(\$L__BB|__local_depot)\d+", r"\1", "\n".join(filter(None, lines)))
+    text = re.sub(r"(\$L__BB|__local_depot|constant_array_)\d+", r"\1", "\n".join(filter(None, lines)))
     parts = [each.strip() for each in re.split(r"(?m)^(?=\.)", text)]
     named: dict[str, list[str]] = {}
     for part in parts:

@@ -23,7 +23,13 @@ FAMILY = ("pk_", "chunk", "sunau", "nt_ns")
 """Beginnings of the modules' names: an ordinary one, two of the standard library's, a namespace package."""
 
 _ABSENT = object()
-_state: dict[str, Any] = {"texts": None, "undo": []}
+_state: dict[str, Any] = {"texts": None, "undo": [], "home": "numba.cuda"}
+""""home" is the package whose `cuda` programs use: numba-cuda's, or numba-cuda-mlir's (`mlir_asks`)."""
+
+
+def use(home: str) -> None:
+    """Compile with the Numba of this package from here on."""
+    _state["home"] = home
 
 
 def warm() -> None:
@@ -36,7 +42,7 @@ def warm() -> None:
     def nothing(x: Any) -> None:
         x[0] = 1.0
 
-    cuda.compile(nothing, _signature("float64[::1]"), cc=(9, 0), device=False, output="ptx", abi="numba")
+    cuda.compile(nothing, types_of("float64[::1]"), cc=(9, 0), device=False, output="ptx", abi="numba")
 
 
 def _pretend_device() -> None:
@@ -46,14 +52,13 @@ def _pretend_device() -> None:
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
 
 
-def _signature(text: str) -> tuple[Any, ...]:
-    import numba
-
-    found = eval(f"({text},)", dict(vars(numba.types)))
+def types_of(text: str) -> tuple[Any, ...]:
+    """The argument types that a text names."""
+    found = eval(f"({text},)", dict(vars(importlib.import_module(f"{_state['home']}.types"))))
     return tuple(found)
 
 
-def _enter(call: Call) -> World:
+def enter(call: Call) -> World:
     """Bring this process to where the call is made; import the program, with the patches that are in force."""
     world = cpp_asks.enter(call)
     root = str(world.root)
@@ -83,10 +88,10 @@ def _undo() -> None:
 def _patch(patch: Edit) -> None:
     """Set an attribute of a module, or an item of it, to the value of an expression."""
     module = importlib.import_module(patch["module"])
-    names = {
-        name: importlib.import_module(name) for name in ("math", "operator", "numpy", "numba", "numba.cuda.libdevice")
-    }
-    scope = {**names, "cuda": names["numba"].cuda, "libdevice": names["numba.cuda.libdevice"], "np": names["numpy"]}
+    names = {name: importlib.import_module(name) for name in ("math", "operator", "numpy")}
+    home = "numba.cuda" if _state["home"] == "numba.cuda" else "numba_cuda_mlir.cuda"
+    cuda, libdevice = importlib.import_module(home), importlib.import_module(f"{home}.libdevice")
+    scope = {**names, "cuda": cuda, "libdevice": libdevice, "np": names["numpy"]}
     value = eval(patch["code"], {**scope, **vars(sys.modules["pk_main"])})
     if "item" in patch:
         owner = getattr(module, patch["attr"])
@@ -111,7 +116,7 @@ def _patch(patch: Edit) -> None:
 
 def decorate(call: Call) -> None:
     """Make the kernel now; a later ask takes it."""
-    _enter(call)
+    enter(call)
     with contextlib.suppress(Exception):  # the ask then says what is wrong with it
         cpp_asks.kept["kernel"] = _kernel(call)
 
@@ -127,7 +132,7 @@ def serve(call: Call) -> Answer:
     """Ask the cache for the PTX."""
     call = {**call, "cache": "same"} if call.get("decorated") else call
     try:
-        _enter(call)
+        enter(call)
     except Exception as error:
         return Answer(None, failed=f"import: {type(error).__name__}: {error}")
     cache = cpp_asks.cache_of(call)
@@ -135,7 +140,7 @@ def serve(call: Call) -> Answer:
     def ask() -> str:
         kernel = cpp_asks.kept.pop("kernel", None) if call.get("decorated") else None
         kernel = kernel or _kernel({**call, "cache": "same"})
-        signature = _signature(call["signature"])
+        signature = types_of(call["signature"])
         with _editing(call.get("during") or []):
             kernel.compile(signature=signature)
         return _without_padding(kernel.ptx(signature=signature))
@@ -149,10 +154,10 @@ def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
     if not during:
         yield
         return
-    from numba.cuda.core.compiler import CompilerBase
-    from numba.cuda.cudadrv import nvvm
-
-    extra, compile_ir, pending = CompilerBase.compile_extra, nvvm.compile_ir, list(during)
+    base = importlib.import_module(f"{_state['home']}.core.compiler").CompilerBase
+    home, last = _state.get("last", ("numba.cuda.cudadrv.nvvm", "compile_ir"))
+    back = importlib.import_module(home)
+    extra, compile_ir, pending = base.compile_extra, getattr(back, last), list(during)
 
     def apply(*when: str) -> None:
         for each in [each for each in pending if each["when"] in when]:
@@ -169,11 +174,13 @@ def _editing(during: list[dict[str, Any]]) -> Iterator[None]:
         apply("after")
         return made
 
-    CompilerBase.compile_extra, nvvm.compile_ir = compile_extra, compiled_ir
+    base.compile_extra = compile_extra
+    setattr(back, last, compiled_ir)
     try:
         yield
     finally:
-        CompilerBase.compile_extra, nvvm.compile_ir = extra, compile_ir
+        base.compile_extra = extra
+        setattr(back, last, compile_ir)
         apply("before", "after")
 
 
@@ -203,14 +210,14 @@ def plain(call: Call) -> list[Answer]:
 
     _pretend_device()
     try:
-        _enter(call)
+        enter(call)
         function = vars(sys.modules["pk_main"])["k"]
         given = {**getattr(function, "targetoptions", {}), **call["options"]}
         options = {
             name: given[name] for name in ("debug", "lineinfo", "fastmath", "opt", "launch_bounds") if name in given
         }
         ptx, _type = cuda.compile(
-            getattr(function, "py_func", function), _signature(call["signature"]), cc=(9, 0), device=False,
+            getattr(function, "py_func", function), types_of(call["signature"]), cc=(9, 0), device=False,
             output="ptx", abi="numba", **options,
         )  # fmt: skip
         return [Answer(_without_padding(ptx))]

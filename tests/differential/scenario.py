@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import cpp_asks, python_asks
+from . import cpp_asks, mlir_asks, python_asks
 from .code import difference
 from .cpp_asks import Answer
 from .processes import Child, Gone, alone
@@ -35,7 +35,8 @@ FAULTS = {
 OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
 """A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
 
-KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks}
+KINDS = {"cpp": cpp_asks, "ptx": cpp_asks, "python": python_asks, "mlir": mlir_asks}
+OF_PYTHON = ("python", "mlir")
 
 
 class Verdict(NamedTuple):
@@ -81,10 +82,10 @@ class Bench:
 
     def prepare(self, kind: str) -> None:
         """Load here what each process of this kind would load."""
-        if kind == "python" and not self._is_warm:
+        if kind in OF_PYTHON and not self._is_warm:
             self._is_warm = True
             self.forget_oracle()
-            python_asks.warm()
+            KINDS[kind].warm()
 
     def cache(self, folder: Path) -> Path:
         """A cache in a folder: empty but for what is known of the toolkit."""
@@ -102,7 +103,7 @@ class Bench:
     def plain(self, call: dict[str, Any], kind: str) -> list[Answer]:
         """Compile the program as it is now with the plain compilers."""
         ask = KINDS[kind].plain
-        if kind == "python" or call.get("compiler"):
+        if kind in OF_PYTHON or call.get("compiler"):
             return list(alone(ask, call))
         self._oracle = self._oracle or Child()
         return list(self._oracle.call(ask, call))
@@ -179,7 +180,7 @@ class Run:
         truths = truths + self.bench.plain(self.call(ask), self.kind)
         word, detail = self._judge(call, given, truths)
         if call.get("during"):
-            if word in ("stale", "altered", "failed") and self.kind != "python":
+            if word in ("stale", "altered", "failed") and self.kind not in OF_PYTHON:
                 word, detail = self._judge(call, given, self._between(call))
             word = "uncached" if word == "refused" else word
         elif word in ("hit", "miss"):
@@ -195,7 +196,7 @@ class Run:
         texts = sorted(self.world.texts())
         now = json.dumps([str(self.world.root), texts])
         registers = any("@overload" in text or "@intrinsic" in text for text in texts)
-        if self.kind == "python" and registers and now != self._imported:
+        if self.kind in OF_PYTHON and registers and now != self._imported:
             self.child.end()
             self.child = Child()
         self._imported = now

@@ -12,13 +12,14 @@ from numba import cuda, from_dtype, types
 from numba.core.types.abstract import Type
 from numba.cuda.typing.typeof import typeof
 
-from numba_kcache.frontends.numba.request import signature_component
+from numba_kcache.frontends.numba import dialect
+from numba_kcache.frontends.python.definition import signature_component
 from numba_kcache.frontends.python.function import Uncapturable
 from numba_kcache.keys import Component
 
 
 def digest(*kinds: Any) -> str:
-    found = signature_component(kinds)
+    found = signature_component(dialect.form_of_type, kinds)
     assert isinstance(found, Component), found
     return found.digest
 
@@ -75,7 +76,7 @@ def test_same_types_made_twice_keep_digest() -> None:
 
 def test_text_of_the_types_is_kept_for_explanations() -> None:
     """A reader of a difference sees what Numba would print."""
-    found = signature_component((ARRAY, types.int32))
+    found = signature_component(dialect.form_of_type, (ARRAY, types.int32))
 
     assert isinstance(found, Component)
     assert found.value == ["array(float32, 1d, C)", "int32"]
@@ -88,8 +89,8 @@ def test_types_of_extensions_and_of_this_process_are_refused() -> None:
         pass
 
     for kind in (Extension("extension"), cuda.jit(lambda x: x, device=True)._numba_type_):
-        assert isinstance(signature_component((types.int32, kind)), Uncapturable)
-        assert isinstance(signature_component((types.Tuple((types.int32, kind)),)), Uncapturable)
+        assert isinstance(signature_component(dialect.form_of_type, (types.int32, kind)), Uncapturable)
+        assert isinstance(signature_component(dialect.form_of_type, (types.Tuple((types.int32, kind)),)), Uncapturable)
 
 
 def test_types_of_extensions_can_be_vouched_for() -> None:
@@ -98,9 +99,11 @@ def test_types_of_extensions_can_be_vouched_for() -> None:
     class Extension(Type):
         pass
 
-    one, other = (signature_component((Extension(name),), is_vouched=True) for name in ("one", "other"))
+    one, other = (
+        signature_component(dialect.form_of_type, (Extension(name),), is_vouched=True) for name in ("one", "other")
+    )
     assert isinstance(one, Component)
     assert isinstance(other, Component)
     assert one.digest != other.digest
     dispatcher = cuda.jit(lambda x: x, device=True)._numba_type_
-    assert isinstance(signature_component((dispatcher,), is_vouched=True), Uncapturable)
+    assert isinstance(signature_component(dialect.form_of_type, (dispatcher,), is_vouched=True), Uncapturable)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.frontends.python import External, Jitted, Registration, Registrations
 from numba_kcache.frontends.python import code as python_code
 from numba_kcache.frontends.python import dialect as python_dialect
 from numba_kcache.frontends.python import files as python_files
 from numba_kcache.frontends.python import function as python_function
 from numba_kcache.frontends.python import value as python_value
-from numba_kcache.frontends.python.dialect import External, Jitted, Registration, Registrations
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.frontends.python.value import Unvouchable
 

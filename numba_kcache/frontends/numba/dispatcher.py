@@ -21,12 +21,13 @@ from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
-from ...errors import CompileError, NoDeviceError, OptionError
+from ...errors import CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
 from ...launch.devices import check_interpreter, current_device, numba_stream
 from ...launch.loader import CodeRefusedError, LoadedKernel, loaded_by_numba
 from ..base import RunsUncached
+from ..python.signatures import read_signature_list
 from .definition import CompilerLock, NumbaResolutions
 from .overload import make_overload
 
@@ -211,18 +212,7 @@ def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
     from numba.cuda import types
     from numba.cuda.core import sigutils
 
-    found = []
-    for each in given if isinstance(given, list) else [given]:
-        try:
-            arguments, returned = sigutils.normalize_signature(each)
-        except Exception as error:  # Numba evaluates the text: whatever that raises says what is wrong with it
-            raise OptionError(
-                f"cannot read signature {each!r}", str(error), 'write "void(float32[::1], int64)" or a tuple of types'
-            ) from error
-        if returned is not None and returned != types.void:
-            raise OptionError(f"cannot use signature {each!r}", f"it returns {returned}", "a kernel returns void")
-        found.append(tuple(arguments))
-    return tuple(found)
+    return read_signature_list(given, sigutils.normalize_signature, (None, types.void))
 
 
 def specialize(dispatcher: Any, arguments: Sequence[Any], resolutions: NumbaResolutions | None) -> Any:

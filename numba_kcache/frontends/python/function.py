@@ -29,7 +29,8 @@ from .code import Read, read_code
 from .value import VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
-    from .dialect import Dialect, Jitted
+    from . import Jitted
+    from .dialect import Dialect
 
 Edge = tuple[str, "int | str"]
 """A name that is read, and the node it leads to, or the text that stands for what it is."""

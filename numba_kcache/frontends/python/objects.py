@@ -16,7 +16,7 @@ from .code import all_names, all_words
 from .value import Refused, state_of
 
 if TYPE_CHECKING:
-    from .dialect import Registration
+    from . import Registration
     from .function import Reader
 
 _OF_PYTHON = frozenset(

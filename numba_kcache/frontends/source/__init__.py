@@ -16,7 +16,7 @@ from ...engine.request import Request
 from ...errors import OptionError
 from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
-from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant, not_source, read_launch_options
+from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
 
@@ -80,6 +80,8 @@ class SourceDefinition(Definition):
             compiling = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
             self.compile_options = compile_options(source.kind, compiling, source.base_dir)
         if any(options.get(name) is not None for name in LAUNCH_OPTIONS):
+            from ...launch.attributes import read_launch_options
+
             self.launch_options = read_launch_options(options, source.kind)
         self._text: str | bytes | None = None
 
@@ -195,7 +197,9 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
             f"cannot make a module of {thing!r}", "it is a Numba kernel", "decorate it with cached_kernel"
         )
     if source is None:
-        raise not_source(thing)
+        from ..kinds import not_source
+
+    raise not_source(thing)
     return ModuleDefinition(thing, source, options, entries)
 
 

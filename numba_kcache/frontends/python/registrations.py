@@ -1,7 +1,7 @@
-"""Describe what programs registered with Numba, each whole: what it is for, types, options, and what implements it.
+"""Describe what programs registered with one of the Numbas, each whole: subject, types, options, implementation.
 
-Ground      numba-cuda 0.30.4: extending.py, typing/templates.py (`make_overload_template` and its like, `Registry`),
-            core/imputils.py (`Registry`), datamodel/manager.py.
+Ground      numba-cuda 0.30.4, and the copy of it in numba-cuda-mlir 0.6.0: extending.py, typing/templates.py
+            (`make_overload_template` and its like, `Registry`), core/imputils.py (`Registry`), datamodel/manager.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..python.dialect import Registration, Registrations
+from . import Registration, Registrations
 
 _OF_TEMPLATE = ("prefer_literal", "unsafe_casting", "exact_match_required", "_strict", "_jit_options", "is_method")
 """Attributes of a template that are options of a decorator."""

@@ -1,0 +1,217 @@
+"""How long until the first result of a numba-cuda-mlir kernel in a fresh process, and what does a launch cost?
+
+Method      Each sample is a fresh process that runs one kernel with a device function once and checks it. "first"
+            starts after imports, decoration and context creation and ends when the result is synchronised; "process" is
+            the whole of it, from its start to its end; "launch" the median over batches of asynchronous launches of two
+            arrays and two scalars, of each library that is installed. Cold: the system's own cache directory is empty;
+            warm: it was filled by a process before. "import" is the time of `from numba_cuda_mlir import cuda`, "map"
+            the part of it that loads MLIR's libraries. Samples of the systems alternate.
+Shows not   Host arrays and records; a busy node.
+Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+N = 1 << 16
+
+
+def here() -> Callable[..., Any]:
+    from numba_kcache import cached_kernel
+
+    return cached_kernel
+
+
+def mlir() -> Callable[..., Any]:
+    from numba_cuda_mlir import cuda
+
+    return cuda.jit(cache=True)
+
+
+def plain() -> Callable[..., Any]:
+    from numba_cuda_mlir import cuda
+
+    return cuda.jit
+
+
+def installed() -> Callable[..., Any]:
+    from numba_cuda_mlir import cuda
+
+    import numba_kcache
+
+    numba_kcache.install()
+    return cuda.jit(cache=True)
+
+
+SYSTEMS = {
+    "numba_kcache": here,
+    "numba_kcache.install()": installed,
+    "numba-cuda-mlir cache=True": mlir,
+    "numba-cuda-mlir": plain,
+}
+
+
+def child(system: str, batches: int, launches: int) -> None:
+    """Run one kernel, and print what it took."""
+    import ctypes
+    import warnings
+
+    warnings.simplefilter("ignore")
+    start, load, mapped = time.perf_counter(), ctypes.CDLL, 0.0
+
+    def timed(*arguments: Any, **more: Any) -> Any:
+        nonlocal mapped
+        begin = time.perf_counter()
+        try:
+            return load(*arguments, **more)
+        finally:
+            mapped += time.perf_counter() - begin
+
+    ctypes.CDLL = timed  # type: ignore[assignment,misc]
+    from numba_cuda_mlir import cuda
+
+    ctypes.CDLL = load  # type: ignore[misc]
+    imported = time.perf_counter() - start
+    import numpy as np
+
+    @cuda.jit(device=True)  # type: ignore[misc]
+    def scaled(a, x):  # type: ignore[no-untyped-def]
+        return a * x
+
+    def axpy(x, y, a, b):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = scaled(a, x[i]) + b * y[i]
+
+    decorate = SYSTEMS[system]()
+    start = time.perf_counter()
+    kernel = decorate(axpy)
+    decorated = time.perf_counter() - start
+    x, y = cuda.to_device(np.ones(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
+    cuda.synchronize()
+    start = time.perf_counter()
+    kernel[N // 256, 256](x, y, 2.0, 1)
+    cuda.synchronize()
+    first = time.perf_counter() - start
+    result = float(y.copy_to_host()[0])
+    answer: dict[str, Any] = {"first": first, "import": imported, "map": mapped, "decorate": decorated, "y": result}
+    if batches:
+        answer |= _launches(kernel, cuda, {"own": (x, y)}, batches, launches)
+        answer |= _launches(kernel, cuda, _others(), batches, launches)
+    print(json.dumps(answer))
+
+
+def _others() -> dict[str, tuple[Any, Any]]:
+    """Two arrays of each other library that is here."""
+    found: dict[str, tuple[Any, Any]] = {}
+    try:
+        import cupy
+
+        found["cupy"] = cupy.ones(N, "f4"), cupy.ones(N, "f4")
+    except ImportError:
+        pass
+    try:
+        import torch
+
+        found["torch"] = torch.ones(N, device="cuda"), torch.ones(N, device="cuda")
+    except (ImportError, RuntimeError, AssertionError):
+        pass
+    return found
+
+
+def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batches: int, launches: int) -> Any:
+    """Seconds of a launch, configured each time and bound, by library; a text where it fails."""
+    found: dict[str, Any] = {}
+    for name, (x, y) in arrays.items():
+        try:
+            bound = kernel[N // 256, 256]
+            for what, queue in (
+                ("launch", lambda: kernel[N // 256, 256](x, y, 2.0, 1)),  # noqa: B023
+                ("bound", lambda: bound(x, y, 2.0, 1)),  # noqa: B023
+            ):
+                for _ in range(20):
+                    queue()
+                times = []
+                for _ in range(batches):
+                    cuda.synchronize()
+                    start = time.perf_counter()
+                    for _ in range(launches):
+                        queue()
+                    times.append((time.perf_counter() - start) / launches)
+                found[f"{what} {name}"] = statistics.median(times)
+        except Exception as error:  # the peer refuses some libraries' arrays: that is a result
+            found[f"launch {name}"] = f"{type(error).__name__}: {str(error)[:80]}"
+    return found
+
+
+def sample(system: str, directory: Path, batches: int, launches: int) -> dict[str, Any]:
+    """One fresh process."""
+    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
+    environment |= {"NUMBA_KCACHE_DIR": str(directory), "NUMBA_CACHE_DIR": str(directory)}
+    command = [sys.executable, __file__, "--child", system, "--batches", str(batches), "--launches", str(launches)]
+    start = time.perf_counter()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    process = time.perf_counter() - start
+    if done.returncode:
+        raise SystemExit(f"{system}: {done.stderr}")
+    return {**json.loads(done.stdout.strip().splitlines()[-1]), "process": process}
+
+
+def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[Any]]]:
+    """Samples in seconds by system and by "cold first", "warm first", "warm process", "launch own" and so on."""
+    found: dict[str, dict[str, list[Any]]] = {name: {} for name in SYSTEMS}
+    for round_ in range(rounds):
+        for system in SYSTEMS:
+            directory = Path(tempfile.mkdtemp())
+            states = ("cold",) if system == "numba-cuda-mlir" else ("cold", "warm")
+            for state in states:
+                for what, value in sample(system, directory, 0, launches).items():
+                    found[system].setdefault(f"{state} {what}", []).append(value)
+            if round_ < 2:
+                for what, value in sample(system, directory, batches, launches).items():
+                    if what.startswith(("launch", "bound")):
+                        found[system].setdefault(what, []).append(value)
+            shutil.rmtree(directory, ignore_errors=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=41)
+    parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child")
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(arguments.child, arguments.batches, arguments.launches)
+        return
+    from header import machine_header, write_result
+
+    samples = measure(arguments.rounds, arguments.batches, arguments.launches)
+    for system, rows in samples.items():
+        for what, values in rows.items():
+            numbers = [each for each in values if isinstance(each, float)]
+            text = f"{statistics.median(numbers) * 1e3:10.3f} ms" if numbers else f"  {values[0]}"
+            if not what.endswith(" y"):
+                print(f"{system:28} {what:16} {text}")
+            elif set(values) != {3.0}:
+                print(f"{system:28} WRONG {values}")
+    if arguments.json:
+        write_result(arguments.json, "mlir", machine_header(), samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""Arguments of a numba-cuda-mlir kernel: a launch straight from them, whatever library an array is of.
+
+Promise     Numbers go by the types that the kernel was compiled for, never by those of another launch. A launch without
+            a stream goes to that of its arrays' library. What does not fit is handed on (`OtherTypes`).
+Method      One slot per argument. Parameters of each, flattened:
+
+                array of n axes     address twice, offset 0, shape, strides in elements; of records in bytes
+                integer, boolean    of its width
+                float16             its bits
+                float32, float64    itself
+                complex64, 128      one parameter of both parts
+                datetime, timedelta its count
+                record              address of a copy on the device
+                tuple               its members
+                None                nothing
+
+Not here    Arrays (arrays); enums, pointers, texts, functions, extensions and debug kernels: the dispatcher's launch
+            (dispatcher).
+Ground      numba-cuda-mlir 0.6.0, cext/launcher of v0.5.0, and the bytes of its launches, as
+            tests/integration/test_mlir_on_fake_driver.py compares them.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import ArgumentError
+from ...launch import Dim3, Launch, LaunchShape
+from ...launch.arguments import Call, Slot
+from ...launch.devices import stream_identity
+from ...launch.launcher import MISSING, Launcher, Relaunch
+from ...launch.loader import LoadedKernel
+from ..python.arguments import OtherTypes, Otherwise, TypedLauncher, dtype_of, lay_out, number_code, number_slot
+from .arrays import array_slot, copied
+from .internals import surface
+
+_ON_STREAMS_LIMIT = 256
+"""Launches on streams of arrays that one launcher keeps."""
+
+_SETTLED_LINES = """\
+            if (v{k} := settle{k}(a{k}, stream_id, None)) is None:
+                {slow}
+"""
+
+
+class _Sentinel:
+    """Kept among the modules of numba-cuda-mlir's context, and dropped with them."""
+
+
+def watch_context(loaded: LoadedKernel) -> None:
+    """Have a module be gone when numba-cuda-mlir's context is, which `cuda.close()` destroys: asked for anew then."""
+    module, live = loaded.module, loaded.live
+    if getattr(module, "mlir_context", None) is None:
+        sentinel, modules = _Sentinel(), surface().get_context().modules
+        modules[sentinel] = sentinel
+        module.mlir_context = weakref.ref(sentinel, lambda _gone: live.__setitem__(0, False))
+
+
+class MlirLauncher(TypedLauncher):
+    """A launcher that fills in defaults, and takes its stream from the arrays where none was given.
+
+    Args:
+        kinds: Types of the arguments.
+        complete: Adds the defaults of arguments that are left out.
+        is_cast: Whether numbers are converted to the types, which the user wrote.
+        more: As for `TypedLauncher`.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        kinds: Sequence[Any],
+        complete: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+        is_cast: bool,
+        **more: Any,
+    ) -> None:
+        super().__init__(*arguments, **more)
+        self._kinds, self._complete, self._is_cast = kinds, complete, is_cast
+        self._on_streams: dict[tuple[Any, ...], Launch] = {}
+
+    def _make_slots(self) -> list[Slot]:
+        self._slots = slots = [slot_of(each, self, self._is_cast) for each in self._kinds]
+        return slots
+
+    def _slow(
+        self, arguments: tuple[Any, ...], reason: int, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int,
+        stream: Any,
+    ) -> None:  # fmt: skip
+        given = self._complete(tuple(each for each in arguments if each is not MISSING))
+        handle = _current_stream(given) if stream is None else 0
+        if handle:
+            self._on_stream((*shape, handle))(*given)
+        else:
+            super()._slow(given, reason, shape, config, stream_id, stream)
+
+    def _on_stream(self, config: tuple[Dim3, Dim3, int, int]) -> Launch:
+        """The launch of a shape on the stream that the arrays are on."""
+        found = self._on_streams.get(config)
+        if found is None:
+            if len(self._on_streams) >= _ON_STREAMS_LIMIT:
+                self._on_streams.clear()
+            grid, block, shared, stream = config
+            found = self._on_streams[config] = self.bind(LaunchShape(grid, block, shared), stream)
+        return found
+
+
+def _current_stream(arguments: Sequence[Any]) -> int:
+    """Handle of the stream that the library of an array is on now, PyTorch's first; 0 for the default one."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None:
+        for each in arguments:
+            if isinstance(each, torch.Tensor):
+                from ...launch.memory import torch_stream
+
+                return int(torch_stream(torch)(each.get_device())) if each.is_cuda else 0
+    if cupy is not None and any(isinstance(each, cupy.ndarray) for each in arguments):
+        return stream_identity(int(cupy.cuda.get_current_stream().ptr))
+    return 0
+
+
+def make_launcher(
+    kernel: LoadedKernel,
+    name: str,
+    types: Sequence[Any],
+    *,
+    relaunch: Relaunch,
+    otherwise: Otherwise,
+    complete: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    attributes: Sequence[Any] = (),
+    labels: Sequence[str] | None = None,
+    is_cast: bool = False,
+) -> MlirLauncher | None:
+    """Make what launches one signature on the kernel's device; None where an argument type is not for this path.
+
+    Args:
+        kernel: On its device.
+        name: For messages.
+        types: Of the arguments.
+        relaunch: As in `Launcher`.
+        otherwise: As in `TypedLauncher`.
+        complete: As in `MlirLauncher`.
+        attributes: Launch attributes of the driver's kind.
+        labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
+        is_cast: Whether numbers are converted to the types, which the user wrote.
+
+    Raises:
+        ArgumentError: The cubin is not of this signature.
+    """
+    try:
+        flat = [inner for each in types for inner in (each.types if _is_varargs(each) else (each,))]
+        codes = [code for each in flat for code in codes_of(each)]
+    except KeyError:
+        return None
+    return MlirLauncher(
+        kernel,
+        name,
+        lay_out(name, codes, kernel.entry.parameters),
+        attributes=attributes,
+        relaunch=relaunch,
+        kinds=flat,
+        otherwise=otherwise,
+        complete=complete,
+        is_cast=is_cast,
+        debug_labels=labels,
+    )
+
+
+def _is_varargs(kind: Any) -> bool:
+    return bool(type(kind).__name__.startswith("StarArg"))
+
+
+def codes_of(kind: Any) -> tuple[str, ...]:
+    """The code (`model.artifact`) of each parameter that an argument of a type fills.
+
+    Raises:
+        KeyError: Arguments of it are not packed here.
+    """
+    parts, of = surface(), type(kind)
+    if of is parts.Array:
+        return "u8", "u8", *("i8",) * (1 + 2 * kind.ndim)
+    if of is parts.NoneType:
+        return ()
+    if isinstance(kind, parts.BaseTuple):
+        return tuple(code for each in kind for code in codes_of(each))
+    if of is parts.Complex:
+        return (f"c{kind.bitwidth // 16}",)
+    if of is parts.Record or of in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return ("u8",) if of is parts.Record else ("i8",)
+    if of not in (parts.Integer, parts.Float, parts.Boolean):
+        raise KeyError(kind)
+    return (number_code(dtype_of(kind)),)
+
+
+def slot_of(kind: Any, launcher: Launcher, is_cast: bool = False) -> Slot:
+    """Make the slot of an argument of one type.
+
+    Raises:
+        KeyError: As for `codes_of`.
+    """
+    parts, of = surface(), type(kind)
+    if of is parts.Array:
+        return array_slot(kind, launcher)
+    if of is parts.NoneType:
+        return _settled_slot(lambda value: () if value is None else _other())
+    if of is parts.Record:
+        return _record_slot(kind)
+    if isinstance(kind, parts.BaseTuple):
+        return _tuple_slot(kind, [slot_of(each, launcher) for each in kind])
+    if of in (parts.types.NPDatetime, parts.types.NPTimedelta):
+        return _settled_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _other())
+    codes_of(kind)
+    slot = number_slot(dtype_of(kind))
+    return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
+
+
+def _other() -> Any:
+    raise OtherTypes
+
+
+def _settled_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
+        return values_of(value)
+
+    return _by_settling(settle)
+
+
+def _by_settling(settle: Callable[[Any, int, Call | None], Any]) -> Slot:
+    """A slot whose generated code calls `settle` too."""
+
+    def quick(value: Any, stream_id: int, call: Call | None) -> Any:
+        try:
+            return settle(value, stream_id, call)
+        except OtherTypes:
+            return None  # the slow path finds out once more
+
+    return Slot(settle, lambda: (_SETTLED_LINES, {"settle{k}": quick}, "*v{k}"))
+
+
+def _cast_slot(exact: Slot, dtype: Any) -> Slot:
+    """The slot of a number that is converted to the type that the user wrote, where it keeps its value."""
+    own, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
+    least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
+
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+        try:
+            number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
+            fits = letter not in "iu" or least <= number < beyond
+        except TypeError:
+            fits = False
+        if not fits:
+            if call is None:
+                return None
+            raise ArgumentError(
+                f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which does not hold it",
+                "convert it, or change the signature",
+            )  # fmt: skip
+        found: tuple[Any, ...] = exact.settle(own(number), stream_id, call)
+        return found
+
+    return _by_settling(settle)
+
+
+def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+        if not isinstance(value, tuple) or len(value) != len(slots):
+            raise OtherTypes
+        if getattr(kind, "instance_class", type(value)) is not type(value):
+            raise OtherTypes
+        found: list[Any] = []
+        for slot, each in zip(slots, value, strict=True):
+            values = slot.settle(each, stream_id, call)
+            if values is None:
+                return None
+            found += values
+        return tuple(found)
+
+    return _by_settling(settle)
+
+
+def _record_slot(kind: Any) -> Slot:
+    parts = surface()
+
+    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+        if isinstance(value, parts.DeviceRecord):
+            if parts.typeof(value) != kind:
+                raise OtherTypes
+            return (value.gpu_data.device_ctypes_pointer.value,)
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind:
+            raise OtherTypes
+        return None if call is None else (copied(value, call)[0],)
+
+    return _by_settling(settle)

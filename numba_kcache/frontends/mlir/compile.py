@@ -1,0 +1,177 @@
+"""Compile a kernel of numba-cuda-mlir for a target: lowering to MLIR, code by NVVM, the cubin by nvJitLink.
+
+Promise     Any target on any machine: no device, driver or context is needed, and whichever there is changes nothing.
+            What
+            is compiled is the program as it is now: a device function that was compiled before, for other globals or
+            another target, is compiled anew. The compiler's own errors pass unchanged, and the user's options stay as
+            they are.
+Not here    What is in the key (request), and private names (internals).
+Ground      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compiler.py `compile_mlir`,
+            mlir_optimization.py `optimize`, tools.py `resolve_gpu_target`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ...errors import CompileError, UncacheableError
+from ...model import Target
+from ...model.artifact import Artifact, Entry, Parameter
+from ...model.cubin import read_cubin
+from ...model.linkable import callbacks_of
+from ..python.function import Fingerprint, Uncapturable
+from .definition import MlirDefinition
+from .internals import PACKAGE, assumed_host, compiler, forget_implementations
+
+_Freshness = tuple[str, str, int]
+_compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
+"""For each function on the device: the digest and target it was compiled under, and how many overloads it had."""
+
+_CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
+
+_alive: list[Any] = []
+"""Device arrays whose addresses are in code of this process."""
+
+
+def build(
+    definition: MlirDefinition,
+    found: Fingerprint | Uncapturable,
+    types: tuple[Any, ...],
+    target: Target,
+    ptx_target: Target | None,
+) -> Artifact:
+    """Compile what a request is for.
+
+    Args:
+        definition: The kernel.
+        found: What it is made of.
+        types: Of its arguments.
+        target: What to build for.
+        ptx_target: The virtual target to compile to first, where the user gave one.
+
+    Raises:
+        UncacheableError: It asks for values of its arguments.
+    """
+    functions = () if isinstance(found, Uncapturable) else found.device_functions()
+    try:
+        return compile_kernel(
+            definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
+            keep_ptx=definition.keep_ptx,
+        )  # fmt: skip
+    except UncacheableError as error:
+        raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
+    except Exception as error:  # the compiler's own, mostly: its words stay as they are
+        error.add_note(f"while compiling the Numba kernel {definition.label} for ({', '.join(map(str, types))})")
+        raise
+
+
+def compile_kernel(
+    declared: Any,
+    types: Iterable[Any],
+    target: Target,
+    *,
+    ptx_target: Target | None = None,
+    device_functions: Iterable[tuple[Any, str]] = (),
+    keep_ptx: bool = True,
+) -> Artifact:
+    """Compile one signature of a kernel.
+
+    Args:
+        declared: The function with its options (`Declared`).
+        types: Of the arguments, in order.
+        target: A real target.
+        ptx_target: The virtual target to generate code for, where the user asked for one.
+        device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
+            digest of what decides its code (`Fingerprint.device_functions`).
+        keep_ptx: Whether the artifact holds the PTX, as it is before linking.
+
+    Raises:
+        UncacheableError: It asks for values of its arguments, or what it links elsewhere has callbacks.
+        CompileError: The linked cubin has no kernel.
+    """
+    start, parts, types = time.perf_counter(), compiler(), tuple(types)
+    generated = ptx_target or target
+    options = dict(declared.targetoptions)
+    options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
+    options["link"] = list(options.get("link") or ())
+    functions = tuple(device_functions)
+    with assumed_host(target.cc):
+        _forget_stale(functions, options["chip"])
+        try:
+            result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
+            parts.optimize(result)
+        except parts.ForceLiteralArg as error:
+            raise UncacheableError("cannot cache it", "its code depends on values of its arguments") from error
+        _remember(functions, options["chip"])
+    known = result.metadata
+    _alive.extend(getattr(result.library, "referenced_objects", {}).values())
+    foreign = _foreign_callbacks(known, options["link"])
+    if foreign:
+        raise UncacheableError("cannot cache it", "what it links has callbacks to run when it is loaded")
+    entry = _entry(known["cubin"], known["func_name"], declared.py_func.__name__)
+    ptx = known.get("ptx") or ""
+    extras = {"log": b"", **({"ptx": ptx.encode()} if keep_ptx else {})}
+    attributes = _attributes(known, options, types)
+    return Artifact("mlir", target, (entry,), known["cubin"], time.perf_counter() - start, attributes, extras)
+
+
+def _foreign_callbacks(known: Mapping[str, Any], links: Iterable[Any]) -> list[Any]:
+    """Callbacks that are neither the compiler's nor of the kernel's own options."""
+    own = [callback for each in links for callback in callbacks_of(each)]
+    found = [*(known.get("setup_callbacks") or ()), *(known.get("teardown_callbacks") or ())]
+    return [each for each in found if each not in own and not str(each.__module__).startswith(f"{PACKAGE}.")]
+
+
+def _forget_stale(functions: Iterable[tuple[Any, str]], chip: str) -> None:
+    """Drop what was compiled earlier in this process for another target, other globals or other flags."""
+    for function, digest in functions:
+        if isinstance(function, FunctionType):
+            if _compiled_as.get(function) != (digest, chip, 0):
+                forget_implementations(function)
+        elif _compiled_as.get(function) != (digest, chip, len(function.overloads)):
+            _forget_overloads(function)
+
+
+def _forget_overloads(dispatcher: Any) -> None:
+    """Forget the overloads of a device function; those given to its decorator cannot come back by themselves."""
+    given = [] if dispatcher._can_compile else [(types, each) for types, each in dispatcher.overloads.items()]
+    dispatcher.overloads.clear()
+    vars(dispatcher).pop("_device_dispatcher", None)
+    for types, _result in given:
+        dispatcher._compile_as_device_callee(types)
+
+
+def _remember(functions: Iterable[tuple[Any, str]], chip: str) -> None:
+    for function, digest in functions:
+        _compiled_as[function] = digest, chip, len(getattr(function, "overloads", ()))
+
+
+def _entry(cubin: bytes, symbol: str, name: str) -> Entry:
+    described = read_cubin(cubin)
+    named = [each for each in described.kernels if each.symbol == symbol] or described.kernels
+    if len(named) != 1:
+        raise CompileError(f"cannot compile {name}", f"the linked cubin has no kernel {symbol}")
+    (kernel,) = named
+    parameters = tuple(Parameter(offset, size, "?") for offset, size in kernel.parameters)
+    resources = kernel.registers, kernel.shared_bytes, kernel.local_bytes, described.const_bytes
+    return Entry(name, kernel.symbol, parameters, False, *resources)
+
+
+def _attributes(known: Mapping[str, Any], options: Mapping[str, Any], types: Iterable[Any]) -> dict[str, Any]:
+    bounds, carveout = options.get("launch_bounds"), options.get("shared_memory_carveout")
+    needs_setup = bool(known.get("setup_callbacks") or known.get("teardown_callbacks") or known.get("needs_nrt"))
+    return {
+        "cooperative": bool(known.get("use_cooperative")),
+        "carveout": _CARVEOUTS[carveout.lower()] if isinstance(carveout, str) else carveout,
+        "debug": bool(options.get("debug")),
+        "lineinfo": bool(options.get("lineinfo")),
+        "launch_bounds": list(bounds) if isinstance(bounds, (tuple, list)) else bounds,
+        "max_registers": options.get("max_registers"),
+        "needs_setup": needs_setup,
+        "needs_runtime": bool(known.get("needs_nrt")),
+        "signature": [str(each) for each in types],
+    }

@@ -1,0 +1,345 @@
+"""The definition of a kernel of numba-cuda-mlir: a function or dispatcher with its options; and its artifacts.
+
+Promise     Its options are those of numba-cuda-mlir's `cuda.jit`, and mean the same. Arguments that are left out have
+            their defaults. An annotated parameter, and a dispatcher with signatures, have the types that they say.
+            A target is what was asked for: `chip=` and `cc=` count as `arch=`, whatever device there is.
+Not here    What it shares with Numba's kernels (python.definition), settings (request), packing (arguments), compiling
+            (compile), and what its own dispatcher does (dispatcher).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import CellType
+from typing import TYPE_CHECKING, Any
+
+from ...engine.session import Session
+from ...errors import ArgumentError, OptionError
+from ...keys import Component
+from ...launch import LaunchShape
+from ...launch.launcher import Launcher, Relaunch
+from ...launch.loader import LoadedKernel
+from ...model import Choice, Target, choose_for_device, parse_target
+from ...model.artifact import Artifact
+from ...model.request import LinkInput
+from ..base import Variant
+from ..python.arguments import Signature
+from ..python.definition import PythonDefinition, PythonResolutions
+from ..python.numbas import Declared
+from . import dialect, request
+from .arguments import make_launcher, watch_context
+from .arrays import array_type_of
+from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
+
+if TYPE_CHECKING:
+    from ...headers.mirror import Folders
+    from ...headers.search import HeaderQuery
+    from ...model.reason import ReasonKind
+    from ..python.function import Fingerprint, Uncapturable
+
+DECORATOR_OPTIONS = (
+    "debug", "opt", "opt_level", "lineinfo", "fastmath", "inline", "forceinline", "link", "lto", "max_registers",
+    "launch_bounds", "shared_memory_carveout", "extensions", "ptxas_options", "capi", "features", "_nrt",
+    "experimental_ast_transforms", "abi",
+)  # fmt: skip
+"""Options of its `cuda.jit` for a kernel."""
+
+_VARARGS = 0x04  # of a code object's flags
+
+
+class MlirDefinition(PythonDefinition):
+    """A Python function or a dispatcher of numba-cuda-mlir's `cuda.jit` as a kernel.
+
+    Attributes:
+        is_bound: Whether it takes fixed signatures, to which arguments are cast.
+    """
+
+    kind = "mlir"
+    dialect = dialect
+    libraries, distributions = request.LIBRARIES, request.DISTRIBUTIONS
+    decorator_options = DECORATOR_OPTIONS
+    default_stream = None
+    takes_cluster = True
+
+    def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
+        super().__init__(thing, options)
+        self.asked = _asked_targets(thing)
+        self.is_bound = not getattr(thing, "_can_compile", True)
+        self.defaults: tuple[Any, ...] = self.function.__defaults__ or ()
+        self._annotated: tuple[Any, ...] | None = None
+
+    def native(self, device: Target) -> Target:
+        """numba-cuda-mlir compiles for a device's capability, without its architecture-specific features."""
+        return device.plain
+
+    def declare(self) -> Declared:
+        """Fill in the options as `cuda.jit` does."""
+        return _declare(self.thing, self.given)
+
+    # -- types --------------------------------------------------------------------------------------
+
+    def complete(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Add the defaults of arguments that are left out."""
+        lacking = self.function.__code__.co_argcount - len(arguments)
+        return arguments + self.defaults[-lacking:] if 0 < lacking <= len(self.defaults) else arguments
+
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments; None where no signature fits.
+
+        Raises:
+            ArgumentError: There are more or fewer.
+            ValueError, TypeError: One has no type.
+        """
+        arguments, code = self.complete(tuple(arguments)), self.function.__code__
+        if self.declared.targetoptions.get("extensions"):
+            return None  # which change the arguments first
+        if len(arguments) != code.co_argcount and not (code.co_flags & _VARARGS and len(arguments) > code.co_argcount):
+            raise ArgumentError(
+                f"cannot launch {self.name} with {len(arguments)} arguments",
+                f"it takes {code.co_argcount}: {', '.join(code.co_varnames[: code.co_argcount])}",
+            )
+        try:
+            types = self.types_of(arguments)
+        except (ValueError, TypeError) as error:  # its own words, which name no kernel
+            error.add_note(self.note)
+            raise
+        return _signature_for(self.thing, types) if self.is_bound else types
+
+    def types_of(self, arguments: Sequence[Any]) -> Signature:
+        """Type the arguments of a launch as numba-cuda-mlir does; what it does not know as arrays, by their memory."""
+        code, parts = self.function.__code__, surface()
+        found = [type_of(each) for each in arguments]
+        for position, kind in enumerate(self.annotated):
+            if kind is not None and position < len(found):
+                found[position] = kind
+        if code.co_flags & _VARARGS:
+            rest = found[code.co_argcount :]
+            found[code.co_argcount :] = [parts.types.StarArgTuple.from_types(rest)]
+        return Signature(found)
+
+    @property
+    def annotated(self) -> tuple[Any, ...]:
+        """The type that each parameter's annotation says; None where it has none that is a type."""
+        if self._annotated is None:
+            annotations = self.function.__annotations__
+            names = self.function.__code__.co_varnames[: self.function.__code__.co_argcount]
+            found = [_annotation(self.function, name) if name in annotations else None for name in names]
+            self._annotated = tuple(found) if any(each is not None for each in found) else ()
+        return self._annotated
+
+    def read_signatures(self, given: Any) -> Sequence[Variant]:
+        """Read the argument types of what `signature=` takes."""
+        from .dispatcher import read_signatures
+
+        return read_signatures(given)
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def environment(self) -> tuple[Component, ...]:
+        """Read the settings."""
+        return request.code_environment()
+
+    def headers(self, links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
+        """List what CUDA C++ among the link inputs may include."""
+        return request.linked_headers(links)
+
+    def component_kinds(self) -> Mapping[str, ReasonKind]:
+        """What the components of a request are about."""
+        return request.component_kinds()
+
+    def build(
+        self,
+        found: Fingerprint | Uncapturable,
+        types: Any,
+        target: Target,
+        ptx_target: Target | None,
+        headers: Folders | None,
+    ) -> Artifact:
+        """Compile what a request is for."""
+        from .compile import build
+
+        return build(self, found, types, target, ptx_target)
+
+    def compiler_lock(self) -> AbstractContextManager[None]:
+        """Its lock over compilation."""
+        lock: AbstractContextManager[None] = surface().global_compiler_lock
+        return lock
+
+    # -- launches -----------------------------------------------------------------------------------
+
+    def launcher(
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
+    ) -> Launcher | None:
+        """Make what packs arguments of these types; None where the dispatcher's launch is needed."""
+        known = more["artifact"].attributes
+        if known.get("debug") or known.get("needs_setup") or self.declared.targetoptions.get("extensions"):
+            return None
+        watch_context(loaded)
+        types: Any = variant
+        names = self.function.__code__.co_varnames
+        labels = [f"{name}: {kind}" for name, kind in zip(names, types, strict=False)] if more["debug"] else None
+        return make_launcher(
+            loaded, self.name, types, relaunch=relaunch, otherwise=more["otherwise"], attributes=attributes,
+            labels=labels, complete=self.complete, is_cast=self.is_bound or bool(self.annotated),
+        )  # fmt: skip
+
+    def by_value(self) -> Any:
+        """Give the definition with its function by value."""
+        return _ByValue(self)
+
+
+def type_of(value: Any) -> Any:
+    """Type one argument.
+
+    Raises:
+        ValueError: It has no type.
+    """
+    parts, kind = surface(), type(value)
+    if kind is parts.DeviceNDArray:
+        return value._numba_type_
+    if kind is float:
+        return parts.types.float64
+    if kind is bool:
+        return parts.types.boolean
+    if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
+        return parts.types.BaseTuple.from_types([type_of(each) for each in value], kind)
+    return array_type_of(value) or parts.typeof(value)
+
+
+def _annotation(function: Any, name: str) -> Any:
+    parts, given = surface(), function.__annotations__[name]
+    if isinstance(given, parts.types.Type):
+        return given
+    try:
+        return parts.to_numba_type(given)
+    except (TypeError, NotImplementedError):  # as numba-cuda-mlir does: no type
+        return None
+
+
+def _signature_for(dispatcher: Any, types: Signature) -> Variant:
+    """The one signature of a dispatcher that takes these types; None where it has to say what is wrong."""
+    if types in dispatcher.overloads:
+        return types
+    best, _has_any = dispatcher._resolve_overload(types, allow_unsafe=True)
+    return Signature(best[0]) if len(best) == 1 else None
+
+
+def _asked_targets(thing: Any) -> tuple[Target, ...]:
+    """The target that a dispatcher's options ask for; () for none.
+
+    Its first compile writes the device's there as well.
+    """
+    options = getattr(thing, "targetoptions", None) or {}
+    if options.get("cc") is not None:
+        return (parse_target(tuple(options["cc"])),)
+    chip = None if getattr(thing, "overloads", None) else options.get("chip")
+    return (parse_target(chip),) if chip else ()
+
+
+class _ByValue:
+    """Arrives in another process as a definition, whose file that process need not import."""
+
+    def __init__(self, definition: MlirDefinition) -> None:
+        self._definition = definition
+
+    def __reduce__(self) -> Any:
+        return _load, (bytes(serializer().dumps(self._definition.thing)), self._definition.options)
+
+
+def _load(function: bytes, options: Mapping[str, Any]) -> MlirDefinition:
+    return MlirDefinition(serializer().loads(function), options)  # what a process dumped that this one works for
+
+
+class MlirResolutions(PythonResolutions):
+    """The artifacts of one such kernel.
+
+    Attributes:
+        by_variant: Dispatchers that launch one signature each: numba-cuda-mlir tells loaded kernels apart by less than
+            the types of their arguments.
+    """
+
+    definition: MlirDefinition
+
+    def __init__(
+        self, definition: MlirDefinition, session: Callable[[], Session], choose: Callable[[Target], Choice]
+    ) -> None:
+        super().__init__(definition, session, functools.partial(_choose, definition, choose))
+        self.by_variant: dict[Variant, Any] = {}
+
+    def compiles_uncached(self) -> bool:
+        """Tell if it is compiled here whatever it is made of: unless its code may depend on the launch."""
+        return not (has_planners() or self.definition.declared.targetoptions.get("extensions"))
+
+    def forget(self) -> None:
+        """Resolve anew at the next launch. Running work is untouched."""
+        super().forget()
+        self.by_variant = {}
+        if self.dispatcher is not None and self.dispatcher._can_compile:
+            self.dispatcher.overloads.clear()
+
+    def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
+        """Launch through numba-cuda-mlir's own dispatcher."""
+        from .dispatcher import launch
+
+        launch(self, shape, stream, arguments)
+
+    def block_size_otherwise(self, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+        """Give the block size that numba-cuda-mlir takes where it knows none."""
+        return 128
+
+    def attribute(self, name: str) -> Any:
+        """Read what the dispatcher has under this name."""
+        from .dispatcher import DISPATCHERS_NAMES, attribute
+
+        return attribute(self, name) if name in DISPATCHERS_NAMES else super().attribute(name)
+
+
+MlirDefinition.make_resolutions = MlirResolutions
+
+
+def _choose(definition: MlirDefinition, choose: Callable[[Target], Choice], device: Target) -> Choice:
+    """Choose what to build for a device: code for what the options ask for, linked for the device where it is newer."""
+    asked = definition.asked
+    if not asked or "arch" in definition.options:
+        return choose(definition.native(device))
+    named = (*asked, *(each.as_virtual for each in asked))
+    return choose_for_device(named, definition.native(device), kernel=definition.name)
+
+
+def _declare(function: Any, given: Mapping[str, Any]) -> Declared:
+    parts = surface()
+    if isinstance(function, parts.MLIRDispatcher):
+        options = dict(function.targetoptions)
+        if options.get("device"):
+            raise OptionError(
+                "cannot launch a device function", "it was decorated with device=True", "call it in a kernel"
+            )
+        options.pop("chip", None)  # the target is named elsewhere, and its first compile writes the device's here
+        checked = _verified(given)
+        derived = {"opt": ("opt_level",), "opt_level": (), "lto": ("_lto_explicit",)}
+        for name in given:
+            options.update({each: checked[each] for each in (name, *derived.get(name, ()))})
+        return Declared(function.py_func, options)
+    config = sys.modules[CONFIG]
+    defaults: dict[str, Any] = {"debug": config.CUDA_DEBUGINFO_DEFAULT != 0}
+    if "opt_level" not in given:
+        defaults["opt"] = config.OPT != 0
+    options = _verified({**defaults, **given})
+    experimental = sys.modules.get(EXPERIMENTAL)
+    if experimental is not None and "experimental_ast_transforms" not in given:
+        switches = {id(experimental), id(experimental.consteval), id(experimental.local_array_from)}
+        cells = [each.cell_contents for each in function.__closure__ or () if each != CellType()]
+        if any(id(each) in switches for each in (*function.__globals__.values(), *cells)):
+            options["experimental_ast_transforms"] = True  # as `cuda.jit` does
+    return Declared(function, options)
+
+
+def _verified(given: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        options: dict[str, Any] = surface().verify_target_options(dict(given))
+    except (ValueError, TypeError) as error:
+        raise OptionError("cannot use the options of the kernel", str(error).strip().splitlines()[-1]) from error
+    return options

@@ -1,0 +1,144 @@
+"""numba-cuda-mlir's `Dialect`: the options of its dispatchers, and its declarations of external functions.
+
+Promise     A module of numba-cuda-mlir that is not loaded stays so. What a text transform reads is in the key: the text
+            itself, which must still be what the function was compiled from. An object that does not look as expected
+            is not recognised, hence not cached.
+Method      This module is the `Dialect`: `fingerprint` is handed it as it is, and asks its functions.
+Not here    What numba-cuda has in the same way (python.numbas), and where things are (internals).
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import textwrap
+from functools import partial
+from types import CodeType
+from typing import Any
+
+from ...model.linkable import callbacks_of, linkable_input
+from ..python import External, Jitted, numbas
+from ..python.code import code_form
+from ..python.numbas import fixed_signatures, is_a, loaded
+from ..python.value import Unvouchable
+from .internals import CONFIG, DISPATCHERS, EXTERNAL, HOME, NAMES
+
+packages = NAMES.packages
+
+stateful = frozenset(
+    (f"{HOME}.api", f"{HOME}.cudadrv.devices", f"{HOME}.cudadrv.driver", f"{HOME}.cudadrv.runtime",
+     f"{HOME}.device_init", "numba_cuda_mlir.tools", "numba_cuda_mlir.runtime", "numpy.random", "numpy.fromfile",
+     "numpy.genfromtxt", "numpy.load", "numpy.loadtxt", "numpy.memmap")
+)  # fmt: skip
+"""The current device, chance, and files."""
+
+_NO_CODE = (
+    "cache", "profile_jit", "print_before_all", "print_after_all", "dump", "dump_numba_ir", "dump_mlir", "dump_cubin",
+    "dump_llvmir", "dump_ptx", "dump_ast", "dump_ast_after_all", "signature", "annotations_as_signatures", "fast_math",
+    "chip", "cc", "_compile_output", "__launch_config__",
+)  # fmt: skip
+"""Options that decide no code, have done so under another name, or are of one compile; the target is a component."""
+
+_OWN = ("numba_cuda_mlir.decorators",)
+"""Modules whose functions are options by themselves."""
+
+python_function = partial(numbas.python_function, NAMES)
+intrinsic = partial(numbas.intrinsic, NAMES)
+type_form = partial(numbas.type_form, NAMES)
+form_of_type = partial(numbas.form_of_type, NAMES)
+registrations = partial(numbas.registrations, NAMES)
+
+
+def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
+    """The options of a dispatcher, with the signatures given to a device function, to which arguments are cast.
+
+    Callbacks of what a kernel links are no part of the code: its own dispatcher runs them.
+
+    Raises:
+        Unvouchable: Its code depends on the launch configuration, or its text is not that of the function any more.
+    """
+    options = {name: value for name, value in dispatcher.targetoptions.items() if name not in _NO_CODE}
+    links, extensions = options.pop("link", None) or (), options.pop("extensions", None)
+    if not is_kernel:  # as its first compile sets them
+        options |= {"device": True, "lto": False, "_lto_explicit": None}
+    inline = options.get("inline")
+    if callable(inline) and inline.__module__ in _OWN and loaded(inline.__module__, inline.__qualname__) is inline:
+        options["inline"] = f"{inline.__module__}.{inline.__qualname__}"  # the default, which its version pins
+    options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
+    if options.get("experimental_ast_transforms"):
+        options["text"] = transformed_text(dispatcher.py_func)
+    uses_launch = loaded(DISPATCHERS, "_extensions_use_launch_config")
+    if extensions and uses_launch is not None and uses_launch(extensions):
+        raise Unvouchable("its extensions read the launch configuration")
+    opaque = {"extensions": extensions} if extensions else {}
+    has_lines = bool(options.get("debug") or options.get("lineinfo"))
+    return Jitted(options, opaque, [_without_callbacks(each) for each in links] if is_kernel else links, has_lines)
+
+
+class _Linked:
+    """A `LinkableCode` object without its callbacks."""
+
+    def __init__(self, item: Any) -> None:
+        self.name, self.data = item.name, item.data
+
+
+def _without_callbacks(item: Any) -> Any:
+    if linkable_input(item) is None or not callbacks_of(item):
+        return item
+    kind = next(each.__name__ for each in type(item).__mro__ if each.__module__.startswith(HOME))
+    return type(kind, (_Linked,), {})(item)
+
+
+def external(value: Any) -> External | None:
+    """The declaration in a descriptor of `declare_device`; None for anything else.
+
+    Raises:
+        Unvouchable: It is a descriptor, but its declaration cannot be read.
+    """
+    if not is_a(value, *EXTERNAL):
+        return None
+    try:
+        return External(value.name, str(value.sig), str(value.abi), bool(value.use_cooperative), tuple(value.link))
+    except (AttributeError, TypeError):
+        raise Unvouchable("its declaration cannot be read") from None
+
+
+def setting(name: str) -> Any:
+    """A setting, None while it is not loaded."""
+    return loaded(CONFIG, name)
+
+
+# -- text ---------------------------------------------------------------------------------------------------------
+
+
+def transformed_text(function: Any) -> str:
+    """The text that a transform will read of a function, from its file as that is now.
+
+    Raises:
+        Unvouchable: There is none, or it has been edited since the function was compiled.
+    """
+    code = function.__code__
+    try:
+        linecache.checkcache(code.co_filename)
+        text = textwrap.dedent(inspect.getsource(function))
+        whole = "".join(linecache.getlines(code.co_filename, function.__globals__))
+        made = compile(whole, code.co_filename, "exec", dont_inherit=True)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        raise Unvouchable("its text cannot be read, and a text transform reads it") from None
+    if not any(_is_same(each, code) for each in _nested(made)):
+        raise Unvouchable("its file was edited after it was imported, and a text transform reads it again")
+    return text
+
+
+def _is_same(one: CodeType, other: CodeType) -> bool:
+    place, name = (one.co_firstlineno, one.co_name), (other.co_firstlineno, other.co_name)
+    return place == name and _form(one) == _form(other)
+
+
+def _nested(code: CodeType) -> list[CodeType]:
+    found = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return found + [inner for each in found for inner in _nested(each)]
+
+
+def _form(code: CodeType) -> Any:
+    return code_form(code.replace(co_flags=code.co_flags & 0xF), with_lines=False)

@@ -1,0 +1,304 @@
+"""numba-cuda-mlir's own dispatcher over the artifacts of this cache, and launches that only it can make.
+
+Promise     A dispatcher made here behaves as one of `cuda.jit` with the same options, and has all arguments of a launch
+            with their own types: each signature has a dispatcher to itself, since numba-cuda-mlir tells loaded kernels
+            apart by less. What a compile alone knows (MLIR, LLVM IR) is compiled when it is asked for.
+Method      numba-cuda-mlir compiles in two methods, one for its launcher and one for everybody else. `served` stands
+            in front of both: it gives a compile result made of an artifact, or None where the method has to go on.
+Not here    Packing of what a launcher takes (arguments), and when programs that are not edited get this (install).
+Ground      numba-cuda-mlir 0.6.0, descriptor.py `_compile_impl`, `_compile_public`, `_propagate_compile_callbacks`;
+            compiler.py `CompileResult`; caching.py `CachedCompileResult`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import CompileError, NoDeviceError
+from ...launch import LaunchShape
+from ...launch.devices import check_interpreter, current_device, stream_handle
+from ...model.artifact import Artifact
+from ..base import RunsUncached
+from ..python.arguments import Signature
+from ..python.signatures import read_signature_list
+from .internals import assumed_host, compiler, has_planners, surface
+
+if TYPE_CHECKING:
+    from .definition import MlirResolutions
+
+DISPATCHERS_NAMES = frozenset((
+    "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_ptx", "inspect_mlir",
+    "inspect_mlir_optimized", "inspect_lto_ptx", "inspect_sass", "inspect_transformed_source", "get_regs_per_thread",
+    "get_const_mem_size", "get_shared_mem_per_block", "get_max_threads_per_block", "get_local_mem_per_thread",
+    "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions", "extensions", "specialized",
+    "specialize",
+))  # fmt: skip
+"""What a kernel has of the dispatcher, with the same meaning."""
+
+_COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
+"""Metadata that no artifact has."""
+
+
+# -- compile results of artifacts ---------------------------------------------------------------------------------
+
+
+class Metadata(dict[str, Any]):
+    """What a compile result says; what an artifact does not have is compiled when it is asked for."""
+
+    def __init__(self, known: Mapping[str, Any], compiled: Any) -> None:
+        super().__init__(known)
+        self._compiled = compiled
+
+    def __missing__(self, name: str) -> Any:
+        if name not in _COMPILED_ONLY:
+            raise KeyError(name)
+        for each, value in self._compiled().metadata.items():
+            self.setdefault(each, value)
+        return super().get(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, compiled where need be."""
+        return self[name] if name in _COMPILED_ONLY else super().get(name, default)
+
+
+def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
+    """An object for `dispatcher.overloads`, made of an artifact.
+
+    Args:
+        dispatcher: Of `cuda.jit`.
+        types: Of the arguments.
+        artifact: The compiled kernel.
+    """
+    parts, known, target = surface(), artifact.attributes, artifact.target
+    options = {**dispatcher.targetoptions, "chip": target.name}
+
+    @functools.cache
+    def compiled() -> Any:
+        making = compiler()
+        with assumed_host(target.cc):
+            found = making.compile_mlir(dispatcher.py_func, None, tuple(types), targetoptions=dict(options))
+            making.optimize(found)
+        return found
+
+    metadata: dict[str, Any] = {
+        "cubin": artifact.cubin, "ptx": artifact.ptx.decode(), "func_name": artifact.entries[0].symbol,
+        "use_cooperative": bool(known.get("cooperative")), "targetoptions": options,
+    }  # fmt: skip
+    if known.get("needs_setup"):
+        from_link = [each for each in options.get("link") or () if hasattr(each, "setup_callback")]
+        metadata["setup_callbacks"] = [each.setup_callback for each in from_link if each.setup_callback]
+        metadata["teardown_callbacks"] = [each.teardown_callback for each in from_link if each.teardown_callback]
+        if known.get("needs_runtime"):
+            metadata["needs_nrt"] = metadata["nrt_inline"] = True
+            metadata["setup_callbacks"].append(compiler()._nrt_memsys_setup_callback)
+    if not artifact.ptx:
+        metadata.pop("ptx")
+    result = parts.CachedCompileResult(parts.signature(parts.types.none, *types), Metadata(metadata, compiled))
+    result.objectmode = False
+    return parts.CompileResult(_Complete(result, compiled))
+
+
+class _Complete:
+    """A compile result whose other attributes are those of a compile."""
+
+    def __init__(self, result: Any, compiled: Any) -> None:
+        self.__dict__.update(vars(result))
+        self._compiled = compiled
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name in (
+            "max_cooperative_grid_blocks",
+            "inspect_asm",
+            "inspect_llvm",
+            "cooperative",
+        ):
+            raise AttributeError(name)
+        return getattr(self._compiled(), name)
+
+
+# -- in front of its compile --------------------------------------------------------------------------------------
+
+
+def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], *, is_quiet: bool = False) -> Any:
+    """Give the compile result of a signature, in `overloads` as well; None where numba-cuda-mlir has to go on.
+
+    Args:
+        dispatcher: That wants it.
+        resolutions: Of its function and options.
+        types: Of the arguments.
+        is_quiet: Whether errors in what is linked are left to numba-cuda-mlir to raise.
+    """
+    definition, parts = resolutions.definition, surface()
+    is_special = has_planners() or dispatcher._literal_arg_positions or dispatcher._launch_config_enabled
+    if is_special or any(isinstance(each, parts.types.Literal) for each in types):
+        return None
+    signature, known = Signature(types), resolutions.known()
+    try:
+        device = definition.native(current_device().target)
+        resolution = resolutions.for_device(device, signature)
+    except (NoDeviceError, RunsUncached):
+        return None
+    except CompileError:
+        if is_quiet:
+            return None
+        raise
+    is_hit = resolution.source != "compiled" or any(variant == signature for _target, _ptx, variant in known)
+    (dispatcher._cache_hits if is_hit else dispatcher._cache_misses)[tuple(types)] += 1
+    result = result_of(dispatcher, types, resolution.artifact)
+    options = definition.launch_options
+    if options is not None and options.cooperative:
+        result.metadata["use_cooperative"] = True
+    dispatcher._propagate_compile_callbacks(result.metadata)
+    dispatcher._apply_shared_memory_carveout(result)
+    dispatcher.overloads[tuple(types)] = result
+    return result
+
+
+def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
+    """What its launcher takes for these arguments; None where numba-cuda-mlir has to go on."""
+    parts, definition = surface(), resolutions.definition
+    given = getattr(parts._compile_arg_types, "types", None)
+    types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)
+    if not dispatcher._can_compile or len(types) != definition.function.__code__.co_argcount or None in types:
+        return None
+    annotated = definition.annotated or (None,) * len(types)
+    types = tuple(fixed or each for fixed, each in zip(annotated, types, strict=True))
+    for known in tuple(dispatcher.overloads):
+        if len(known) == len(types) and all(map(dispatcher._can_reuse_overload, known, types)):
+            return None
+    result = served(dispatcher, resolutions, types, is_quiet=is_quiet)
+    if result is None:
+        return None
+    known = result.metadata
+    return known["cubin"], known["func_name"], known["use_cooperative"]
+
+
+@functools.cache
+def _cached_class() -> Any:
+    """The class of dispatchers made here."""
+
+    class CachedDispatcher(surface().MLIRDispatcher):  # type: ignore[misc]
+        """A dispatcher that asks this cache before it compiles."""
+
+        resolutions: MlirResolutions
+
+        def _compile_impl(self, args: Any, *rest: Any) -> Any:
+            found = served_launch(self, self.resolutions, args, False)
+            if found is not None:
+                return found
+            with assumed_host(current_device().target.cc):
+                return super()._compile_impl(args, *rest)
+
+        def _compile_public(self, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
+            types, _returned = surface().normalize_signature(sig)
+            if abi_info is None and output is None and types not in self.overloads:
+                found = served(self, self.resolutions, types)
+                if found is not None:
+                    return found
+            return super()._compile_public(sig, abi_info=abi_info, output=output)
+
+    return CachedDispatcher
+
+
+def _make(resolutions: MlirResolutions) -> Any:
+    declared, thing = resolutions.definition.declared, resolutions.definition.thing
+    options = dict(declared.targetoptions)
+    options["link"] = list(options.get("link") or ())
+    made = _cached_class()(declared.py_func, targetoptions=options)
+    made.resolutions = resolutions
+    if resolutions.definition.is_bound:  # it takes the signatures that it was given, no others
+        made.overloads.update(thing.overloads)
+        made.disable_compile()
+        made._specialized = thing._specialized
+    return made
+
+
+def dispatcher_of(resolutions: MlirResolutions) -> Any:
+    """The dispatcher of a kernel, made when something is to be looked at by numba-cuda-mlir itself."""
+    if resolutions.dispatcher is None:
+        resolutions.dispatcher = _make(resolutions)
+    return resolutions.dispatcher
+
+
+def attribute(resolutions: MlirResolutions, name: str) -> Any:
+    """Read one of `DISPATCHERS_NAMES`; the dispatcher then has every signature that was launched or compiled."""
+    if name == "specialize":
+        return functools.partial(specialize, resolutions)
+    dispatcher = dispatcher_of(resolutions)
+    if dispatcher._can_compile:
+        for _target, _ptx_target, types in resolutions.known():
+            if tuple(types) not in dispatcher.overloads:  # type: ignore[arg-type]
+                dispatcher.compile(tuple(types))  # type: ignore[arg-type]
+    return getattr(dispatcher, name)
+
+
+def specialize(resolutions: MlirResolutions, *arguments: Any) -> Any:
+    """Make a dispatcher for exactly the types of these arguments."""
+    made = _make(resolutions)
+    made.compile_for(*arguments)
+    made.disable_compile()
+    made._specialized = True
+    return made
+
+
+def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, arguments: Sequence[Any]) -> None:
+    """Launch as numba-cuda-mlir does, with the options of the kernel.
+
+    Args:
+        resolutions: Of the kernel.
+        shape: Extents of the launch.
+        stream: As the user gave it; None for that of the arguments.
+        arguments: Of the launch.
+    """
+    check_interpreter()
+    definition = resolutions.definition
+    arguments = definition.complete(tuple(arguments))
+    variant = definition.variant(arguments)
+    dispatcher = resolutions.by_variant.get(variant)
+    if dispatcher is None:
+        dispatcher = resolutions.by_variant.setdefault(variant, _make(resolutions))
+    options, handle = definition.launch_options, None if stream is None else stream_handle(stream)
+    cluster = tuple(options.cluster) if options is not None and options.cluster else None
+    configured = dispatcher.configure(shape.grid, shape.block, handle, shape.shared_bytes, cluster)
+    arguments = tuple(_as_its_own(each) for each in arguments)
+    if resolutions.session().settings.debug_launches:
+        _launch_watched(configured, shape, handle or 0, arguments, definition.function)
+    else:
+        configured(*arguments)
+
+
+def _launch_watched(configured: Any, shape: LaunchShape, stream: int, arguments: Sequence[Any], function: Any) -> None:
+    import cuda.bindings.driver as driver
+
+    from ...launch.debugging import watched
+
+    def queue() -> bool:
+        configured(*arguments)
+        return True
+
+    watched(
+        driver, stream, queue, kernel=function.__name__, shape=shape,
+        parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
+    )  # fmt: skip
+
+
+def _as_its_own(value: Any) -> Any:
+    """An array of PyTorch as one of numba-cuda-mlir, whose launcher fails on it after the launch."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return value
+    return surface().cuda.as_cuda_array(value.detach())
+
+
+def read_signatures(given: Any) -> tuple[tuple[Any, ...], ...]:
+    """The argument types of what `signature=` takes: as `cuda.jit` takes it, or a list of that.
+
+    Raises:
+        OptionError: One is not a signature, or returns something.
+    """
+    parts = surface()
+    found = read_signature_list(given, parts.normalize_signature, (None, parts.types.void, parts.types.none))
+    return tuple(Signature(each) for each in found)

@@ -1,0 +1,155 @@
+"""Lead the kernels of numba-cuda-mlir programs that are not edited through this cache.
+
+Promise     Its own cache is not asked while this one is: it takes no notice of edited callees, globals, options and
+            captured arrays, and forgets that a kernel is cooperative.
+Method      Four methods of its dispatcher class are replaced: both that compile (dispatcher), `enable_caching` (what
+            `cache=True` calls) and `specialize`, whose dispatcher is to take part where this one does.
+Not here    What is served (dispatcher), and when methods are replaced (python.takeover).
+Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
+            `_compile_impl` at each call.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ...engine.session import process_session
+from ...errors import OptionError
+from ...model import choose_for_device
+from ..python.takeover import Takeover
+from .definition import MlirDefinition, MlirResolutions
+from .dispatcher import served, served_launch
+from .internals import DISPATCHERS, PACKAGE, surface
+
+_replaced: dict[str, Any] = {}
+"""The methods that are replaced now."""
+
+_attached: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Dispatchers that ask this cache, with the cache that they had; None for the one that `cache=True` would make."""
+
+
+class DispatcherCache:
+    """The cache of an attached dispatcher, which its own methods find empty; the names are numba-cuda-mlir's.
+
+    Args:
+        resolutions: Of the dispatcher.
+    """
+
+    def __init__(self, resolutions: MlirResolutions) -> None:
+        self.resolutions = resolutions
+
+    @property
+    def cache_path(self) -> str | None:
+        """The directory of the cache."""
+        return self.resolutions.session().store.directory
+
+    def load_overload(self, _sig: Any, _context: Any) -> None:
+        """Nothing: who asks was not served before."""
+
+    def save_overload(self, _sig: Any, _data: Any) -> None:
+        """Nothing: what numba-cuda-mlir compiled by itself must not be stored."""
+
+    def enable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def disable(self) -> None:
+        """Nothing: there is no switch here."""
+
+    def flush(self) -> None:
+        """Read the function anew at the next launch; entries stay, they are named by what they hold."""
+        self.resolutions.flush()
+
+
+def _restore() -> None:
+    if not _replaced:
+        return
+    for name, method in _replaced.items():
+        setattr(surface().MLIRDispatcher, name, method)
+    _replaced.clear()
+    for kernel, before in list(_attached.items()):
+        if before is not None:
+            kernel._cache = before
+            continue
+        try:
+            kernel.enable_caching()
+        except RuntimeError:  # it has no place for it: such a kernel could not have been decorated without us
+            kernel._cache = surface().NullCache()
+    _attached.clear()
+
+
+def _replace(home: Any, every_kernel: bool) -> None:
+    kind = home.MLIRDispatcher
+    compile_impl, compile_public, specialize_plain = kind._compile_impl, kind._compile_public, kind.specialize
+
+    def attached(self: Any) -> MlirResolutions | None:
+        if isinstance(self._cache, DispatcherCache):
+            return self._cache.resolutions
+        if hasattr(self, "resolutions") or self.targetoptions.get("device"):  # ours already, or part of a kernel
+            return None
+        is_wanted = every_kernel or isinstance(self._cache, surface().MLIRCache)
+        return _attach(self, self._cache) if is_wanted else None
+
+    def enable_caching(self: Any) -> None:
+        _attach(self, None)
+
+    def compile_for_launcher(self: Any, args: Any, *rest: Any) -> Any:
+        resolutions = attached(self)
+        found = None if resolutions is None else served_launch(self, resolutions, args, True)
+        return compile_impl(self, args, *rest) if found is None else found
+
+    def compile_signature(self: Any, sig: Any, abi_info: Any = None, output: Any = None) -> Any:
+        if abi_info is None and output is None and (resolutions := attached(self)) is not None:
+            types, _returned = surface().normalize_signature(sig)
+            found = self.overloads.get(types) or served(self, resolutions, types, is_quiet=True)
+            if found is not None:
+                return found
+        return compile_public(self, sig, abi_info=abi_info, output=output)
+
+    def specialize(self: Any, *args: Any) -> Any:
+        made = specialize_plain(self, *args) if attached(self) is None or self.specialized else None
+        return made or _specialized(self, args)
+
+    for name, method in (
+        ("enable_caching", enable_caching),
+        ("_compile_impl", compile_for_launcher),
+        ("_compile_public", compile_signature),
+        ("specialize", specialize),
+    ):
+        _replaced[name] = vars(kind)[name]
+        method.__doc__ = _replaced[name].__doc__
+        setattr(kind, name, method)
+
+
+def _specialized(dispatcher: Any, arguments: tuple[Any, ...]) -> Any:
+    """`dispatcher.specialize(*arguments)`, whose dispatcher asks this cache as well."""
+    parts = surface()
+    types = tuple(each if isinstance(each, parts.types.Type) else parts.typeof(each) for each in arguments)
+    key = parts.current_device().compute_capability, types
+    found = dispatcher.specializations.get(key)
+    if found is None:
+        found = parts.MLIRDispatcher(dispatcher.py_func, targetoptions=dispatcher.targetoptions)
+        _attach(found, found._cache)
+        found.compile_for(*types)
+        found.disable_compile()
+        found._specialized = True
+        dispatcher.specializations[key] = found
+    return found
+
+
+def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
+    try:
+        definition = MlirDefinition(dispatcher, {})
+        assert definition.declared
+    except OptionError:  # a function for devices
+        return None
+    choose = functools.partial(choose_for_device, (), kernel=definition.name)
+    resolutions = MlirResolutions(definition, process_session, choose)
+    resolutions.dispatcher = dispatcher
+    _attached[dispatcher] = before
+    dispatcher._cache = DispatcherCache(resolutions)
+    return resolutions
+
+
+TAKEOVER = Takeover(DISPATCHERS, PACKAGE, _replace, _restore)

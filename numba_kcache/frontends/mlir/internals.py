@@ -1,0 +1,221 @@
+"""Every name of numba-cuda-mlir that is not in its documentation, gathered and probed.
+
+Promise     Either all of them are there and take what they are given here, or ToolchainMissingError says which versions
+            would do. Nothing else in the package imports a module of numba-cuda-mlir.
+Method      `surface` has what a program has loaded that imports its `cuda`; `compiler` what a compile loads. `NAMES`
+            says where the shared dialect looks, and looks only in what is loaded.
+Ground      numba-cuda-mlir 0.5.4 and 0.6.0: descriptor.py, decorators.py, mlir_compiler.py, mlir_optimization.py,
+            tools.py, _whole_function_planners.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from importlib import import_module
+from inspect import signature
+from types import SimpleNamespace
+from typing import Any
+
+from ...errors import ToolchainMissingError
+from ..python.numbas import Names, Place, loaded
+
+PACKAGE = "numba_cuda_mlir"
+HOME = "numba_cuda_mlir.numba_cuda"
+"""Its copy of numba-cuda."""
+
+CUDA = "numba_cuda_mlir.cuda"
+DISPATCHERS = "numba_cuda_mlir.descriptor"
+"""The module with its dispatchers, which every program that has one has loaded."""
+
+VERSIONS = ((0, 5, 4), (0, 7))
+"""From the first on, and before the second."""
+
+_SURFACE = {
+    f"{HOME}.types": ("Array", "Integer", "Float", "Complex", "Boolean", "BaseTuple", "Record", "NoneType"),
+    f"{HOME}.typing.typeof": ("typeof",),
+    f"{HOME}.typing": ("signature",),
+    f"{HOME}.cudadrv.devicearray": ("DeviceNDArray", "DeviceRecord"),
+    f"{HOME}.args": ("ArgHint", "InOut"),
+    f"{HOME}.np.numpy_support": ("as_dtype",),
+    f"{HOME}.core.compiler_lock": ("global_compiler_lock",),
+    f"{HOME}.cudadrv.devices": ("get_context",),
+    f"{HOME}.core.sigutils": ("normalize_signature",),
+    DISPATCHERS: ("MLIRDispatcher", "mlir_target", "_compile_arg_types", "_extensions_use_launch_config"),
+    f"{PACKAGE}.decorators": ("verify_target_options",),
+    f"{PACKAGE}.compiler": ("CompileResult", "CodeLibrary"),
+    f"{PACKAGE}.caching": ("MLIRCache", "CachedCompileResult", "NullCache"),
+    f"{PACKAGE}._whole_function_planners": ("_planner_registry",),
+    f"{PACKAGE}.lowering_utilities.type_conversions": ("to_numba_type",),
+}
+
+_COMPILER = {
+    f"{PACKAGE}.mlir_compiler": ("compile_mlir",),
+    f"{PACKAGE}.mlir_optimization": ("optimize", "_nrt_memsys_setup_callback"),
+    f"{HOME}.core.errors": ("ForceLiteralArg",),
+    f"{HOME}.typing.templates": ("builtin_registry",),
+    f"{PACKAGE}.extending": ("typing_registry",),
+}
+
+_PARAMETERS = {
+    "compile_mlir": ("pyfunc", "return_type", "args", "targetoptions"),
+    "optimize": ("cres",),
+    "verify_target_options": ("kws",),
+}
+
+DISPATCHER_METHODS = (
+    "_compile_impl",
+    "_compile_public",
+    "_propagate_compile_callbacks",
+    "_apply_shared_memory_carveout",
+)
+_DISPATCHER_NAMES = (*DISPATCHER_METHODS, "_can_reuse_overload", "_resolve_overload", "configure", "specialize")
+
+_TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
+_REGISTRIES = (
+    "registry",
+    "typing_registry",
+    "lowering_registry",
+    "builtin_registry",
+    "target_registry",
+    "impl_registry",
+)
+
+
+@lru_cache(maxsize=1)
+def _registries(_modules_loaded: int) -> tuple[Place, ...]:
+    found, start = [], f"{PACKAGE}."
+    for name, module in list(sys.modules.items()):
+        if name.startswith(start):
+            names = vars(module)
+            found += [(name, each) for each in _REGISTRIES if each in names and hasattr(names[each], "functions")]
+    return tuple(sorted(found))
+
+
+NAMES = Names(
+    packages=frozenset({PACKAGE, "numpy"}),
+    home=HOME,
+    dispatchers=((DISPATCHERS, "MLIRDispatcher"),),
+    types=((f"{HOME}.types", "Type"),),
+    intrinsics=((f"{HOME}.extending", "_Intrinsic"),),
+    signatures=((f"{HOME}.typing.templates", "Signature"),),
+    target=(DISPATCHERS, "mlir_target"),
+    holders=lambda: _registries(len(sys.modules)),
+    models=((f"{PACKAGE}.models", "mlir_data_manager"), (f"{HOME}.datamodel", "default_manager")),
+    owned=PACKAGE,
+    making=(f"{PACKAGE}.", "numpy", "abc", "builtins", "numbers", "enum"),
+    generated=f"{PACKAGE}.",
+)
+
+EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))
+CONFIG = f"{HOME}.core.config"
+EXPERIMENTAL = f"{PACKAGE}.cuda.experimental"
+
+
+@cache
+def surface() -> SimpleNamespace:
+    """Import and probe what its `cuda` loads.
+
+    Raises:
+        ToolchainMissingError: It is absent, or of a version whose insides are others.
+    """
+    try:
+        version = str(import_module(PACKAGE).__version__)
+        found = _gathered(_SURFACE)
+    except (ImportError, AttributeError) as error:
+        raise _unsuitable(str(error)) from error
+    found.types = import_module(f"{HOME}.types")
+    found.cuda = import_module(CUDA)
+    found.current_device = lambda: found.get_context().device
+    numbers = tuple(int(each) for each in version.split(".")[:3] if each.isdecimal())
+    if not VERSIONS[0] <= numbers < VERSIONS[1]:
+        raise _unsuitable(f"it is of version {version}")
+    lacking = [name for name in _DISPATCHER_NAMES if not hasattr(found.MLIRDispatcher, name)]
+    if lacking:
+        raise _unsuitable(f"its dispatcher has no {lacking[0]}")
+    return found
+
+
+@cache
+def compiler() -> SimpleNamespace:
+    """Import and probe what a compile needs.
+
+    Raises:
+        ToolchainMissingError: It is of a version whose insides are others.
+    """
+    try:
+        found = _gathered(_COMPILER)
+    except (ImportError, AttributeError) as error:
+        raise _unsuitable(str(error)) from error
+    vars(found).update(vars(surface()))
+    for name, wanted in _PARAMETERS.items():
+        lacking = set(wanted) - set(signature(getattr(found, name)).parameters)
+        if lacking:
+            raise _unsuitable(f"{name} takes no {min(lacking)}")
+    return found
+
+
+def _gathered(table: Mapping[str, Iterable[str]]) -> SimpleNamespace:
+    found = SimpleNamespace()
+    for home, names in table.items():
+        module = import_module(home)
+        vars(found).update({name: getattr(module, name) for name in names})
+    return found
+
+
+def _unsuitable(why: str) -> ToolchainMissingError:
+    return ToolchainMissingError(
+        "cannot use numba-cuda-mlir", why, "install numba-cuda-mlir>=0.5.4,<0.7: numba-kcache[mlir]"
+    )
+
+
+def serializer() -> Any:
+    """Its pickle of functions by value, with `dumps` and `loads`."""
+    return import_module(f"{HOME}.serialize")
+
+
+def has_planners() -> bool:
+    """Tell if a planner is registered, which may rewrite any kernel."""
+    return bool(getattr(loaded(f"{PACKAGE}._whole_function_planners", "_planner_registry"), "has_planners", False))
+
+
+@contextmanager
+def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
+    """Let this thread's compilations be on a machine whose device is of this compute capability, present or not.
+
+    numba-cuda-mlir asks the first device of a process once, and links for that whatever it compiles for. Other threads
+    go on seeing the real device.
+    """
+    tools = import_module(f"{PACKAGE}.tools")
+    thread, target = threading.get_ident(), surface().mlir_target
+    with surface().global_compiler_lock:
+        real = tools.get_gpu_compute_capability
+
+        def assumed(as_type: type = str) -> Any:
+            if threading.get_ident() != thread:
+                return real(as_type)
+            return cc if as_type is tuple else f"sm_{cc[0]}{cc[1]}"
+
+        tools.get_gpu_compute_capability = assumed  # type: ignore[attr-defined]
+        try:
+            target.ensure_initialized()
+            yield
+        finally:
+            tools.get_gpu_compute_capability = real  # type: ignore[attr-defined]
+
+
+def forget_implementations(function: Any) -> None:
+    """Drop what was made of a function under `@overload` or `@intrinsic`: each is made once in a process."""
+    parts = compiler()
+    target = parts.mlir_target
+    registries = [parts.builtin_registry, parts.typing_registry]
+    registries += getattr(getattr(target, "_typingctx", None), "_registries", ())
+    for registry in registries:
+        templates = [each for _value, kind in registry.globals for each in getattr(kind, "templates", ())]
+        for template in (*templates, *registry.attributes, *registry.functions):
+            if function in (getattr(template, "_overload_func", None), getattr(template, "_definition_func", None)):
+                for name in _TEMPLATE_CACHES:
+                    getattr(template, name, {}).clear()

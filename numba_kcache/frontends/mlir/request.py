@@ -1,0 +1,104 @@
+"""Settings, libraries and links: what a numba-cuda-mlir request holds beside what all Python kernels have.
+
+Promise     A setting counts as a compilation starting now would read it; one that only prints does not.
+Method      numba-cuda-mlir reads most settings from a copy of Numba's configuration, which it reads anew when it starts
+            to compile, and a few from the environment at each use.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ...keys import Component, component
+from ...model.request import LinkInput
+from ...settings import variables
+from ..python.definition import plain_setting
+from ..python.value import Refused
+from .internals import CONFIG, has_planners
+
+if TYPE_CHECKING:
+    from ...headers.search import HeaderQuery
+    from ...model.reason import ReasonKind
+
+LIBRARIES = ("nvvm", "libdevice", "nvJitLink", "nvrtc", "nvrtc-builtins")
+"""NVRTC says which toolkit there is, and compiles CUDA C++ that is linked."""
+
+DISTRIBUTIONS = ("numba-cuda-mlir", "numpy", "cuda-core")
+"""MLIR and LLVM 7 come with the first."""
+
+CODE_SETTINGS = (
+    "OPT", "FORCE_CUDA_CC", "CUDA_DEBUGINFO_DEFAULT", "DEBUG_JIT", "BOUNDSCHECK", "EXTEND_VARIABLE_LIFETIMES",
+    "DISABLE_JIT", "CUDA_DISABLE_LTO_OPT", "CUDA_DEFAULT_PTX_CC", "CUDA_ENABLE_NRT", "CUDA_NRT_STATS", "DEBUG_NRT",
+    "NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "CUDA_NVRTC_EXTRA_SEARCH_PATHS", "CUDA_INCLUDE_PATH",
+)  # fmt: skip
+"""Attributes of its configuration that change code; decorator options are in the fingerprint."""
+
+_VARIABLES = ("NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "NUMBA_CUDA_NVRTC_EXTRA_SEARCH_PATHS", "LIBLLVM7")
+"""What is read from the environment at each use."""
+
+
+def component_kinds() -> Mapping[str, ReasonKind]:
+    """What the components of such a kernel are about. docs/keys.md has a row for each."""
+    from ...model.reason import ReasonKind
+    from ..python.reasons import KINDS
+
+    return {**KINDS, "argument types": ReasonKind.SIGNATURE, "numba settings": ReasonKind.ENVIRONMENT}
+
+
+def code_environment() -> tuple[Component, ...]:
+    """Read the settings by name; () while numba-cuda-mlir is not loaded.
+
+    Raises:
+        Refused: A planner is registered; or another LLVM is asked for, and cannot be read.
+    """
+    config = sys.modules.get(CONFIG)
+    if config is None:
+        return ()
+    if has_planners():
+        raise Refused("a whole-function planner is registered, which may rewrite any kernel")
+    try:
+        config.reload_config()
+    except Exception:  # a variable that cannot be read: the compilation will say so, a look-up must not
+        pass
+    read = variables(_VARIABLES)
+    llvm = read.pop("LIBLLVM7", "")
+    settings = {name: plain_setting(getattr(config, name, None)) for name in CODE_SETTINGS}
+    return component("numba settings", {**settings, **read, "LIBLLVM7": llvm and _build_of(llvm)}),  # fmt: skip
+
+
+def _build_of(path: str) -> str:
+    try:
+        status = os.stat(path)
+        return _build_as(path, (status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError as error:
+        raise Refused(f"LIBLLVM7={path}: {error.strerror}") from None
+
+
+@functools.lru_cache(maxsize=4)
+def _build_as(path: str, _status: tuple[int, ...]) -> str:
+    from ...toolchain.build_id import build_of
+
+    return build_of(path)
+
+
+def linked_headers(links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
+    """List what CUDA C++ among these link inputs can include.
+
+    Raises:
+        Refused: They cannot be keyed.
+    """
+    texts = [each for each in links if each.kind == "cu"]
+    if not texts:
+        return ()
+    from ...headers.scanner import scan_includes
+
+    scans = [scan_includes(each.data) for each in texts]
+    if any(scan.has_clock for scan in scans):
+        raise Refused("what it links uses __DATE__ or __TIME__")
+    if any(scan.asks_files or scan.has_location or scan.has_assert for scan in scans):
+        raise Refused("what it links includes files, or says where it stands")
+    return ()

@@ -1,0 +1,398 @@
+"""The definition of a Python kernel, and its requests: what the front ends of both Numbas share.
+
+Promise     Making a definition imports no compiler. A signature is resolved once for each target in a process, under
+            the
+            fingerprint that the function has then. A request's components hold everything that decides the code: the
+            kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's configuration, as
+            a compilation starting now would use it. What cannot be captured makes the request uncacheable, with the
+            name of what is to blame: it is compiled by the front end's own dispatcher, with one warning.
+Not here    Options, packing and compiling, which differ: frontends.numba and frontends.mlir.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from ...engine.request import Request, Resolution, Wanted
+from ...engine.session import Session
+from ...errors import OptionError, UncacheableError
+from ...keys import Component, Plain, component
+from ...model import Choice, Target
+from ...model.artifact import Artifact
+from ...model.request import LinkInput
+from ...settings import NVRTC_VARIABLES, variables
+from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
+from .function import Fingerprint, Uncapturable, fingerprint
+from .value import Refused
+
+if TYPE_CHECKING:
+    from ...headers.mirror import Folders
+    from ...headers.search import HeaderQuery
+    from ...launch.attributes import LaunchOptions
+    from ...model.reason import ReasonKind
+    from ...toolchain import Toolchain
+
+LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
+"""Launch attributes that `cuda.jit` has no option for."""
+
+OWN_OPTIONS = (COMMON_OPTIONS - {"launch_bounds"}) | {"signature", "keep_ptx"}
+"""Options that are not those of `cuda.jit`."""
+
+
+class PythonDefinition(Definition):
+    """A Python function or a dispatcher of `cuda.jit` as a kernel.
+
+    Args:
+        thing: The function or dispatcher.
+        options: Of `cached_kernel`.
+
+    Attributes:
+        function: The Python function.
+        qualname: Of the function.
+        given: The options of `cuda.jit` among those of `cached_kernel`.
+        depends: Values or files whose content enters the key.
+        strict: Refuse rather than run uncached.
+        keep_ptx: Keep the PTX beside the cubin.
+        dialect: Knows the compiler's objects.
+        libraries, distributions: As in `Request`.
+        decorator_options: Of `cuda.jit` for a kernel.
+    """
+
+    has_variants = True
+    is_sent_by_name = True
+    any_variant: Variant = ()
+    dialect: Any
+    libraries: tuple[str, ...]
+    distributions: tuple[str, ...]
+    decorator_options: tuple[str, ...]
+
+    def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
+        self.thing, self.options = thing, options
+        function = self.function = getattr(thing, "py_func", thing)
+        self.name, self.qualname = function.__name__, function.__qualname__
+        self.label = f"{function.__module__}.{self.qualname}"
+        path = function.__code__.co_filename
+        self.file = os.path.abspath(path) if os.path.isfile(path) else ""
+        self.given = self._decorator_options()
+        if any(options.get(name) is not None for name in LAUNCH_OPTIONS):
+            from ...launch.attributes import read_launch_options
+
+            self.launch_options = read_launch_options(options, self.kind)
+        self.depends = tuple(options.get("depends") or ())
+        self.strict = bool(options.get("strict", False))
+        self.keep_ptx = bool(options.get("keep_ptx", True))
+        self._declared: Any = None
+
+    def _decorator_options(self) -> dict[str, Any]:
+        """The options of `cuda.jit` among those of `cached_kernel`; link files start from the function's folder."""
+        options = self.options
+        given = {name: value for name, value in options.items() if name not in OWN_OPTIONS and value is not None}
+        if options.get("carveout") is not None:
+            given["shared_memory_carveout"] = options["carveout"]
+        unknown = sorted(given.keys() - set(self.decorator_options))
+        if unknown:
+            raise OptionError(
+                f"cannot use option {unknown[0]!r} here",
+                "a Numba kernel does not take it",
+                f"it takes {', '.join(sorted({*self.decorator_options, *OWN_OPTIONS}))}",
+            )
+        if "opt" in given:
+            given["opt"] = bool(given["opt"])
+        if "link" in given:
+            links = given["link"] if isinstance(given["link"], (list, tuple)) else [given["link"]]
+            folder = os.path.dirname(os.path.abspath(self.function.__code__.co_filename))
+            given["link"] = [
+                os.path.join(folder, os.fspath(each)) if isinstance(each, (str, os.PathLike)) else each
+                for each in links
+            ]
+        return given
+
+    @property
+    def declared(self) -> Any:
+        """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
+
+        Raises:
+            OptionError: The function is for devices alone, or an option cannot be meant.
+            ToolchainMissingError: Numba's CUDA target is not installed.
+        """
+        if self._declared is None:
+            self._declared = self.declare()
+        return self._declared
+
+    # -- what each front end says -------------------------------------------------------------------
+
+    def declare(self) -> Any:
+        """Fill in the options, as `declared` says."""
+        raise NotImplementedError
+
+    def types_of(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments of a launch as the compiler does.
+
+        Raises:
+            ValueError, TypeError: It has no type for one.
+        """
+        raise NotImplementedError
+
+    def read_signatures(self, given: Any) -> Sequence[Variant]:
+        """Read the argument types of what `signature=` takes."""
+        raise NotImplementedError
+
+    def environment(self) -> tuple[Component, ...]:
+        """Read the compiler's settings.
+
+        Raises:
+            Refused: The compiler is in a state in which nothing can be keyed.
+        """
+        raise NotImplementedError
+
+    def headers(self, links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
+        """List what CUDA C++ among the link inputs may include.
+
+        Raises:
+            Refused: It cannot be keyed.
+        """
+        raise NotImplementedError
+
+    def component_kinds(self) -> Mapping[str, ReasonKind]:
+        """What the components of a request are about."""
+        raise NotImplementedError
+
+    def build(
+        self,
+        found: Fingerprint | Uncapturable,
+        types: Any,
+        target: Target,
+        ptx_target: Target | None,
+        headers: Folders | None,
+    ) -> Artifact:
+        """Compile what a request is for."""
+        raise NotImplementedError
+
+    def compiler_lock(self) -> AbstractContextManager[None]:
+        """The compiler's own lock over compilation. It is held for what the compiler does, never for a subscriber."""
+        raise NotImplementedError
+
+    # -- what is wanted -----------------------------------------------------------------------------
+
+    def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
+        """Make the request of one signature for a target, as the function is now."""
+        return kernel_request(self, read_function(self), variant, target, ptx_target)
+
+    def variant(self, arguments: Sequence[Any]) -> Variant:
+        """Type the arguments as Numba does; None for another number of them, which Numba refuses in its own words.
+
+        Raises:
+            ValueError, TypeError: Numba has no type for one.
+        """
+        if len(arguments) != self.function.__code__.co_argcount:
+            return None
+        try:
+            return self.types_of(arguments)
+        except (ValueError, TypeError) as error:  # Numba's own words, which name no kernel
+            error.add_note(self.note)
+            raise
+
+    def variants(self, signature: Any, known: Sequence[Variant]) -> Sequence[Variant]:
+        """Read `signature=`; where none is given, the definition's own, else what was resolved."""
+        given = self.options.get("signature") if signature is None else signature
+        assert self.declared  # an error if there is no Numba
+        found = self.read_signatures(given) if given is not None else known
+        if not found:
+            raise OptionError(
+                f"cannot compile {self.name}", "it has no signature", 'write signature="void(float32[::1], int64)"'
+            )
+        return found
+
+    def check_target(self, target: Target) -> None:
+        """Refuse PTX alone."""
+        if target.virtual:
+            raise OptionError(
+                f"cannot compile {self.name} for {target} alone",
+                "a Numba kernel is linked for a device",
+                f"name the device: {target.name.replace('compute', 'sm')!r}",
+            )
+
+    @property
+    def note(self) -> str:
+        """What is added to Numba's own errors."""
+        return f"while launching the Numba kernel {self.label}"
+
+    def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
+        """What the user gave, and what the compiler found in the code: cooperative grids, the carveout."""
+        known, options = artifact.attributes, self.launch_options
+        carveout = known.get("carveout")
+        if not known.get("cooperative") and carveout is None:
+            return options
+        from ...launch.attributes import LaunchOptions
+
+        options = options or LaunchOptions()
+        is_cooperative = options.cooperative or bool(known.get("cooperative"))
+        return options._replace(cooperative=is_cooperative, carveout=None if carveout is None else int(carveout))
+
+
+class PythonResolutions(Resolutions):
+    """The artifacts of one Python kernel.
+
+    Attributes:
+        dispatcher: Numba's, which launches what no launcher takes; None while there is none.
+    """
+
+    definition: PythonDefinition
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.dispatcher: Any = None
+        self._uncached: dict[Variant, str] = {}
+
+    def wanted(self, choice: Choice, variant: Variant) -> Wanted:
+        """Make the requests of a choice from one reading of the function."""
+        make = functools.partial(kernel_request, self.definition, read_function(self.definition), variant)
+        return Wanted(make(choice.target, choice.ptx_target), choice, make)
+
+    def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
+        if variant in self._uncached:
+            raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
+        with self.definition.compiler_lock():
+            wanted = self.wanted(choice, variant)
+        request, is_counted = wanted.request, False
+        if not request.uncacheable or self.compiles_uncached():
+            try:
+                return session.resolve(wanted)
+            except UncacheableError as error:
+                request, is_counted = request._replace(uncacheable=error.why), True
+        session.refuse(request, is_counted=is_counted)
+        self._uncached[variant] = request.uncacheable
+        raise RunsUncached(f"cannot cache {self.definition.label}", request.uncacheable)
+
+    def compiles_uncached(self) -> bool:
+        """Tell if what cannot be cached is compiled and launched here nevertheless, not by Numba's dispatcher."""
+        return False
+
+    def flush(self) -> None:
+        """Read the function anew at the next launch."""
+        self._resolved, self._uncached = {}, {}
+
+    def forget(self) -> None:
+        """Resolve anew at the next launch. Running work is untouched."""
+        super().forget()
+        self.flush()
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def read_function(definition: PythonDefinition) -> Fingerprint | Uncapturable:
+    """Read what the kernel is made of now."""
+    declared = definition.declared
+    options = declared.targetoptions
+    with_lines = bool(options.get("debug") or options.get("lineinfo"))
+    return fingerprint(declared, definition.dialect, with_lines=with_lines, depends=definition.depends)
+
+
+def kernel_request(
+    definition: PythonDefinition,
+    found: Fingerprint | Uncapturable,
+    types: Any,
+    target: Target,
+    ptx_target: Target | None,
+) -> Request:
+    """Make the request of one signature for one target.
+
+    Args:
+        definition: The kernel.
+        found: What it is made of (`read_function`).
+        types: Numba types of its arguments.
+        target: What to build for.
+        ptx_target: The virtual target to compile to first, where the user gave one.
+    """
+    request = Request(
+        label=definition.label,
+        target=target,
+        components=(),
+        libraries=definition.libraries,
+        distributions=definition.distributions,
+        build=functools.partial(_build, definition, found, types, target, ptx_target),
+        strict=definition.strict,
+        texts=dict if isinstance(found, Uncapturable) else found.sources,
+        file=definition.file,
+        name=definition.qualname,
+        kinds=definition.component_kinds,
+    )
+    if isinstance(found, Uncapturable):
+        return request._replace(uncacheable=f"{found.name}: {found.reason}")
+    signature = signature_component(definition.dialect.form_of_type, types, is_vouched=bool(definition.depends))
+    if isinstance(signature, Uncapturable):
+        return request._replace(uncacheable=signature.reason)
+    try:
+        environment = definition.environment()  # the settings are those of now from here on
+        headers = definition.headers(found.links)
+    except Refused as refusal:
+        return request._replace(uncacheable=str(refusal))
+    components = (
+        component("kind", definition.kind),
+        component("function", found.digest),
+        signature,
+        component("target", [target.name, ptx_target.name if ptx_target else None]),
+        component("environment", dict(variables(NVRTC_VARIABLES))),
+        *environment,
+        *([] if definition.keep_ptx else [component("options", {"keep_ptx": False})]),
+        *found.components,
+    )
+    changed = functools.partial(_changed, definition, components, types, target, ptx_target)
+    return request._replace(components=components, headers=headers, changed=changed)
+
+
+def _changed(definition: PythonDefinition, before: Sequence[Component], types: Any, *targets: Any) -> str:
+    """Read all again, and name what is not as it was before the compile; "" for nothing.
+
+    Another thread, or typing code itself, may have set a global or registered something meanwhile.
+    """
+    now = kernel_request(definition, read_function(definition), types, *targets)
+    if now.uncacheable:
+        return now.uncacheable
+    old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most special
+
+
+def _build(
+    definition: PythonDefinition,
+    found: Fingerprint | Uncapturable,
+    types: Any,
+    target: Target,
+    ptx_target: Target | None,
+    _toolchain: Toolchain,
+    headers: Folders | None,
+) -> Artifact:
+    return definition.build(found, types, target, ptx_target, headers)
+
+
+def signature_component(
+    form_of_type: Callable[[Any, bool], Plain], types: Iterable[Any], *, is_vouched: bool = False
+) -> Component | Uncapturable:
+    """The types in order; the component's value is their text, for explanations.
+
+    Args:
+        form_of_type: Of the dialect.
+        types: Of Numba.
+        is_vouched: Whether the user says what the code of an extension's types depends on.
+    """
+    types = tuple(types)
+    try:
+        form = [form_of_type(each, is_vouched) for each in types]
+    except Refused as refusal:
+        return Uncapturable(str(refusal), "argument types")
+    return component("argument types", form)._replace(value=[str(each) for each in types])
+
+
+def plain_setting(value: object) -> Plain:
+    """A setting as a plain value; an int with a name of its own, such as Numba's optimisation level, by that."""
+    if value is None or type(value) in (bool, str):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)):
+        return [plain_setting(each) for each in value]
+    return repr(value)

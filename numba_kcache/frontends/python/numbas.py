@@ -1,0 +1,304 @@
+"""The `Dialect` that both Numbas share: dispatchers, intrinsics, types, and registered implementations.
+
+Promise     A module of Numba that is not loaded stays so: a program that holds an object of Numba has loaded it.
+            Registrations of anybody but Numba itself are found in all of its registries, as they are now. An object
+            that does not look as expected is not recognised, hence not cached.
+Method      numba-cuda-mlir carries a copy of numba-cuda's front end. `Names` says where each has its parts; the
+            functions here take it first, and each front end's module `dialect` binds them.
+Not here    What a registration is made of (registrations), and declarations of external functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+from ...keys import Plain
+from . import Registration, Registrations
+from .value import STANDARD, Refused, Trust, Unvouchable, value_form
+
+Place = tuple[str, str]
+"""A module and a name in it."""
+
+
+class Names(NamedTuple):
+    """Where one of the Numbas has its parts.
+
+    Args:
+        packages: Dotted names of packages whose versions are in the key.
+        home: The package that has the parts: `numba.cuda`.
+        dispatchers, types, intrinsics, signatures: Classes, each with its heirs.
+        target: With the typing and the target context.
+        holders: Registries, where the module is loaded.
+        models: Managers of data models.
+        owned: Start of the names of its own modules, which types are of.
+        making: Starts of the modules that classes of its own registrations say they are of.
+        generated: Start of the names of modules whose functions without a file are its own.
+    """
+
+    packages: frozenset[str]
+    home: str
+    dispatchers: tuple[Place, ...]
+    types: tuple[Place, ...]
+    intrinsics: tuple[Place, ...]
+    signatures: tuple[Place, ...]
+    target: Place
+    holders: Callable[[], Iterable[Place]]
+    models: tuple[Place, ...]
+    owned: str
+    making: tuple[str, ...]
+    generated: str
+
+
+class Declared(NamedTuple):
+    """A kernel and its options of `cuda.jit`, under the names of a dispatcher, while none has to be made of them."""
+
+    py_func: Any
+    targetoptions: dict[str, Any]
+
+
+def loaded(module: str, name: str) -> Any:
+    """An attribute of a module if that is loaded; None otherwise."""
+    return getattr(sys.modules.get(module), name, None)
+
+
+def is_a(value: Any, *places: tuple[str, str]) -> bool:
+    """Whether its class is one of these or inherits from one. Not `isinstance`: Numba's have abstract bases, which
+    ask every class of Numba at the first meeting of any other (200 us)."""
+    bases = type(value).__mro__
+    for module, name in places:  # noqa: SIM110  (a generator more costs as much as the rest)
+        if loaded(module, name) in bases:
+            return True
+    return False
+
+
+def is_dispatcher(names: Names, value: Any) -> bool:
+    """Whether it is a function under `cuda.jit`, or under another decorator that device code may call as well."""
+    kind = type(value)
+    if kind is FunctionType or kind is Declared:
+        return kind is Declared
+    return is_a(value, *names.dispatchers)
+
+
+def is_numba_type(names: Names, value: Any) -> bool:
+    """Whether it is an instance of one of Numba's own types (an extension's types are code of their own)."""
+    return is_a(value, *names.types) and type(value).__module__.partition(".")[0] == names.owned
+
+
+def python_function(names: Names, value: Any) -> Any:
+    """The function under a decorator of Numba's; None for anything else."""
+    return value.py_func if is_dispatcher(names, value) else None
+
+
+def fixed_signatures(dispatcher: Any) -> tuple[str, ...] | None:
+    """The signatures given to the decorator; None where there are none."""
+    if getattr(dispatcher, "_can_compile", True):
+        return None
+    results = dispatcher.overloads.values()
+    return tuple(str(getattr(each, "signature", each)) for each in results)
+
+
+def intrinsic(names: Names, value: Any) -> Registration | None:
+    """The definition of an `@intrinsic`; None for anything else."""
+    if not is_a(value, *names.intrinsics):
+        return None
+    function, options = getattr(value, "_defn", None), getattr(value, "_ctor_kwargs", None)
+    if not isinstance(function, FunctionType) or not isinstance(options, dict):
+        return None
+    options = {"prefer_literal": getattr(value, "_prefer_literal", None), **options}
+    return Registration("intrinsic", None, options, (function,))
+
+
+def type_form(names: Names, value: Any) -> Plain | None:
+    """A type of Numba by its text, and a signature by its types; None for anything else.
+
+    Raises:
+        Unvouchable: It stands for an object of this process.
+    """
+    if is_a(value, *names.signatures):
+        types = (value.return_type, *value.args, *([] if value.recvr is None else [value.recvr]))
+        forms = [type_form(names, each) for each in types]
+        if None in forms:
+            raise Refused(f"the signature {value} has a type that is not Numba's")
+        return "signature", forms, str(value.pysig)
+    return form_of_type(names, value) if is_numba_type(names, value) else None
+
+
+def form_of_type(names: Names, kind: Any, is_vouched: bool = False) -> Plain:
+    """A type with all that its own text leaves out: names of fields, members of an enum.
+
+    Args:
+        names: Of the Numba.
+        kind: A type of it, or of an extension of it.
+        is_vouched: Whether the user says what the code of an extension's types depends on.
+
+    Raises:
+        Refused: It is an extension's.
+        Unvouchable: It stands for an object of this process.
+    """
+    types = sys.modules[f"{names.home}.types"]
+    if not is_vouched and not is_numba_type(names, kind):
+        where = type(kind).__module__
+        raise Refused(f"{kind} is a type of {where}, not of Numba (depends= takes what stands for its code)")
+    bases = type(kind).__mro__  # not isinstance: see is_a
+    if types.BaseTuple in bases:
+        members = [form_of_type(names, each, is_vouched) for each in kind]
+        if types.BaseNamedTuple in bases:
+            return "named tuple", _class_form(names, kind.instance_class), members
+        return "tuple", members
+    if types.EnumMember in bases:
+        enumeration = _class_form(names, kind.instance_class)
+        return "enum member", type(kind).__name__, enumeration, form_of_type(names, kind.dtype, is_vouched)
+    if types.Array in bases:
+        flags = (kind.ndim, kind.layout, bool(kind.mutable), bool(kind.aligned))
+        return "array", type(kind).__qualname__, form_of_type(names, kind.dtype, is_vouched), flags
+    text = repr(kind)
+    if "<" in text or " at 0x" in text:
+        raise Unvouchable(f"the type {text} stands for an object of this process")
+    return f"{type(kind).__module__}.{type(kind).__qualname__}", text, str(kind)
+
+
+def _class_form(names: Names, kind: type) -> Plain:
+    return value_form(kind, Trust(names.packages), functools.partial(type_form, names))
+
+
+_TYPING = tuple((f"typing {name}", name) for name in ("functions", "attributes", "globals"))
+_LOWERING = tuple((f"lowering {name}", name) for name in ("functions", "getattrs", "setattrs", "casts", "constants"))
+
+_PLACE_OF_VALUE = {"typing globals": 0, "typing functions": 0, "lowering functions": 1, "model": 0}
+"""Place of the value that an item of a list is for, which mostly leads to the item."""
+
+_UNNAMED = ("operator", "_operator")
+"""Modules whose functions stand for operations that code uses without their names."""
+
+_EMPTY, _DEEPEST = CellType(), 32
+
+_List = tuple[str, list[Any]]
+_Item = tuple[str, Any]
+"""Content of a registry, with the kind of list that each item is in."""
+
+_read: dict[str, tuple[list[_List], Registrations]] = {}
+"""The lists of each Numba as they were read last, and what was gathered of them."""
+
+
+def registrations(names: Names) -> Registrations:
+    """Gather what programs have registered up to now: what stands under a value, when a kernel uses that."""
+    lists, read = _lists(names), _read.get(names.home)
+    if read is None or lists != read[0]:
+        copies = [(kind, [*items]) for kind, items in lists]
+        read = _read[names.home] = copies, _gathered(names, copies)
+    return read[1]
+
+
+def _lists(names: Names) -> list[_List]:
+    modules, home = sys.modules, names.home
+    registries = [getattr(modules[module], name, None) for module, name in names.holders() if module in modules]
+    target = loaded(*names.target)
+    for context in (getattr(target, "_typingctx", None), getattr(target, "_targetctx", None)):
+        registries += getattr(context, "_registries", ())
+    found: list[_List] = []
+    for registry in {id(each): each for each in registries if each is not None}.values():
+        parts = _TYPING if hasattr(registry, "globals") else _LOWERING
+        found += [(kind, getattr(registry, name)) for kind, name in parts]
+    for module, name in names.models:
+        models = getattr(loaded(module, name), "_handlers", None) or {}
+        found.append(("model", [*models.items()]))
+    typeof = loaded(f"{home}.typing.typeof", "typeof_impl")
+    found.append(("typeof", [*getattr(typeof, "registry", {}).items()]))
+    rewrites = loaded(f"{home}.core.rewrites.registry", "rewrite_registry")
+    found += [(f"rewrite {when}", items) for when, items in sorted(getattr(rewrites, "rewrites", {}).items())]
+    return found
+
+
+def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
+    others: list[_Item] = []  # what code uses without naming what it is for
+    for kind, items in lists:
+        chosen: Iterable[Any] = items
+        if kind == "typing globals":  # templates for operators are among the functions as well
+            chosen = ()
+        elif kind == "model":
+            own = f"{names.owned}."
+            chosen = [
+                each for each in items if each[0].__module__.startswith(own) and not each[1].__module__.startswith(own)
+            ]
+        elif kind == "typeof":  # those for a user's classes lead to types that are refused anyway
+            chosen = [each for each in items if each[0].__module__.startswith(names.making)]
+        elif kind in _PLACE_OF_VALUE:
+            keys = [each.key if kind == "typing functions" else each[1] for each in items]
+            chosen = [
+                each
+                for key, each in zip(keys, items, strict=True)
+                if type(key) is str or type(key) is tuple or getattr(key, "__module__", None) in _UNNAMED
+            ]
+        others += [(kind, each) for each in chosen]
+    users, found = _of_users(names, others), Registrations(lambda _value: (), {}, [])
+    if users:
+        from .registrations import describe
+
+        found = describe(users)
+    by_value: dict[int, list[_Item]] = {}
+    users_of: dict[int, list[_Item]] = {}
+
+    def of_value(value: Any) -> Sequence[Registration]:
+        for kind, items in lists if not by_value else ():
+            for item in items if kind in _PLACE_OF_VALUE else ():
+                subject = item.key if kind == "typing functions" else item[_PLACE_OF_VALUE[kind]]
+                by_value.setdefault(id(subject), []).append((kind, item))
+        if id(value) not in by_value:
+            return ()
+        if id(value) not in users_of:
+            users_of[id(value)] = _of_users(names, by_value[id(value)])
+        if not users_of[id(value)]:
+            return ()
+        from .registrations import describe_for
+
+        return describe_for(users_of[id(value)])
+
+    return found._replace(of_value=of_value)
+
+
+def _of_users(names: Names, items: Iterable[_Item]) -> list[_Item]:
+    """List the items that are not Numba's own, as their functions show.
+
+    Functions are known by their files, or by their module: those that Numba generates have no file. A closure of
+    Numba's may hold a user's function. The functions of a class come from one file, but for a class that one of
+    Numba's functions made: its own are a user's, or its base is.
+    """
+    homes = [folder for name in sorted(names.packages) for folder in loaded(name, "__path__") or ()]
+    folders = (*(f"{folder}{os.sep}" for folder in homes), *STANDARD)
+    found: list[_Item] = []
+    for kind, item in items:
+        waiting: list[Any] = []
+        is_users = False
+        parts = item[:2] if type(item) is tuple else (item,)
+        if kind == "typing globals":
+            parts = item[0], *getattr(item[1], "templates", ())
+        for part in parts:
+            if type(part) is FunctionType:
+                waiting.append(part)
+            elif isinstance(part, type) and (part is item or part is not parts[0]):
+                content, base = vars(part), part.__mro__[1]
+                function = content.get("_overload_func") or content.get("generic") or vars(base).get("generic")
+                members = () if function else (*content.values(), *vars(base).values())
+                function = function or next((each for each in members if type(each) is FunctionType), None)
+                waiting.append(getattr(function, "__func__", function))
+                is_users = is_users or not (
+                    part.__module__.startswith(names.making) and base.__module__.startswith(names.making)
+                )
+        for function in waiting:  # grows while it is walked
+            if is_users or len(waiting) > _DEEPEST:
+                break
+            if type(function) is FunctionType:
+                file = function.__code__.co_filename
+                if file.startswith(folders):
+                    waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+                else:
+                    made_by = str(function.__globals__.get("__name__"))
+                    is_users = not (file.startswith("<") and made_by.startswith(names.generated))
+        if is_users:
+            found.append((kind, item))
+    return found

@@ -1,0 +1,169 @@
+"""Kernels of numba-cuda-mlir on the fake driver: what reaches the driver, what a warm start brings in, its defects."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.launch.launcher import GENERATE_AFTER
+from tests.support import mlir_programs
+from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
+
+pytest.importorskip("numba_cuda_mlir")
+
+pytestmark = [needs_fake_driver, pytest.mark.slow, pytest.mark.lane]
+
+
+def said(
+    program: str, cache: Path, *arguments: str, log: Path | None = None, devices: tuple[int, ...] = (90,)
+) -> list[str]:
+    """The lines that a program prints under the fake driver."""
+    env = {**environment(build(), log=log, devices=devices), "NUMBA_CACHE_DIR": str(cache) + "-its-own"}
+    return run(["-c", program, str(cache), *arguments], env=env).stdout.splitlines()
+
+
+def launches(log: Path, name: str) -> list[list[str]]:
+    """The parameters of each launch of a kernel, in hex."""
+    return [each["parameters"] for each in read_log(log, "launch") if name in each["kernel"]]
+
+
+def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
+    """Scalars, arrays of every layout and library, records, complex, tuples: the same bytes, cold, warm, generated."""
+    for misses in ("33 misses", "0 misses"):
+        log = tmp_path / f"log {misses}"
+
+        printed = said(mlir_programs.PARITY, tmp_path / "cache", log=log)
+
+        found, size = launches(log, "echo"), 1 + GENERATE_AFTER + 2
+        groups = [found[at : at + size] for at in range(0, len(found), size)]
+        assert len(groups) == sum(line.startswith("launched") for line in printed)
+        assert [each for each in groups if any(one != each[0] for one in each)] == []
+        assert printed[-1] == misses
+
+
+def test_values_that_its_launcher_garbles_arrive(tmp_path: Path) -> None:
+    """Numbers of another width than the first launch's, strided complex arrays, and defaults that are left out."""
+    log = tmp_path / "log"
+
+    said(mlir_programs.WRONG, tmp_path / "cache", log=log)
+
+    found = [bytes.fromhex(each[0]) for each in launches(log, "echo")]
+    numbers, arrays = found[: 6 * 12], launches(log, "echo")[6 * 12 :]
+    wanted = [struct.pack(code, value) for code, value in
+              (("<f", 2.0), ("<d", 2.0), ("<i", 5), ("<q", 2**40), ("<?", True), ("<q", 258))]  # fmt: skip
+    assert [*dict.fromkeys(numbers)] == wanted
+    assert {tuple(int.from_bytes(bytes.fromhex(each), "little") for each in one[3:]) for one in arrays} == {
+        (4, 10, 20, 2)
+    }
+    assert {tuple(each) for each in launches(log, "with_default")} == {("0700000000000000", "0300000000000000")}
+
+
+def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
+    """Neither NVVM, LLVM, NVRTC nor nvJitLink is mapped, no module imported and no registry read."""
+    said(mlir_programs.WARM, tmp_path)
+
+    printed = said(mlir_programs.WARM, tmp_path)
+
+    assert printed == ["libraries []", "modules []", "initialized False", "hits 1 misses 0"]
+
+
+def test_every_option_is_in_the_key(tmp_path: Path) -> None:
+    """Of a function and of a dispatcher alike; three targets are compiled without a device."""
+    printed = said(mlir_programs.OPTIONS, tmp_path, devices=())
+
+    assert printed == ["[]", "['sm_120', 'sm_80', 'sm_90']"]
+
+
+def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
+    """An edited callee, another global and a captured array miss; what is unchanged hits, and stays cooperative."""
+    cache, log = tmp_path / "cache", tmp_path / "log"
+    cold = said(mlir_programs.DEFECTS, cache, "cold", "2.0", "2.0")
+    warm = said(mlir_programs.DEFECTS, cache, "warm", "2.0", "2.0", log=log)
+    edited = said(mlir_programs.DEFECTS, cache, "edited", "3.0", "5.0")
+
+    assert cold == [f"{name} compiled" for name in ("calls", "reads", "synced", "captures", "links")]
+    assert warm == ["calls hit", "reads hit", "synced hit", "captures compiled", "links hit"]
+    assert edited == ["calls compiled", "reads compiled", "synced hit", "captures compiled", "links hit"]
+    assert [each["cooperative"] for each in read_log(log, "launch") if "synced" in each["kernel"]] == [True]
+    assert not list(Path(f"{cache}-its-own").rglob("*.nbi"))
+
+
+def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
+    """`overloads`, `inspect_*`, `specialize` and pickling work, of what was compiled and of what was served."""
+    cold = said(mlir_programs.INSTALLED, tmp_path)
+    warm = said(mlir_programs.INSTALLED, tmp_path)
+
+    assert cold == ["kernel  missed", "compiles 3", "compiles afterwards 3"]
+    assert warm == ["kernel hit ", "compiles 0", "compiles afterwards 0"]
+
+
+@pytest.mark.parametrize("way", ["module", "variable"])
+def test_hook_takes_programs_from_outside(tmp_path: Path, way: str) -> None:
+    """`python -m numba_kcache.numba_hook --all PROGRAM`, and the environment variable where we are imported."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        ("import numba_kcache\n" if way == "variable" else "")
+        + "import numpy as np\nfrom numba_cuda_mlir import cuda\n@cuda.jit\ndef k(x):\n    x[0] = 1\n"
+        "k[1, 1](cuda.to_device(np.ones(3)))\nimport numba_kcache\nprint(numba_kcache.info('process').compiles)\n"
+    )
+    env = {**environment(build()), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), "NUMBA_KCACHE_INSTALL": "all"}
+    if way == "module":
+        del env["NUMBA_KCACHE_INSTALL"]
+    words = [str(program)] if way == "variable" else ["-m", "numba_kcache.numba_hook", "--all", str(program)]
+
+    assert [run(words, env=env).stdout.strip() for _ in range(2)] == ["1", "0"]
+
+
+def test_target_is_what_was_asked_for(tmp_path: Path) -> None:
+    """Two devices have code of their own, a reset is survived, and `chip=` is a target although the device is newer."""
+    log = tmp_path / "log"
+
+    printed = said(mlir_programs.DEVICES, tmp_path / "cache", log=log, devices=(90, 86))
+
+    assert printed == ["sm_80 sm_86 sm_90"]
+    assert {each["result"] for each in read_log(log, "launch")} == {0}
+
+
+def test_what_cannot_be_keyed_runs_and_says_why(tmp_path: Path) -> None:
+    """A captured device array, numbers beyond a fixed signature, a planner: each is refused with its reason."""
+    printed = said(mlir_programs.REFUSED, tmp_path)
+
+    assert "device array" in printed[0]
+    assert printed[1:3] == ["cannot pass 1099511627776", "cannot pass 2.5"]
+    assert "planner" in printed[3]
+    assert printed[4] == "stored 1"
+
+
+def test_both_numbas_take_their_own_kernels(tmp_path: Path) -> None:
+    """Each function goes to the Numba whose `cuda` it names; both work in one process."""
+    pytest.importorskip("numba.cuda")
+    program = mlir_programs.START + (
+        "from numba import cuda as other\n"
+        "@cached_kernel(cache=cache)\ndef one(x):\n    x[other.grid(1)] = 1\n"
+        "@cached_kernel(cache=cache)\ndef two(x):\n    x[cuda.grid(1)] = 1\n"
+        "one[1, 8](other.to_device(np.ones(8)))\ntwo[1, 8](cuda.to_device(np.ones(8)))\n"
+        "print(*[each._definition.kind for each in (one, two)], cache.info('process').compiles)\n"
+    )
+
+    assert said(program, tmp_path) == ["numba mlir 2"]
+
+
+def test_edited_text_is_not_transformed_into_a_key(tmp_path: Path) -> None:
+    """A text transform reads the file again: what was edited after the import is compiled and not stored."""
+    module = tmp_path / "transformed.py"
+    text = (
+        "from numba_cuda_mlir import cuda\nfrom numba_cuda_mlir.cuda.experimental import consteval\nN = 3\n"
+        "def k(x):\n    x[0] = consteval(N * 2)\n"
+    )
+    module.write_text(text)
+    program = mlir_programs.START + (
+        f"sys.path.insert(0, {str(tmp_path)!r})\nsys.dont_write_bytecode = True\nimport pathlib, transformed\n"
+        "x = cuda.to_device(np.ones(8))\n"
+        f"path = pathlib.Path({str(module)!r})\n"
+        "def ask():\n    cached_kernel(transformed.k, cache=cache)[1, 1](x)\n    print(cache.info().entries)\n"
+        "ask()\npath.write_text(path.read_text().replace('* 2', '* 7'))\nask()\n"
+    )
+
+    assert said(program, tmp_path / "cache") == ["1", "1"]

@@ -1,0 +1,299 @@
+"""Programs of numba-cuda-mlir that tests start as children under the fake driver; each takes the cache's directory."""
+
+from __future__ import annotations
+
+START = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from numba_cuda_mlir import cuda
+import numba_kcache
+from numba_kcache import ArgumentError, KernelCache, cached_kernel
+
+cache = KernelCache(sys.argv[1])
+"""
+
+PARITY = (
+    START
+    + """
+from collections import namedtuple
+from numba_kcache.launch.launcher import GENERATE_AFTER
+
+Point = namedtuple("Point", "x y")
+matrix = cuda.to_device(np.zeros((10, 6), np.float32))
+record = np.zeros(3, np.dtype([("a", np.int32), ("b", np.float64)], align=True))
+
+class Foreign:
+    def __init__(self, array):
+        self.array = array
+    @property
+    def __cuda_array_interface__(self):
+        return {**self.array.__cuda_array_interface__, "stream": None}
+
+VALUES = {
+    "int": (5, -3, 2**62), "int8": (np.int8(-1),), "int16": (np.int16(-300),), "int32": (np.int32(-70000),),
+    "int64": (np.int64(-(2**40)),), "uint8": (np.uint8(255),), "uint16": (np.uint16(65535),),
+    "uint32": (np.uint32(2**32 - 1),), "uint64": (np.uint64(2**64 - 1), 2**63 + 5), "bool": (True, np.bool_(False)),
+    "float": (2.5, -0.0, float("inf"), np.float64(1e300)), "float32": (np.float32(1.1),),
+    "float16": (np.float16(0.5),), "complex": (1 + 2j, np.complex128(-3j)), "complex64": (np.complex64(3 - 4j),),
+    "C": (matrix, matrix[0:0]), "F": (matrix.T,), "A": (matrix[::2, 1:3],),
+    "one axis": (matrix[0], matrix[:, 0], cuda.device_array(0)), "no axis": (cuda.to_device(np.zeros(())),),
+    "three axes": (cuda.to_device(np.asfortranarray(np.zeros((3, 4, 5), np.int16))),),
+    "foreign": (Foreign(matrix), Foreign(matrix[::2, 1:3])),
+    "complex array": (cuda.to_device(np.zeros((4, 5), np.complex64)),),
+    "records": (cuda.to_device(record), cuda.to_device(record)[::2]),
+    "halves": (cuda.to_device(np.zeros(3, np.float16)),), "bools": (cuda.to_device(np.zeros(3, bool)),),
+    "datetime64": (np.datetime64("2026-01-01", "ns"),), "timedelta64": (np.timedelta64(-7, "s"),),
+    "tuple": ((1, 2.0, np.int8(3)),), "nested": (((1, np.float32(2)), (1j,)),), "empty": ((),),
+    "named tuple": (Point(np.int16(1), 2.0),), "tuple of arrays": ((matrix, 3),),
+}
+
+def echo(value, out):
+    if cuda.grid(1) == 0:
+        out[0] = 1
+
+out = cuda.device_array(1)
+for name, values in VALUES.items():
+    for value in values:
+        cuda.jit(echo)[2, 32](value, out)  # one of its own each time: it mixes widths up
+        ours = cached_kernel(echo, cache=cache)
+        for _ in range(GENERATE_AFTER + 2):
+            ours[2, 32](value, out)
+        print("launched", name)
+print(cache.info("process").misses, "misses")
+"""
+)
+"""Each argument through its own launch, then through ours, interpreted and generated."""
+
+WRONG = (
+    START
+    + """
+def echo(value):
+    pass
+
+def many(*values):
+    ours = cached_kernel(echo, cache=cache)
+    for value in values:
+        for _ in range(12):
+            ours[1, 1](value)
+
+many(np.float32(2), 2.0, np.int32(5), 2**40, True, 258)
+many(cuda.to_device(np.zeros((4, 20), np.complex64))[:, ::2])
+
+@cached_kernel(cache=cache)
+def with_default(first, value=3):
+    pass
+
+for _ in range(12):
+    with_default[1, 1](7)
+"""
+)
+"""What its launcher passes wrongly without a word."""
+
+WARM = (
+    START
+    + """
+SCALE = 2.0
+
+@cuda.jit(device=True)
+def helper(x):
+    return x * SCALE
+
+@cached_kernel(cache=cache)
+def kernel(x, factor, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = helper(x[i]) * factor + SCALE
+
+x = cuda.to_device(np.ones(64, np.float32))
+before = set(sys.modules)
+kernel[1, 64](x, 2.0, x)
+maps = open("/proc/self/maps").read()
+print("libraries", [each for each in ("libnvvm", "libLLVM-7", "libnvrtc", "libnvJitLink") if each in maps])
+print("modules", sorted(each for each in set(sys.modules) - before if not each.startswith("numba_kcache.")))
+from numba_cuda_mlir.descriptor import mlir_target
+print("initialized", mlir_target._typingctx_initialized)
+print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
+"""
+)
+"""What a warm start brings into the process."""
+
+OPTIONS = (
+    START
+    + """
+def body(x, n):
+    i = cuda.grid(1)
+    if i < n:
+        x[i] = x[i] * 2 + 1
+
+types = "void(float32[::1], int64)"
+keys = {}
+for options in (
+    {}, {"fastmath": True}, {"max_registers": 32}, {"debug": True, "opt": False}, {"opt": False}, {"lineinfo": True},
+    {"lto": True}, {"launch_bounds": 128}, {"ptxas_options": "-v"}, {"capi": True}, {"inline": "never"},
+    {"shared_memory_carveout": 50}, {"link": [cuda.CUSource("__device__ int unused() { return 1; }")]},
+):
+    kernel = cached_kernel(body, cache=cache, signature=types, **options)
+    keys.setdefault(kernel.key(arch="sm_90"), []).append(str(options))
+    kernel.compile(arch=["sm_80", "sm_90", "sm_120"])
+    dispatcher = cached_kernel(cuda.jit(**options)(body), signature=types, cache=cache)
+    assert kernel.key(arch="sm_90") == dispatcher.key("sm_90")
+print([names for names in keys.values() if len(names) > 1])
+print(sorted({target.name for target, *_ in kernel._resolutions.known()}))
+"""
+)
+"""Every option on its own, for three targets and without a device."""
+
+DEFECTS = (
+    START
+    + """
+import importlib, pathlib, pickle
+folder = pathlib.Path(sys.argv[1]).parent
+sys.path.insert(0, str(folder))
+sys.dont_write_bytecode = True
+numba_kcache.configure(directory=sys.argv[1])
+stage = sys.argv[2]
+(folder / "callee.py").write_text(
+    "from numba_cuda_mlir import cuda\\n@cuda.jit(device=True)\\ndef f(x):\\n    return x * %s\\n" % sys.argv[3]
+)
+from callee import f
+GLOBAL = float(sys.argv[4])
+numba_kcache.install()
+
+@cuda.jit(cache=True)
+def calls(x):
+    x[0] = f(x[1])
+
+@cuda.jit(cache=True)
+def reads(x):
+    x[0] = x[1] * GLOBAL
+
+@cuda.jit(cache=True)
+def synced(x):
+    cuda.cg.this_grid().sync()
+    x[0] = 1
+
+captured = cuda.to_device(np.arange(4.0))
+
+@cuda.jit(cache=True)
+def captures(x):
+    x[0] = captured[1]
+
+@cuda.jit(cache=True, link=[cuda.CUSource('extern "C" __device__ int two(int* out) { *out = 2; return 0; }')])
+def links(x):
+    x[0] = 1
+
+x = cuda.to_device(np.ones(8))
+for kernel in (calls, reads, synced, captures, links):
+    before = numba_kcache.info("process").hits
+    kernel[1, 32](x)
+    print(kernel.__name__, "hit" if numba_kcache.info("process").hits > before else "compiled")
+"""
+)
+"""Kernels with `cache=True` for which its own cache serves what is wrong."""
+
+INSTALLED = (
+    START
+    + """
+import pickle
+numba_kcache.configure(directory=sys.argv[1])
+early = cuda.jit(lambda x: None)
+numba_kcache.install(all=True)
+
+@cuda.jit
+def kernel(x, n):
+    i = cuda.grid(1)
+    if i < n:
+        x[i] = x[i] * 3
+
+@cuda.jit("void(float32[::1])")
+def signed(x):
+    x[0] = 2
+
+x = cuda.to_device(np.ones(64, np.float32))
+early[1, 1](x)
+kernel[1, 32](x, 64)
+signed[1, 32](x)
+kernel.specialize(x, 64)[1, 32](x, 64)
+pickle.loads(pickle.dumps(kernel))[1, 32](x, 64)
+(types,) = kernel.overloads
+assert kernel.signatures == [types] and kernel.nopython_signatures
+for name in ("asm", "ptx", "llvm", "mlir", "mlir_optimized"):
+    look = getattr(kernel, f"inspect_{name}")
+    assert types in look() and len(str(look(types))) > 100, look
+assert kernel.get_regs_per_thread(types) > 0
+hits, misses = kernel.stats.cache_hits, kernel.stats.cache_misses
+print("kernel", dict(hits) and "hit" or "", dict(misses) and "missed" or "")
+print("compiles", numba_kcache.info("process").compiles)
+numba_kcache.uninstall()
+kernel.recompile()
+kernel[1, 32](x, 64)
+print("compiles afterwards", numba_kcache.info("process").compiles)
+"""
+)
+"""A program of `cuda.jit` alone, with every dispatcher's face looked at."""
+
+DEVICES = (
+    START
+    + """
+@cached_kernel(cache=cache)
+def kernel(x):
+    x[0] = 1
+
+for turn in range(2):
+    for device in (0, 1):
+        cuda.select_device(device)
+        kernel[1, 32](cuda.to_device(np.ones(8, "f4")))
+cuda.current_context().reset()
+for _ in range(3):
+    kernel[1, 32](cuda.to_device(np.ones(8, "f4")))
+asked = cached_kernel(cuda.jit(chip="sm_80")(kernel.py_func), cache=cache, signature="void(float32[::1])")
+asked.compile()
+print(*sorted({target.name for target, *_ in (*kernel._resolutions.known(), *asked._resolutions.known())}))
+"""
+)
+"""Two devices in turn, a context that is reset, and a target that is neither's."""
+
+REFUSED = (
+    START
+    + """
+import logging
+from numba_cuda_mlir.extending import WholeFunctionPlanner, register_planner
+
+def why(kernel, *arguments):
+    warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as seen:
+        kernel[1, 32](*arguments)
+        kernel[1, 32](*arguments)
+    print(*[str(each.message).splitlines()[0] for each in seen if "cache" in str(each.message)])
+
+x = cuda.to_device(np.ones(8))
+captured = cuda.to_device(np.arange(4.0))
+
+@cached_kernel(cache=cache)
+def captures(x):
+    x[0] = captured[1]
+
+why(captures, x)
+bound = cached_kernel(cuda.jit("void(float64[::1], int32)")(lambda x, n: None), cache=cache)
+for value in (5, 2**40, 2.5):
+    try:
+        bound[1, 1](x, value)
+    except ArgumentError as error:
+        print(error.what)
+
+class Planner(WholeFunctionPlanner):
+    def run(self):
+        return False
+
+register_planner(Planner)
+
+@cached_kernel(cache=cache)
+def planned(x):
+    x[0] = 1
+
+why(planned, x)
+print("stored", cache.info().entries)
+"""
+)
+"""What cannot be keyed runs all the same, and says why."""

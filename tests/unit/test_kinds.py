@@ -1,0 +1,57 @@
+"""Which front ends are asked for a thing: told by the `cuda` that a function names, before any is imported."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from numba_kcache.frontends.kinds import asked, numba_of
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+    """Modules of both Numbas, which need not be installed, by the name that a program gives them."""
+    found = {}
+    for name, full in (("numba_cuda", "numba.cuda"), ("mlir_cuda", "numba_cuda_mlir.cuda")):
+        module = found[name] = ModuleType(full)
+        exec("def grid(n): ...", vars(module))
+        monkeypatch.setitem(sys.modules, full, module)
+    return found
+
+
+def function(text: str, **names: Any) -> Any:
+    """The function `k` that a text defines where these names are known."""
+    exec(text, names)
+    return names["k"]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("numba_cuda", "numba"), ("mlir_cuda", "mlir")])
+def test_kernel_is_of_the_cuda_that_it_names(modules: dict[str, ModuleType], name: str, kind: str) -> None:
+    """The module, a name that was imported from it, and one in a closure, say the same."""
+    cuda = modules[name]
+
+    assert asked(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), None) == (kind,)
+    assert asked(function("def k(x): x[0] = grid(1)", grid=vars(cuda)["grid"]), None) == (kind,)
+    closed = function("def k_of(cuda):\n def k(x): x[0] = cuda.grid(1)\n return k\nk = k_of(given)", given=cuda)
+    assert numba_of(closed) == kind
+
+
+def test_dispatcher_is_known_by_its_class(modules: dict[str, ModuleType]) -> None:
+    """Not by anything that it does."""
+    for module, kind in (("numba.cuda.dispatcher", "numba"), ("numba_cuda_mlir.descriptor", "mlir")):
+        made = type("Dispatcher", (), {"__module__": module, "py_func": None})()
+        assert asked(made, None) == (kind,)
+
+
+def test_source_is_asked_first_where_nothing_tells(modules: dict[str, ModuleType]) -> None:
+    """A function that says that it returns a text is no Numba kernel, whatever it names; a kind decides alone."""
+    cuda = modules["mlir_cuda"]
+
+    assert asked(function("def k() -> str: return cuda.text", cuda=cuda), None)[0] == "source"
+    assert asked(function("def k(n) -> str: return cuda.text", cuda=cuda), None)[0] == "source"
+    assert asked("__global__ void k() {}", None)[0] == "source"
+    assert asked(function("def k(x): x[0] = cuda.grid(1)", cuda=cuda), "numba") == ("numba",)
+    assert asked(function("def k(x): x[0] = 1"), "mlir") == ("mlir",)

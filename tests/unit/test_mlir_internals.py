@@ -1,0 +1,99 @@
+"""The parts of numba-cuda-mlir that have no documentation: all there in the named versions, else a clear error.
+
+`NUMBA_KCACHE_TEST_MLIR` may name a version that must be the one that is installed: the lanes run this against each.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from numba_kcache import ToolchainMissingError
+
+numba_cuda_mlir = pytest.importorskip("numba_cuda_mlir")
+
+from numba_kcache.frontends.mlir import internals  # noqa: E402
+
+pytestmark = pytest.mark.lane
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Any:
+    for each in (internals.surface, internals.compiler):
+        each.cache_clear()
+    yield
+    for each in (internals.surface, internals.compiler):
+        each.cache_clear()
+
+
+def test_installed_version_has_every_part() -> None:
+    """Names, parameters and methods, as they are probed before a compile."""
+    wanted = os.environ.get("NUMBA_KCACHE_TEST_MLIR")
+
+    assert wanted in (None, numba_cuda_mlir.__version__)
+    assert internals.compiler().compile_mlir
+
+
+def test_other_version_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it has: its insides were not looked at."""
+    for version in ("0.5.3", "0.7.0", "1.0.0"):
+        monkeypatch.setattr(numba_cuda_mlir, "__version__", version)
+        internals.surface.cache_clear()
+
+        with pytest.raises(ToolchainMissingError, match=version):
+            internals.surface()
+
+
+@pytest.mark.parametrize("place", ["_SURFACE", "_COMPILER"])
+def test_missing_part_is_named(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Not an AttributeError from within a launch."""
+    home = next(iter(getattr(internals, place)))
+    monkeypatch.setattr(internals, place, {home: ("no_such_part",)})
+
+    with pytest.raises(ToolchainMissingError, match="no_such_part"):
+        internals.compiler()
+
+
+def test_other_parameters_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that takes something else is not called."""
+    monkeypatch.setattr(internals, "_PARAMETERS", {"optimize": ("nothing_of_the_kind",)})
+
+    with pytest.raises(ToolchainMissingError, match="optimize takes no nothing_of_the_kind"):
+        internals.compiler()
+
+
+def test_assumed_host_is_this_threads_alone() -> None:
+    """A compile for a target that is not here changes nothing for other threads, nor afterwards."""
+    import threading
+
+    from numba_cuda_mlir import tools
+
+    seen: list[Any] = []
+    real = tools.get_gpu_compute_capability
+    tools.get_gpu_compute_capability = lambda as_type=str: (7, 5)
+    try:
+        with internals.assumed_host((9, 0)):
+            other = threading.Thread(target=lambda: seen.append(tools.get_gpu_compute_capability(tuple)))
+            other.start()
+            other.join()
+            seen.append(tools.get_gpu_compute_capability(tuple))
+        seen.append(tools.get_gpu_compute_capability(tuple))
+    finally:
+        tools.get_gpu_compute_capability = real
+
+    assert seen == [(7, 5), (9, 0), (7, 5)]
+
+
+def test_planner_shows() -> None:
+    """A kernel may be cached only where none is registered."""
+    registry = internals.surface()._planner_registry
+
+    assert not internals.has_planners()
+    registry._planners.append(SimpleNamespace)
+    try:
+        assert internals.has_planners()
+    finally:
+        registry._planners.clear()
