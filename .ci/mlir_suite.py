@@ -1,4 +1,4 @@
-"""Run numba-cuda-mlir's own tests plain, then with every kernel led through this cache, cold and warm: list differences.
+"""Run numba-cuda-mlir's own tests plain, then with every kernel led through this cache, cold and warm: what differs.
 
 Its tests are in its repository, not in its wheel: `python .ci/mlir_suite.py TESTS [FOLDER [RUN ...]]`, where TESTS is a
 folder of them, or several with commas between. FOLDER keeps the results and `mlir_suite.json`; RUN is plain, cold or

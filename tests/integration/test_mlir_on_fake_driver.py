@@ -13,7 +13,7 @@ from tests.support.fake_driver import build, environment, needs_fake_driver, rea
 
 pytest.importorskip("numba_cuda_mlir")
 
-pytestmark = [needs_fake_driver, pytest.mark.slow, pytest.mark.lane]
+pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 
 def said(
@@ -43,6 +43,7 @@ def test_parameters_are_those_of_its_own_launch(tmp_path: Path) -> None:
         assert printed[-1] == misses
 
 
+@pytest.mark.lane
 def test_values_that_its_launcher_garbles_arrive(tmp_path: Path) -> None:
     """Numbers of another width than the first launch's, strided complex arrays, and defaults that are left out."""
     log = tmp_path / "log"
@@ -60,6 +61,7 @@ def test_values_that_its_launcher_garbles_arrive(tmp_path: Path) -> None:
     assert {tuple(each) for each in launches(log, "with_default")} == {("0700000000000000", "0300000000000000")}
 
 
+@pytest.mark.lane
 def test_warm_start_loads_no_compiler(tmp_path: Path) -> None:
     """Neither NVVM, LLVM, NVRTC nor nvJitLink is mapped, no module imported and no registry read."""
     said(mlir_programs.WARM, tmp_path)
@@ -90,6 +92,7 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
     assert not list(Path(f"{cache}-its-own").rglob("*.nbi"))
 
 
+@pytest.mark.lane
 def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
     """`overloads`, `inspect_*`, `specialize` and pickling work, of what was compiled and of what was served."""
     cold = said(mlir_programs.INSTALLED, tmp_path)
@@ -136,6 +139,7 @@ def test_what_cannot_be_keyed_runs_and_says_why(tmp_path: Path) -> None:
     assert printed[4] == "stored 1"
 
 
+@pytest.mark.lane
 def test_both_numbas_take_their_own_kernels(tmp_path: Path) -> None:
     """Each function goes to the Numba whose `cuda` it names; both work in one process."""
     pytest.importorskip("numba.cuda")
