@@ -104,9 +104,14 @@ def element_of_typestr(typestr: str) -> tuple[str, int]:
 # -- host arrays ---------------------------------------------------------------------------------------
 
 
+_MLIR = "numba_cuda_mlir.numba_cuda.args"
+_WRAPPERS = ("numba.cuda.args", _MLIR)
+"""The modules of both Numbas that have `In`, `Out` and `InOut`."""
+
+
 def is_wrapper(value: Any) -> bool:
     """True for Numba's `In`, `Out` and `InOut`, known by their module so that Numba is not imported."""
-    return any(base.__module__ == "numba.cuda.args" for base in type(value).__mro__)
+    return any(base.__module__ in _WRAPPERS for base in type(value).__mro__)
 
 
 def host_array_of(value: Any) -> Memory | None:
@@ -123,7 +128,7 @@ def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
 
     def copy() -> None:
         handle = stream_handle(call.stream)
-        if NUMBA_DEVICES in sys.modules:
+        if NUMBA_DEVICES in sys.modules or type(wrapper).__module__ == _MLIR:
             from cuda.core import Stream
 
             stream = Stream.from_handle(handle)
