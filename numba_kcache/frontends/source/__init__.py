@@ -199,7 +199,7 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
     if source is None:
         from ..kinds import not_source
 
-    raise not_source(thing)
+        raise not_source(thing)
     return ModuleDefinition(thing, source, options, entries)
 
 
