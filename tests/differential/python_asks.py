@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from . import cpp_asks
@@ -190,11 +190,11 @@ def _without_padding(ptx: str) -> str:
     Told by the size alone: no other constant of a program has that of an array of records.
     """
     for value in vars(sys.modules["pk_main"]).values():
-        fields = getattr(getattr(value, "dtype", None), "fields", None)
+        fields = None if isinstance(value, ModuleType) else getattr(getattr(value, "dtype", None), "fields", None)
         if fields:
             kept = {start + at for kind, start, *_ in fields.values() for at in range(kind.itemsize)}
             ptx = re.sub(
-                rf"(?<=\.b8 _cudapy_cmem)([\w$]*\[{value.nbytes}\] = \{{)([\d, ]+)",
+                rf"(?<=\.b8 )((?:_cudapy_cmem|constant_array_)[\w$]*\[{value.nbytes}\] = \{{)([\d, ]+)",
                 lambda found, kept=kept, size=value.itemsize: found[1]
                 + ", ".join(
                     number if at % size in kept else "0" for at, number in enumerate(found[2].split(", "))
