@@ -34,7 +34,7 @@ from ...launch.arguments import Call, Slot
 from ...launch.devices import stream_identity
 from ...launch.launcher import MISSING, Launcher, Relaunch
 from ...launch.loader import LoadedKernel
-from ..python.arguments import OtherTypes, Otherwise, TypedLauncher, dtype_of, lay_out, number_code, number_slot
+from ..python.arguments import OtherTypes, Otherwise, TypedLauncher, lay_out, number_code, number_slot
 from .arrays import array_slot, copied
 from .internals import surface
 
@@ -193,6 +193,13 @@ def codes_of(kind: Any) -> tuple[str, ...]:
     if of not in (parts.Integer, parts.Float, parts.Boolean):
         raise KeyError(kind)
     return (number_code(dtype_of(kind)),)
+
+
+def dtype_of(kind: Any) -> Any:
+    """The NumPy dtype of a number's type."""
+    import numpy
+
+    return numpy.dtype(str(kind))
 
 
 def slot_of(kind: Any, launcher: Launcher, is_cast: bool = False) -> Slot:

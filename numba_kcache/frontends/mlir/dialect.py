@@ -13,6 +13,7 @@ import inspect
 import linecache
 import textwrap
 from functools import partial
+from importlib.abc import InspectLoader
 from types import CodeType
 from typing import Any
 
@@ -122,7 +123,7 @@ def transformed_text(function: Any) -> str:
         linecache.checkcache(code.co_filename)
         text = textwrap.dedent(inspect.getsource(function))
         whole = "".join(linecache.getlines(code.co_filename, function.__globals__))
-        made = compile(whole, code.co_filename, "exec", dont_inherit=True)
+        made = InspectLoader.source_to_code(whole, code.co_filename)  # as an import would; nothing runs it
     except (OSError, TypeError, SyntaxError, ValueError):
         raise Unvouchable("its text cannot be read, and a text transform reads it") from None
     if not any(_is_same(each, code) for each in _nested(made)):

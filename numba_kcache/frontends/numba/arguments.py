@@ -25,7 +25,7 @@ from ...launch.arguments import Call, Slot
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
 from ...model.artifact import Parameter
-from ..python.arguments import OtherTypes, Otherwise, Signature, TypedLauncher, dtype_of, number_code, number_slot
+from ..python.arguments import OtherTypes, Otherwise, Signature, TypedLauncher, number_code, number_slot
 from ..python.arguments import lay_out as lay_out_codes
 
 _ARRAY_LINES = """\
@@ -118,6 +118,13 @@ def _codes(kind: Any) -> Sequence[str]:
 
 def _is_array(kind: Any) -> bool:
     return hasattr(kind, "ndim")
+
+
+def dtype_of(kind: Any) -> Any:
+    """The NumPy dtype of a number's type."""
+    import numpy
+
+    return numpy.dtype(str(kind))
 
 
 def slot_of(kind: Any) -> Slot:

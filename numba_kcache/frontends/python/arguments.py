@@ -105,13 +105,6 @@ def _size(code: str) -> int:
     return int(code[1:]) * (2 if code[0] == "c" else 1)
 
 
-def dtype_of(kind: Any) -> Any:
-    """The NumPy dtype of a number's type."""
-    import numpy
-
-    return numpy.dtype(str(kind))
-
-
 def number_code(dtype: Any) -> str:
     """The code of the parameter that a number fills, which is not complex."""
     return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
