@@ -15,7 +15,7 @@ import sys
 from types import FunctionType
 from typing import Any
 
-from ..frontends.python.dialect import External, Jitted, Registration, Registrations
+from ..frontends.python import External, Jitted, Registration, Registrations
 from ..frontends.python.function import Uncapturable, fingerprint
 from ..frontends.python.value import Refused
 from ..keys import Plain, sha256
