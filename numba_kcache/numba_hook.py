@@ -37,8 +37,8 @@ def install(all: bool = False, cuda_compute: bool = False) -> None:
     if not found and not cuda_compute:
         raise ToolchainMissingError(
             "cannot install the cache",
-            "neither numba-cuda nor numba-cuda-mlir is installed",
-            "pip install 'numba-kcache[numba]' or 'numba-kcache[mlir]'",
+            "neither numba-cuda nor numba-cuda-mlir (numba-kcache[mlir]) is installed",
+            "pip install 'numba-kcache[numba]'",
         )
     for each in found:
         each.install(all)

@@ -152,4 +152,4 @@ def _attach(dispatcher: Any, before: Any) -> MlirResolutions | None:
     return resolutions
 
 
-TAKEOVER = Takeover(DISPATCHERS, PACKAGE, _replace, _restore)
+TAKEOVER = Takeover(DISPATCHERS, PACKAGE, DISPATCHERS, _replace, _restore)

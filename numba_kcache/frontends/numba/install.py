@@ -84,4 +84,4 @@ def _attach(dispatcher: Any) -> None:
     resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
 
 
-TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", _replace, _restore)
+TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_DEVICES, _replace, _restore)

@@ -22,21 +22,23 @@ class Takeover:
 
     Args:
         home: The module with the dispatchers' class.
-        package: That this compiler alone has.
+        package: That this compiler is installed as.
+        sign: A module that this compiler alone has.
         replace: Replaces methods of the class: called with the module, and whether every kernel is meant.
         restore: Gives all back.
     """
 
     def __init__(
-        self, home: str, package: str, replace: Callable[[Any, bool], None], restore: Callable[[], None]
+        self, home: str, package: str, sign: str, replace: Callable[[Any, bool], None], restore: Callable[[], None]
     ) -> None:
-        self._home, self._package, self._replace, self._restore = home, package, replace, restore
+        self._home, self._package, self._sign, self._replace, self._restore = home, package, sign, replace, restore
         self._arrival: _Arrival | None = None
 
     def is_installed(self) -> bool:
         """Tell if the compiler is there to be imported."""
         try:
-            return self._package in sys.modules or importlib.util.find_spec(self._package) is not None
+            is_imported = self._home.rpartition(".")[0] in sys.modules
+            return importlib.util.find_spec(self._sign if is_imported else self._package) is not None
         except (ImportError, ValueError):
             return False
 
