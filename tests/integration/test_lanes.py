@@ -338,6 +338,7 @@ print(type(table.symbol("t")) is type(array), info("process").misses, "numba_cud
 def test_target_that_numba_itself_brings_lends_arrays_and_is_left_alone(tmp_path: Path) -> None:
     """Without numba-cuda: its arrays, streams and wrappers go to CUDA C++; its own kernels are not for this package."""
     script = """
+sys.modules['numba_cuda_mlir'] = None  # install() waits for it where it is installed
 sys.meta_path[:] = [each for each in sys.meta_path if type(each).__name__ != "NumbaCudaFinder"]
 key = cached_kernel(SAXPY).key("sm_90")
 import numpy as np
