@@ -35,7 +35,7 @@ from .arrays import array_type_of
 from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...headers.search import HeaderQuery
     from ...model.reason import ReasonKind
     from ..python.function import Fingerprint, Uncapturable

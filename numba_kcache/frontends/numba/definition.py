@@ -27,7 +27,7 @@ from .arguments import make_numba_launcher, types_of
 from .dialect import Declared
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...headers.search import HeaderQuery
     from ...model.reason import ReasonKind
     from ..python.function import Fingerprint, Uncapturable

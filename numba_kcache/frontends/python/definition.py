@@ -30,7 +30,7 @@ from .function import Fingerprint, Uncapturable, fingerprint
 from .value import Refused
 
 if TYPE_CHECKING:
-    from ...headers.mirror import Folders
+    from ...headers.folders import Folders
     from ...headers.search import HeaderQuery
     from ...launch.attributes import LaunchOptions
     from ...model.reason import ReasonKind

@@ -15,9 +15,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from types import CellType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...keys import Plain
+from ...model import NamedTuple
 from . import Registration, Registrations
 from .value import STANDARD, Refused, Trust, Unvouchable, value_form
 
