@@ -232,8 +232,26 @@ def _without_comments(data: bytes, scan: Scan) -> Scan:
         asked=stripped.asked,
         wrappers=tuple(dict.fromkeys((*scan.wrappers, *stripped.wrappers))),  # a comment may have hidden one
         is_opaque=stripped.is_opaque,
-        has_clock=_scan(bare).has_clock,
+        has_clock=_has_clock(_without_dead(bare)),
     )
+
+
+def _without_dead(bare: bytes) -> bytes:
+    """Take out what stands under `#if 0`, up to its `#else` or the like; nothing where `#` has a trigraph."""
+    if b"??" in bare or not re.search(rb"(?m)^\s*(?:#|%:)\s*if\s+0\s*$", bare):
+        return bare
+    kept, depth = [], 0
+    for line in bare.split(b"\n"):
+        found = re.match(rb"\s*(?:#|%:)\s*([A-Za-z_]\w*)", line)
+        word = found[1] if found else b""
+        if not depth:
+            depth = int(word == b"if" and line[found.end() :].strip() == b"0") if found else 0
+            kept.append(line)
+        elif word == b"endif" or (depth == 1 and word in (b"else", b"elif", b"elifdef", b"elifndef")):
+            depth -= 1
+        elif word in (b"if", b"ifdef", b"ifndef"):
+            depth += 1
+    return b"\n".join(kept)
 
 
 def _keep_strings(match: re.Match[bytes]) -> bytes:
@@ -283,7 +301,9 @@ def has_certain_clock(source: bytes) -> bool:
 
 def has_line_directive(data: bytes) -> bool:
     """Tell if a text may give itself another file name by `#line`."""
-    return (b"#" in data and re.search(_LINE, joined(data)) is not None) or b"%:" in data or b"??=" in data
+    if b"%" in data or b"??" in data:  # the # as a digraph, or as a trigraph, perhaps with a line's end in it
+        data = joined(data).replace(b"%:", b"#").replace(b"??=", b"#")
+    return b"#" in data and re.search(_LINE, joined(data)) is not None
 
 
 def conditions(data: bytes) -> list[str]:

@@ -20,7 +20,8 @@ FILE_WORDS = (
 `__LINE__` and `__FILE__`, too, and a line may be continued in the middle of a word."""
 
 
-LINE_FLAGS = frozenset(("-G", "--device-debug", "-lineinfo", "--generate-line-info"))
+DEBUG_FLAGS = frozenset(("-G", "--device-debug"))
+LINE_FLAGS = DEBUG_FLAGS | {"-lineinfo", "--generate-line-info"}
 """Raw flags of NVRTC for line tables."""
 
 

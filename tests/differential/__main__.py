@@ -18,7 +18,9 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,9 @@ ASKS = {"cpp": 12, "ptx": 12, "python": 8, "mlir": 8}
 SHARES = {"cpp": 0.8, "ptx": 0.05, "python": 0.15}
 """Of the scenarios: an ask of Numba takes three times as long as one of NVRTC. `--kind mlir` asks for kernels of
 numba-cuda-mlir, which may not be installed."""
+
+GRACE_S, HUNG = 20.0, 99
+"""Seconds that a process has for its last ask after its time is over, and the exit code of one that took longer."""
 
 PLAIN_BYTES = True
 """True to hold every byte of a cubin against the plain compilers', not the code and data in it alone."""
@@ -56,7 +61,7 @@ def main() -> int:
     """Run what the command line says."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--steps", type=int, default=300)
-    words.add_argument("--seconds", type=float, default=1e9, help="after which no other scenario begins")
+    words.add_argument("--seconds", type=float, default=1e9, help="after which nothing more is asked")
     words.add_argument("--seed", default=str(time.time_ns() % 10**9))
     words.add_argument("--processes", type=int, default=1)
     words.add_argument("--kind", choices=sorted(PROGRAMS), default="")
@@ -74,11 +79,17 @@ def main() -> int:
     with Bench(exact=given.exact) as bench:
         report = _replay(bench, given) if given.replay else _walk(bench, given)
     print(_table(report["counts"]))
-    text = json.dumps(report, indent=1, ensure_ascii=True)
     print(json.dumps({name: report[name] for name in ("steps", "seconds", "verdicts")}))
-    if given.json:
-        given.json.write_text(text)
+    _write(report, given.json)
     return 1 if report["findings"] else 0
+
+
+def _write(report: dict[str, Any], path: Path | None) -> None:
+    """Write a report, whole at any time."""
+    if path:
+        beside = path.with_suffix(".part")
+        beside.write_text(json.dumps(report, indent=1, ensure_ascii=True))
+        beside.replace(path)
 
 
 def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
@@ -89,7 +100,10 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
         seed = given.only or f"{given.seed}:{number}"
         number += 1
         kind, edits = scenario(seed, given.kind)
-        found = run(bench, kind, edits)
+        try:
+            found = run(bench, kind, edits, until=start + given.seconds)
+        except Exception:  # the test's own, not the cache's: the walk goes on, and the finding names the scenario
+            found = [Verdict("broken", (), traceback.format_exc()[-3000:], len(edits))]
         verdicts += found
         for first in [each for each in faults(found) if each.word not in given.ignore.split(",")][:1]:
             print(
@@ -97,7 +111,7 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
             )
             alike = (first.word, kind + " ".join(sorted(set(first.cause))))
             small = edits[: first.at + 1]
-            if alike not in seen:
+            if alike not in seen and first.word != "broken":
                 small = _smaller(bench, kind, edits, first, given.shrink)
             seen.add(alike)
             findings.append({"word": first.word, "means": FAULTS[first.word], "seed": seed, "kind": kind,
@@ -106,6 +120,7 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
                 given.keep.mkdir(parents=True, exist_ok=True)
                 name = f"{first.word}-{seed.replace(':', '-')}.json"
                 (given.keep / name).write_text(json.dumps(findings[-1], indent=1, ensure_ascii=True) + "\n")
+        _write(_report(verdicts, findings, time.monotonic() - start), given.json)
         if given.only:
             break
     return _report(verdicts, findings, time.monotonic() - start)
@@ -146,16 +161,20 @@ def _report(verdicts: list[Verdict], findings: list[dict[str, Any]], seconds: fl
 
 
 def _side_by_side(given: argparse.Namespace) -> int:
-    """Share the steps out to processes, each with a seed of its own, and add up what they report."""
-    running = []
+    """Share the steps out to processes, each with a seed of its own, and add up what they report.
+
+    Each writes its report after every scenario: one that hangs or crashes loses the scenario that it was in.
+    """
+    running, end = [], time.monotonic() + given.seconds + given.shrink + GRACE_S
     with tempfile.TemporaryDirectory() as folder:
         for number in range(given.processes):
             words = [sys.executable, "-m", "tests.differential", *sys.argv[1:]]
             words += ["--steps", str(-(-given.steps // given.processes)), "--seed", f"{given.seed}.{number}"]
             words += ["--processes", "1", "--json", f"{folder}/{number}.json"]
             running.append(subprocess.Popen(words))
-        codes = [each.wait() for each in running]
-        written = sorted(Path(folder).glob("*.json"))  # none of one that ended early: it said why
+        codes = [_ended(each, end) for each in running]
+        written = sorted(Path(folder).glob("*.json"))
+        print(f"{len(written)} of {given.processes} processes wrote a report, {codes.count(HUNG)} did not end in time")
         reports = [json.loads(each.read_text()) for each in written]
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     words_all: collections.Counter[str] = collections.Counter()
@@ -163,7 +182,8 @@ def _side_by_side(given: argparse.Namespace) -> int:
         counts.update({(kind, word): count for kind, word, count in report["counts"]})
         words_all.update(report["verdicts"])
     whole = {
-        "steps": sum(each["steps"] for each in reports), "seconds": max(each["seconds"] for each in reports),
+        "steps": sum(each["steps"] for each in reports),
+        "seconds": max((each["seconds"] for each in reports), default=0.0),
         "verdicts": dict(words_all), "counts": [[*key, count] for key, count in sorted(counts.items())],
         "findings": [found for each in reports for found in each["findings"]],
     }  # fmt: skip
@@ -171,7 +191,17 @@ def _side_by_side(given: argparse.Namespace) -> int:
     print(json.dumps({name: whole[name] for name in ("steps", "seconds", "verdicts")}))
     if given.json:
         given.json.write_text(json.dumps(whole, indent=1, ensure_ascii=True))
-    return max(codes)
+    return max(map(abs, codes))
+
+
+def _ended(process: subprocess.Popen[bytes], end: float) -> int:
+    """Wait for a process until a time, and end it then; its exit code, or `HUNG`."""
+    try:
+        return process.wait(min(max(0.1, end - time.monotonic()), threading.TIMEOUT_MAX))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return HUNG
 
 
 def _table(counts: list[list[Any]]) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ FAULTS = {
     "refused": "a program was not cached although all it rests on can be known",
     "needless": "a compile although nothing changed for the compiler",
     "died": "the process died or hung",
+    "broken": "the test itself failed",
 }
 OTHER_NVRTC = os.environ.get("NUMBA_KCACHE_TEST_NVRTC13", "")
 """A folder with another NVRTC of the same major version, which other packages may have loaded; "" for none."""
@@ -226,7 +229,9 @@ class Run:
 
     def _may_refuse(self, call: dict[str, Any]) -> bool:
         """Tell if the program rests on what nobody can know: the clock, or state that typing code reads."""
-        texts = [re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in self.world.texts()]
+        texts, has_absolute = [*self.world.texts()], any(str(self.world.root) in each for each in self.world.texts())
+        # Beside an absolute name nothing can be compiled to find out, and a raw string hides what is a directive.
+        texts = [text if has_absolute and 'R"' in text else re.sub(r"(?s)#if 0\n.*?#endif", "", text) for text in texts]
         words = ("__DATE__", "__TIME__", "may not be cached")
         if "options-file" in str(call["options"]):  # of a flag that no one has to understand
             return True
@@ -239,7 +244,9 @@ class Run:
         raw = options.get("options", [])
         tables = cpp_asks.has_tables(options)
         place = str(self.world.root) if tables or self.world.says_place() else ""
-        cwd = call.get("cwd", ".") if options.get("debug") or "-G" in raw else ""
+        # A name that a #line gives is relative, whether or not code comes of it.
+        has_names = tables and any(re.search(r"(?m)^\s*(#|%:)\s*line\b", text) for text in self.world.texts())
+        cwd = call.get("cwd", ".") if options.get("debug") or "-G" in raw or has_names else ""
         patches = sorted(
             (each["name"], each["code"]) for each in self.patches if each.get("counts", True) and each["code"]
         )
@@ -268,11 +275,13 @@ class Run:
         shutil.rmtree(self.world.folder, ignore_errors=True)
 
 
-def run(bench: Bench, kind: str, edits: list[Edit]) -> list[Verdict]:
-    """Run a scenario from its beginning and return a verdict for each ask."""
+def run(bench: Bench, kind: str, edits: list[Edit], *, until: float = math.inf) -> list[Verdict]:
+    """Run a scenario and return a verdict for each ask; nothing is asked after `until`, by the monotonic clock."""
     at_work, verdicts, cause = Run(bench, kind), [], []
     try:
         for at, edit in enumerate(edits):
+            if time.monotonic() > until:
+                break
             if edit["edit"] == "ask":
                 verdicts.append(at_work.ask(edit, (*dict.fromkeys(cause), *_during(edit)), at))
                 cause = []

@@ -10,6 +10,7 @@ from numba_kcache.headers.scanner import (
     PLAIN,
     Form,
     Include,
+    has_line_directive,
     macro_values,
     scan_includes,
     unconditional_includes,
@@ -84,11 +85,47 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
         "auto t = 1'000 + f(__DATE__, 'c');",
         "// what??/\nauto t = __DATE__;",
         "// what\rauto t = __DATE__;",
+        "#if 0\n#else\nauto t = __DATE__;\n#endif",
+        "#if 0\n#if 1\n#elif 1\n#endif\n#elif 1\nauto t = __TIME__;\n#endif",
+        "#if 0\n#en\\\ndif\nauto t = __DATE__;",
+        "#if 0\n??=endif\nauto t = __DATE__;",
+        "#if 0\n#endif(\nauto t = __TIME__;",
+        "#if 0 == OTHER\nauto t = __TIME__;\n#endif",
+        "/*\n#if 0\n*/ auto t = __DATE__;",
     ],
 )
 def test_clock_is_noticed(text: str) -> None:
-    """However it is written, and also where comments and strings cannot be told for certain."""
+    """However it is written, and also where comments, strings and branches cannot be told for certain."""
     assert scan_includes(text).has_clock
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#if 0\nauto t = __DATE__;\n#endif\n",
+        "%:if 0 // old\n#ifdef X\n#else\nauto t = __TIME__;\n#endif\nauto u = __TIMESTAMP__;\n# endif",
+        "#if 0\n#define G(a, b) a##b\nauto t = G(__DA, TE__);\n#elif 1\n#endif",
+    ],
+)
+def test_clock_under_if_0_is_none(text: str) -> None:
+    """No header and no macro can make it count, so nothing has to be compiled to know."""
+    assert not scan_includes(text).has_clock
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('#include "a.h"\nint f(int x) { return x % 2; }', False),
+        ('%:include "a.h"\n??=define X 1', False),
+        ('%:line 3 "gen.cu"', True),
+        ('%\\\n:line 3 "gen.cu"', True),
+        ('??=line 3 "gen.cu"', True),
+        ('# 3 "gen.cu"', True),
+    ],
+)
+def test_line_directive_is_noticed_in_each_spelling(text: str, expected: bool) -> None:
+    """A digraph alone is none: other directives are written with it, too."""
+    assert has_line_directive(text.encode()) is expected
 
 
 @pytest.mark.parametrize(

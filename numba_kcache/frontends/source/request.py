@@ -16,7 +16,7 @@ from ...errors import OptionError
 from ...keys import Component, Plain, components, encode, sha256
 from ...model import Target
 from ...model.artifact import Artifact
-from ...model.request import FILE_WORDS, LINE_FLAGS, CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.request import DEBUG_FLAGS, FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
 from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
@@ -119,11 +119,9 @@ def _components(
         values["environment"] = dict(environment)
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
-    has_raw_lines = not LINE_FLAGS.isdisjoint(options.flags)
-    if options.lineinfo or options.debug or has_raw_lines:
+    if options.has_lines:
         of_source = text if isinstance(text, str) else ""
-        is_named = options.lineinfo and not has_raw_lines
-        values["lines"] = _lines(source, of_source, options, link, is_named=is_named, asks_files=asks_files)
+        values["lines"] = _lines(source, of_source, options, link, asks_files=asks_files)
     if depends:
         values["depends"] = depends.values
     return components(values)
@@ -216,12 +214,12 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
 
 
 def _lines(
-    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, is_named: bool, asks_files: bool
+    source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, asks_files: bool
 ) -> tuple[Plain, ...]:
     """What a line table holds beside the code: file, the source's first line in it, base folder, working directory.
 
     The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway. A text
-    that no file shows has the base folder in its name if it may include files.
+    that no file shows has the base folder in its name if it may include files; so has each CUDA C++ that it links.
     """
     from ...headers.scanner import has_line_directive
     from ...model.text import encoded
@@ -231,9 +229,13 @@ def _lines(
     start = first_line(text, source.origin)
     path = "" if source.origin.is_cell else source.origin.path
     found = path, start or source.origin.line, options.base_dir
-    is_absolute = is_named and (asks_files or (path and start is not None))
-    is_plain = not (options.debug or options.lto or link or has_line_directive(encoded(text)))
-    return found if is_absolute and is_plain else (*found, working_folder())
+    is_absolute = asks_files or (path and start is not None)
+    is_debug = options.debug or not DEBUG_FLAGS.isdisjoint(options.flags)
+    is_plain = not (is_debug or options.lto or has_line_directive(encoded(text)))
+    are_plain = all(each.kind == "cu" and each.folder and not has_line_directive(each.data) for each in link)
+    return (
+        found if is_absolute and is_plain and (not link or (asks_files and are_plain)) else (*found, working_folder())
+    )
 
 
 def _read_off(
