@@ -88,9 +88,9 @@ _WORDS = (
 )  # fmt: skip
 """Each text that is not plain holds one of these: `E__` stands for `__LINE__` and `__FILE__`, too."""
 _LOCATION = (b"_FILE__", b"source_location", b"__builtin_FILE")  # the number of a line is its content's
-_LINE = rb"#" + rb"(?:[ \t\v\f\r]|/\*)*(?:line\b|\d|/)"
 _ASSERT = re.compile(rb"assert\b(?<![0-9A-Za-z_]assert)")  # the literal first: searched for at once
 GAP = rb"(?:[ \t\v\f\r]|/\*.*?\*/)*"
+_LINE = rb"(?s)#" + GAP + rb"(?:line\b|\d)"
 _NAME = rb'(?:"([^"\n]*)"|<([^>\n]*)>)'
 _INCLUDE = re.compile(rb"include(_next)?\b" + GAP + rb"(?:(\(" + GAP + rb")?" + _NAME + rb"|(?=([^\n]*)))", re.DOTALL)
 _DEFINE = rb"(?s)define" + GAP + rb"([A-Za-z_]\w*)([^\n]*)"

@@ -266,7 +266,8 @@ class Run:
         if found is None:
             return ""
         # For the file's #include_next, and its name, it is another answer if the working directory has it.
-        is_told = self.world.says_place() or any("include_next" in text for text in self.world.texts())
+        is_told = cpp_asks.has_tables(call["options"]) or self.world.says_place()
+        is_told = is_told or any("include_next" in text for text in self.world.texts())
         return f"{os.path.relpath(found, self.world.root)} {is_told and found.parent == cwd}"
 
     def end(self) -> None:

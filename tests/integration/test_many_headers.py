@@ -11,7 +11,7 @@ from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.model import EventKind
 from numba_kcache.toolchain import nvrtc
 
-HEADERS, EDITS, SERVED = 100, 66, 64
+HEADERS, EDITS, SERVED = 30, 66, 64
 
 
 @pytest.mark.slow

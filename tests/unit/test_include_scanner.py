@@ -117,6 +117,8 @@ def test_clock_under_if_0_is_none(text: str) -> None:
     [
         ('#include "a.h"\nint f(int x) { return x % 2; }', False),
         ('%:include "a.h"\n??=define X 1', False),
+        ('#/* a\n*/include/* b */"a.h"', False),
+        ('#/* a\n*/ /**/line/* b */3 "gen.cu"', True),
         ('%:line 3 "gen.cu"', True),
         ('%\\\n:line 3 "gen.cu"', True),
         ('??=line 3 "gen.cu"', True),
