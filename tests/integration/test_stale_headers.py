@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,88 @@ def test_header_that_comes_and_goes_while_it_is_compiled_in_place_is_not_stored(
         assert kernel.cubin()
 
     assert cache.info().entries == 0
+
+
+def _moved(folder: Path, *names: str) -> None:
+    """Move what the first name names to the second, that to the third, and so on round."""
+    for name in names:
+        (folder / name).rename(folder / f"{name}.moved")
+    for name, after in zip(names, (*names[1:], names[0]), strict=True):
+        (folder / f"{name}.moved").rename(folder / after)
+
+
+def _linked_to(folder: Path, name: str, target: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+
+
+def _made(folder: Path, name: str, text: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+
+
+ONE, TWO = "#define VALUE 1\n", "#define VALUE 2\n"
+NEXT = "#include_next <v.h>\n"
+ATTACKS: dict[str, tuple[dict[str, str], str, tuple[str, ...], Callable[[Path], object]]] = {
+    "folders trade names": (
+        {"a/v.h": ONE, "b/v.h": TWO}, '#include "a/v.h"\n', (), lambda at: _moved(at, "a", "b"),
+    ),
+    "files trade names": (
+        {"v.h": ONE, "w.h": TWO}, '#include "v.h"\n', (), lambda at: _moved(at, "v.h", "w.h"),
+    ),
+    "an include folder that is a link leads elsewhere": (
+        {"a/v.h": ONE, "b/v.h": TWO}, "#include <v.h>\n", ("link", "b"), lambda at: _linked_to(at, "link", "b"),
+    ),
+    "a link in a name leads elsewhere": (
+        {"v.h": ONE, "b/v.h": TWO}, '#include "link/v.h"\n', (), lambda at: _linked_to(at, "link", "b"),
+    ),
+    "an include_next finds a file between": (
+        {"a/v.h": NEXT, "b/x.h": "", "c/v.h": ONE}, "#include <v.h>\n", ("a", "b", "c"),
+        lambda at: _made(at, "b/v.h", TWO),
+    ),
+    "a folder of the list is made": (
+        {"b/v.h": ONE}, "#include <v.h>\n", ("a", "b"), lambda at: _made(at, "a/v.h", TWO),
+    ),
+    "a folder of a header's name becomes a header": (
+        {"a/v.h/x.h": "", "b/v.h": ONE}, "#include <v.h>\n", ("a", "b"),
+        lambda at: ((at / "a/v.h/x.h").unlink(), (at / "a/v.h").rmdir(), _made(at, "a/v.h", TWO)),
+    ),
+    "a header is asked for by another case": (
+        {"v.h": ONE}, '#if __has_include("V.h")\n' + TWO + "#else\n" + ONE + "#endif\n", (),
+        lambda at: (at / "v.h").rename(at / "V.h"),
+    ),
+    "a toolkit header is shadowed beside the source": (
+        {"x.h": ""}, "#include <vector_types.h>\n#ifndef VALUE\n" + ONE + "#endif\n", (".",),
+        lambda at: _made(at, "vector_types.h", TWO),
+    ),
+    "hard links of a file that counts once are parted": (
+        {"v.h": "#pragma once\n#ifdef VALUE\n#undef VALUE\n" + TWO + "#else\n" + ONE + "#endif\n"},
+        '#include "v.h"\n#include "w.h"\n', (),
+        lambda at: ((at / "w.h").unlink(), (at / "w.h").write_bytes((at / "v.h").read_bytes())),
+    ),
+}  # fmt: skip
+"""Files, includes of the source, folders, and an edit that makes VALUE 2 of 1."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ATTACKS)
+def test_other_file_under_a_name_invalidates_key(tmp_path: Path, what: str) -> None:
+    """No content that was read changes: names, links and folders lead to others, and the served code follows."""
+    files, includes, folders, edit = ATTACKS[what]
+    tree = tmp_path / "tree"
+    for name, text in files.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree / "link").symlink_to("a" if "a/v.h" in files else ".")
+    if what.startswith("hard links"):
+        (tree / "w.h").hardlink_to(tree / "v.h")
+    (tree / "k.cu").write_text(includes + KERNEL)
+    options: dict[str, Any] = {"source": tree / "k.cu", "include_dirs": [tree / each for each in folders]}
+    before = code(tmp_path / "cache", options)
+    assert code(tmp_path / "cache", options) == (before[0], 0)
+
+    edit(tree)
+
+    after = code(tmp_path / "cache", options)
+    assert after == (code(tmp_path, options, is_cached=False)[0], 1)
+    assert after[0] != before[0]
