@@ -16,7 +16,7 @@ from ...errors import OptionError
 from ...keys import Component, Plain, components, encode, sha256
 from ...model import Target
 from ...model.artifact import Artifact
-from ...model.request import DEBUG_FLAGS, FILE_WORDS, CompileOptions, LinkInput, Origin, SourceRequest
+from ...model.request import DEBUG_FLAGS, FILE_WORDS, LINE_FLAGS, CompileOptions, LinkInput, Origin, SourceRequest
 from ...settings import NVRTC_VARIABLES, variables
 from ...toolchain import Toolchain
 from .source import Source, normalised_ptx, read_link_inputs
@@ -119,7 +119,7 @@ def _components(
         values["environment"] = dict(environment)
     if given and given.files:
         values["flag files"] = [sha256(content).hexdigest() for _index, _path, content in given.files]
-    if options.has_lines:
+    if options.lineinfo or options.debug or not LINE_FLAGS.isdisjoint(options.flags):
         of_source = text if isinstance(text, str) else ""
         values["lines"] = _lines(source, of_source, options, link, asks_files=asks_files)
     if depends:
