@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register
-from .errors import OptionError
+from .errors import KCacheError, OptionError
 from .get_or import GetOr
 from .kernel import Kernel
 from .model import Event
@@ -92,6 +92,29 @@ class KernelCache(GetOr):
         removed = self.session.store.clear()
         self.session.forget()
         return removed.entries
+
+    def remove(self, *keys: str) -> int:
+        """Remove entries by their keys and return their number. Their kernels resolve anew; running work is untouched.
+
+        Args:
+            keys: Whole keys, as `entries()` has them; one that is not there is passed over.
+
+        Raises:
+            ValueError: One is no key: not 64 hexadecimal digits.
+        """
+        removed = sum(bool(self.session.store.remove(key)) for key in keys)
+        self.session.forget()
+        return removed
+
+    def forget_statistics(self) -> None:
+        """Begin all counts anew, of every process: hits, misses, times, troubles, days. Entries stay.
+
+        Raises:
+            KCacheError: They cannot be written to.
+        """
+        self.session.save_counts()
+        if not self.session.local.counters.clear():
+            raise KCacheError(f"cannot forget the statistics of {self.directory}", "they cannot be written to")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
         """Remove the least recently used entries, down to a size or beyond an age.

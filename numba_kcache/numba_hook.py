@@ -66,7 +66,8 @@ def main() -> None:
     if every_kernel:
         arguments = arguments[1:]
     if not arguments:
-        raise SystemExit(main.__doc__)
+        print("usage: python -m numba_kcache.numba_hook [--all] SCRIPT [ARGUMENTS]", file=sys.stderr)
+        raise SystemExit(2)
     install(all=every_kernel or install_wanted() == "all")
     sys.argv[:] = arguments
     sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))

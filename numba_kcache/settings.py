@@ -244,20 +244,44 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
         ) from None
 
 
+def origin_of(setting: Setting, environ: Mapping[str, str] | None = None) -> str:
+    """The variable that gives a setting which was not configured, or `"default"`."""
+    return setting.variable if (os.environ if environ is None else environ).get(setting.variable) else "default"
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables named like settings that are none, each with the one that was probably meant, "" for no idea."""
+    from difflib import get_close_matches
+
+    known = {each.variable: each.variable for each in SETTINGS} | {_INSTALL: _INSTALL}
+    words = {_PREFIX + each.name.upper(): each.variable for each in SETTINGS} | known
+    ends = {word.removeprefix(_PREFIX): variable for word, variable in words.items()}
+    found = {}
+    for name in os.environ if environ is None else environ:
+        if name.upper().startswith(_PREFIX) and name not in known and not name.startswith(f"{_PREFIX}TEST_"):
+            close = get_close_matches(name[len(_PREFIX) :].upper(), ends, n=1)
+            found[name] = ends[close[0]] if close else ""
+    return found
+
+
+_PREFIX = "NUMBA_KCACHE_"
+_INSTALL = "NUMBA_KCACHE_INSTALL"
+
+
 def install_wanted(environ: Mapping[str, str] | None = None) -> str:
     """What `NUMBA_KCACHE_INSTALL` asks for: "" (nothing), "cached" (kernels under `cache=True`) or "all".
 
     Raises:
         SettingsError: It is set to something else.
     """
-    text = (os.environ if environ is None else environ).get("NUMBA_KCACHE_INSTALL", "")
+    text = (os.environ if environ is None else environ).get(_INSTALL, "")
     if text.strip().lower() == "all":
         return "all"
     try:
         return "cached" if _flag(text) else ""
     except ValueError:
         raise SettingsError(
-            f"cannot use NUMBA_KCACHE_INSTALL = {text!r}",
+            f"cannot use {_INSTALL} = {text!r}",
             "it is not 1, all or 0",
             "write 1 for kernels under cache=True",
         ) from None

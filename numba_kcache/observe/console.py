@@ -11,6 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from ..errors import plain, plain_lines
+from .paint import painted
 
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -54,8 +55,13 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=2, default=repr)
 
 
-def put(text: str) -> None:
+def put(text: str, *, is_verbatim: bool = False, above: str = "") -> None:
     """Print a text that is plain already, as the result of a command.
+
+    Args:
+        text: On a terminal in colours, and broken between words.
+        is_verbatim: It is for a shell, a file or a program, and stays as it is.
+        above: What is printed before it, as it is.
 
     Raises:
         OSError: Nobody reads it.
@@ -66,11 +72,11 @@ def put(text: str) -> None:
         raise OSError("standard output is closed")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
-    print(text, flush=True)
+    print(above + (text if is_verbatim else painted(text, sys.stdout)), flush=True)
 
 
 def say(text: str) -> None:
     """Print a message on standard error, if anybody can read it."""
     if sys.stderr is not None and not sys.stderr.closed:
         with contextlib.suppress(OSError):
-            print(plain_lines(text), file=sys.stderr)
+            print(painted(plain_lines(text), sys.stderr), file=sys.stderr)

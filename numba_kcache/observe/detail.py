@@ -7,6 +7,7 @@ Promise     Whatever stands in a file is shown as text: no control character of 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +17,13 @@ from ..model import NamedTuple
 from ..model.artifact import BUILT, Artifact, Entry
 from ..model.built import meta_of
 from ..model.json_values import fits, read_json
-from .text import aligned, bytes_text, seconds_text
+from .text import aligned, bytes_text, counted, seconds_text
 
 _MAX_TIME_S = 1e11
 """Some three thousand years: what the calendar of a system takes."""
+
+_MAX_VALUE = 160
+"""Characters of one component that are shown; `.components` has all."""
 
 _MAX_LOG = 65536
 """Characters of a compile log that are shown; `.artifact.log` has all."""
@@ -93,7 +97,7 @@ class EntryDetail(NamedTuple):
         for entry in artifact.entries:
             lines += ["", *_kernel_lines(entry)]
         if self.components:
-            components = aligned([(name, digest[:12], _value(value)) for name, digest, value in self.components])
+            components = aligned([(name, digest[:12], _value(name, value)) for name, digest, value in self.components])
             lines += ["", "components of the key", *(f"  {line}" for line in components)]
         log = artifact.log
         if log:
@@ -129,18 +133,35 @@ def _is_any(_value: object) -> bool:
 
 def _kernel_lines(entry: Entry) -> list[str]:
     memory = {"shared": entry.shared_bytes, "local": entry.local_bytes, "constant": entry.const_bytes}
-    amounts = [f"{entry.registers} registers", *(f"{bytes_text(size)} {what}" for what, size in memory.items() if size)]
+    amounts = [
+        counted(entry.registers, "register"),
+        *(f"{bytes_text(size)} {what}" for what, size in memory.items() if size),
+    ]
     parameters = [f"  {each.offset:>5}  {each}" for each in entry.parameters] or ["  no parameters"]
     symbol = [f"  symbol {entry.symbol}"] if entry.symbol != entry.name else []
     return [f"kernel {entry.name}: {', '.join(amounts)}", *symbol, *parameters]
 
 
-def _value(value: Any) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else json.dumps(value)
+def _value(name: str, value: Any) -> str:
+    """One component in words: the start of a text, the names and values of a mapping, the names of headers."""
+    if name == "headers" and fits(value, {"files": [(_is_any, str, _is_any)]}):
+        files = value["files"]
+        text = f"{counted(len(files), 'file')}: {', '.join(file for _, file, _ in files)}"
+    else:
+        text = _in_words(value)
     first, *more = text.strip().splitlines() or [""]
-    return first if not more and len(first) <= 100 else f"{first[:100]} ..."
+    return first if not more and len(first) <= _MAX_VALUE else f"{first[:_MAX_VALUE]} ..."
+
+
+def _in_words(value: Any) -> str:
+    """A JSON value without its punctuation; long digests by their first digits."""
+    if isinstance(value, str):
+        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, each in value.items() if (text := _in_words(each)))
+    if isinstance(value, list):
+        return ", ".join(text for each in value if (text := _in_words(each)))
+    return "" if value is None else json.dumps(value)
 
 
 def _time(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import plain
 from ..model import NamedTuple
-from .text import aligned, bytes_text, seconds_text
+from .text import aligned, bytes_text, counted, entries_text, seconds_text
 
 
 class CacheInfo(NamedTuple):
@@ -77,12 +77,15 @@ class CacheInfo(NamedTuple):
                 "`numba-kcache report FILE.html`, say what to keep as it is between runs"
             )
         if self.evictions:
+            verb = "was" if self.evictions == 1 else "were"
             found.append(
-                f"{self.evictions} entries were removed to keep the limits: raise max_size_bytes "
-                "(NUMBA_KCACHE_MAX_SIZE) or max_entries (NUMBA_KCACHE_MAX_ENTRIES) if they are compiled again"
+                f"{entries_text(self.evictions)} {verb} removed to keep the limits: raise max_size_bytes "
+                "(NUMBA_KCACHE_MAX_SIZE) or max_entries (NUMBA_KCACHE_MAX_ENTRIES) if compiled again"
             )
         if self.errors:
-            found.append(f"the cache had trouble {self.errors} times: `numba-kcache doctor` looks for the cause")
+            times = "once" if self.errors == 1 else f"{self.errors} times"
+            after = "; `numba-kcache info --zero` forgets it" if self.scope == "lifetime" else ""
+            found.append(f"the cache had trouble {times}: `numba-kcache doctor` looks for the cause{after}")
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,27 +111,32 @@ class CacheInfo(NamedTuple):
     def rows(self) -> Sequence[tuple[str, str]]:
         """Each figure in words, after its name."""
         share = f"{self.size_bytes / self.max_size_bytes:.0%}" if self.max_size_bytes else "0%"
+        waited = f", {self.waited} waited for" if self.waited else ""
         return (
             ("directory", self.directory or "in memory"),
             *((("", f"cannot be used: {plain(self.obstacle)}"),) if self.obstacle else ()),
             ("entries", f"{self.entries}"),
             ("size", f"{bytes_text(self.size_bytes)} of {bytes_text(self.max_size_bytes)} ({share})"),
-            ("hits", f"{self.hits} ({self.hit_rate:.0%})" + (f", {self.waited} waited for" if self.waited else "")),
+            ("hits", str(self.hits) + (f" ({self.hit_rate:.0%})" if self.hits + self.misses else "") + waited),
             ("misses", f"{self.misses}"),
-            ("compiles", f"{self.compiles}, {seconds_text(self.avg_compile_time_s)} on average"),
-            ("loads", f"{self.loads}, {seconds_text(self.avg_load_time_s)} on average"),
-            ("time saved", seconds_text(max(self.time_saved_s, 0.0))),
+            ("compiles", _with_average(self.compiles, self.avg_compile_time_s)),
+            ("loads", _with_average(self.loads, self.avg_load_time_s)),
+            ("time saved", seconds_text(max(self.time_saved_s, 0.0)) if self.loads else "none yet"),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),
         )
 
 
+def _with_average(number: int, seconds: float) -> str:
+    return f"{number}, {seconds_text(seconds)} on average" if number else "0"
+
+
 def _tier_text(tier: Any, scope: str) -> str:
     answers = {None: "not asked", True: f"answers in {seconds_text(tier.latency_s)}", False: "does not answer"}
     return (
         f"{tier.name}{', read-only' if tier.readonly else ''}: {answers[tier.is_reachable]}; "
-        f"{tier.hits} hits, {tier.misses} misses, {tier.errors} errors, "
+        f"{counted(tier.hits, 'hit')}, {counted(tier.misses, 'miss', 'misses')}, {counted(tier.errors, 'error')}, "
         f"{bytes_text(tier.bytes_read)} read, {bytes_text(tier.bytes_written)} written"
         + (" in this process" if scope == "process" else "")
     )

@@ -39,9 +39,24 @@ def age_text(seconds: float) -> str:
     return "now"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things: `1 hit`, `12 hits`.
+
+    Args:
+        number: How many.
+        one: The word for one of them.
+        many: The word for several; "" for one with an s.
+    """
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
 def entries_text(number: int) -> str:
     """A number of entries: `1 entry`, `12 entries`."""
-    return f"{number} {'entry' if number == 1 else 'entries'}"
+    return counted(number, "entry", "entries")
+
+
+_ROOMY = 60
+"""Columns of a terminal from which the short columns of a table are never broken."""
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
@@ -70,12 +85,15 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     from rich.table import Table
     from rich.text import Text
 
+    from .paint import style
+
+    console = Console()
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for at, name in enumerate(columns):
-        drawn.add_column(name, justify="right" if at in right else "left", overflow="fold")
+        is_short = console.width >= _ROOMY and (at in right or at == 0)  # words of other columns are broken before it
+        drawn.add_column(name, justify="right" if at in right else "left", overflow="fold", no_wrap=is_short)
     for row in rows:
-        drawn.add_row(*(Text(plain(cell)) for cell in row))
-    console = Console()
+        drawn.add_row(*(style(Text(plain(cell))) for cell in row))
     with console.capture() as captured:
         console.print(drawn)
     return captured.get().removesuffix("\n")

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from ..model import Emit, trouble
 from . import renewed_in_children, try_flock, unlock
@@ -102,6 +103,21 @@ class CounterFile:
         except OSError as error:
             self._emit(trouble("counters", error))
             return {}
+
+    def clear(self) -> bool:
+        """Forget all that was added; whether there is nothing of it left. What others add meanwhile may go as well."""
+        if self._readonly:
+            return False
+        try:
+            for name in [*sorted(self._shards()), "total"]:
+                with suppress(FileNotFoundError):
+                    self._folder.unlink(name)
+        except FileNotFoundError:  # nothing was ever counted
+            pass
+        except OSError as error:
+            self._emit(trouble("counters", error))
+            return False
+        return True
 
     def fold(self, *, stale_s: float = _STALE_S) -> None:
         """Sum the files of the dead into one.

@@ -178,6 +178,12 @@ class MemoryCounters:
             self._counts.update(counts)
         return True
 
+    def clear(self) -> bool:
+        """Forget all that was added."""
+        with self._mutex:
+            self._counts.clear()
+        return True
+
     def read(self) -> dict[str, float]:
         """The sums of all that was added."""
         with self._mutex:

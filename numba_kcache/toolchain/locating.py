@@ -28,7 +28,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _beside(nvrtc.path) if nvrtc else None
-    return (name == "libdevice" and _numbas_libdevice()) or _on_disk(name) or loaded_path(name)
+    return (name == "libdevice" and _numbas_libdevice()) or on_disk(name) or loaded_path(name)
 
 
 def _numbas_libdevice() -> str:
@@ -40,7 +40,8 @@ def _numbas_libdevice() -> str:
         return ""
 
 
-def _on_disk(name: str) -> str | None:
+def on_disk(name: str) -> str | None:
+    """Find the file of a library where packages put it, without loading it; None where there is none."""
     try:
         from cuda.pathfinder._dynamic_libs.lib_descriptor import LIB_DESCRIPTORS
         from cuda.pathfinder._dynamic_libs.search_steps import EARLY_FIND_STEPS, SearchContext, run_find_steps

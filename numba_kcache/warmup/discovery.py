@@ -1,7 +1,8 @@
 """Find the cached kernels of a module, and what else in it can be built ahead.
 
-Promise     Whatever a module, or a class in it, holds under some name is found once. A file is run as it would be by
-            `import`, never as `__main__`, and not again if it was imported already.
+Promise     Whatever a module, or a class in it, holds under some name is found once; so is what stands in a list,
+            tuple, set, dict or simple namespace there, however deep. A file is run as it would be by `import`, never as
+            `__main__`, and not again if it was imported already.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from types import ModuleType
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any, Protocol
 
 from ..errors import EntryError, OptionError
@@ -92,7 +93,8 @@ def _kernels_among(things: Iterable[Cached | Builder]) -> list[Cached]:
 
 
 def _found_in(module: ModuleType) -> list[Cached | Builder]:
-    return list({id(each): each for each in _values_of(vars(module).values(), module.__name__)}.values())
+    held = [value for name, value in vars(module).items() if name != "__builtins__"]
+    return list({id(each): each for each in _values_of(held, module.__name__, set())}.values())
 
 
 def load_module(module_or_file: Any) -> ModuleType:
@@ -141,9 +143,18 @@ def _load_file(path: str) -> ModuleType:
     return module
 
 
-def _values_of(values: Iterable[Any], module: str) -> Iterator[Cached | Builder]:
+def _values_of(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[Cached | Builder]:
     for value in list(values):
+        while isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
         if _is_warmable(value):
             yield value
+        elif id(value) in seen:
+            continue  # a list that holds itself
         elif isinstance(value, type) and value.__module__ == module:
-            yield from _values_of(vars(value).values(), module)
+            seen.add(id(value))
+            yield from _values_of(vars(value).values(), module, seen)
+        elif isinstance(value, (list, tuple, set, frozenset, dict, MappingProxyType, SimpleNamespace)):
+            seen.add(id(value))
+            held = vars(value) if isinstance(value, SimpleNamespace) else value
+            yield from _values_of(held.values() if isinstance(held, (dict, MappingProxyType)) else held, module, seen)

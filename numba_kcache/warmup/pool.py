@@ -27,7 +27,7 @@ from ..errors import CompileError, KCacheError, SettingsError
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
-from ..observe.text import seconds_text
+from ..observe.text import counted, seconds_text
 from ..settings import worker_environment
 from .discovery import Cached, warmable
 from .meter import meter
@@ -228,13 +228,14 @@ def _build_here(wanted: _Wanted, done: Any) -> None:
 def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
     failed = list(zip(report.failed, errors, strict=True))
     log = "\n\n".join(f"{each}\n{getattr(error, 'log', '') or error}" for each, error in failed)
-    lines = ["the others are stored"]
+    stored = len(report.built) + len(report.hit)
+    lines = ["none is stored" if not stored else "the other one is stored" if stored == 1 else "the others are stored"]
     for each, error in failed[:10]:
         why = getattr(error, "why", "") or str(error) or repr(error)
         lines.append(f"  {each}: {why.splitlines()[0]}")
     if len(failed) > 10:
         lines.append(f"  and {len(failed) - 10} more")
-    what = f"cannot compile {len(failed)} of {len(report.results)} kernels"
+    what = f"cannot compile {len(failed)} of {counted(len(report.results), 'kernel')}"
     raised = CompileError(what, "\n".join(lines), ".log has all that the compilers said", log)
     raised.report = report  # type: ignore[attr-defined]
     return raised

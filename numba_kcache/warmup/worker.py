@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ..errors import KCacheError
-from ..model import Event, NamedTuple, Target
+from ..model import Event, EventKind, NamedTuple, Target
 
 
 class Task(NamedTuple):
@@ -121,11 +121,25 @@ def _serve(data: bytes) -> Outcome:
 
 
 def compile_request(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> None:
-    """Compile one request of a kernel or module, and store it."""
-    if types is None:
-        kernel.compile(target)
-    else:
-        kernel.compile(target, types)
+    """Compile one request of a kernel or module, and store it.
+
+    Raises:
+        KCacheError: What was compiled could not be stored: no room on the disk, or the entry is above the limit.
+    """
+    events: list[Event] = []
+    end = kernel._session().events.subscribe(events.append)
+    try:
+        if types is None:
+            kernel.compile(target)
+        else:
+            kernel.compile(target, types)
+    finally:
+        end()
+    kinds = {each.kind for each in events}
+    if EventKind.COMPILE_END in kinds and EventKind.STORED not in kinds and kernel._session().store.directory:
+        troubles = [str(each.fields["error"]) for each in events if each.kind == EventKind.TROUBLE]
+        why = troubles[-1] if troubles else "its directory takes nothing at the moment"
+        raise KCacheError(f"cannot store {kernel._label}", why, "`numba-kcache doctor` looks for the cause")
 
 
 def key_of(kernel: Any, target: Target, types: tuple[Any, ...] | None) -> str:

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import tomllib
@@ -16,9 +17,12 @@ from typing import Any
 import pytest
 
 import numba_kcache
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import KCacheWarning, KernelCache, cached_kernel
 from numba_kcache.cli import main
+from numba_kcache.model import trouble
+from numba_kcache.settings import Settings
 from numba_kcache.warmup.discovery import find_kernels
+from tests.support.cli_page import verbs
 from tests.support.compiling import EMPTY, ROOT, SAXPY
 from tests.support.stores import file_of, open_store, small_entry
 
@@ -446,3 +450,248 @@ def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str
         assert ended.value.code == 0
         assert "exit codes: 0 fine" in text
         assert "--json" in text
+
+
+# -- tidying, filters, settings ----------------------------------------------------------------------------------
+
+
+def test_list_shows_what_is_asked_for(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a kernel's name, by target, by age; patterns are the shell's, and the text says how many match."""
+    where = ("--directory", str(filled))
+
+    assert {each["target"] for each in said(capsys, "list", "--kernel", "sax*", *where)[1]} == {"sm_80", "sm_90"}
+    assert said(capsys, "list", "--kernel", "sax", *where)[1] == []
+    (only,) = said(capsys, "list", "--kernel", "saxpy", "--target", "sm_8?", *where)[1]
+    assert (only["kernels"], only["target"]) == (["saxpy"], "sm_80")
+    assert said(capsys, "list", "--older-than", "12h", *where)[1] == []
+    assert main(["list", "--target", "sm_90", "--limit", "1", *where]) == 0
+    assert "1 of 2 that match, of 3 entries in" in capsys.readouterr().out
+
+
+def test_list_counts_what_cannot_be_read_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two damaged files of eight are not left out by a limit, and the hint names what says why."""
+    store = open_store(tmp_path)
+    for number in range(8):
+        store.put(small_entry(number))
+    for number in range(2):
+        file_of(store, small_entry(number).key).write_bytes(b"damaged")
+
+    assert main(["list", "--directory", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "8 entries in" in printed
+    assert "2 cannot be read: `numba-kcache verify` says why" in printed
+    assert "--limit" not in printed
+
+
+def test_remove_takes_a_key_its_first_digits_or_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What matches goes and nothing else; what nothing matches is an error that says where to look."""
+    cache = KernelCache(tmp_path, durability="none")
+    keys = [cache.get_or_build({"n": n}, lambda: b"x", label=f"toy.k{n}").key for n in range(4)]
+    where = ("--directory", str(tmp_path))
+
+    assert said(capsys, "remove", keys[0], *where)[1]["removed"] == 1
+    assert said(capsys, "remove", keys[1][:16], *where)[1]["removed"] == 1
+    by_name = said(capsys, "remove", "toy.k[23]", *where)[1]
+    assert (by_name["removed"], by_name["entries"]) == (2, 0)
+    for nothing in ("", "toy", "f00d", "*"):
+        assert main(["remove", nothing, *where]) == 1
+        assert "cannot remove" in capsys.readouterr().err
+
+
+def test_remove_of_digits_that_several_have_removes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which one was meant is not guessed."""
+    store = open_store(tmp_path)
+    for number in range(40):
+        store.put(small_entry(number))
+    first = max("0123456789abcdef", key=lambda digit: len(store.find(digit)))
+
+    assert main(["remove", first, "--directory", str(tmp_path)]) == 1
+    assert "give more of its digits" in capsys.readouterr().err
+    assert store.size().entries == 40
+
+
+def test_zero_begins_counts_and_troubles_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of all processes, those of days and kernels too; entries stay, and what comes later counts."""
+    cache = KernelCache(tmp_path, durability="none")
+    cache.get_or_build({"n": 1}, lambda: b"x", label="toy")
+    with pytest.warns(KCacheWarning, match="odd"):
+        cache.session.events.emit(trouble("test", OSError("odd")))
+    where = ("--directory", str(tmp_path))
+    before = cache.info()
+    assert (before.misses, before.errors) == (1, 1)
+
+    code, after = said(capsys, "info", "--zero", *where)
+    assert (code, after["misses"], after["errors"], after["entries"]) == (0, 0, 0, 1)
+    assert KernelCache(tmp_path).history().days == ()
+    KernelCache(tmp_path, durability="none").get_or_build({"n": 1}, lambda: b"x", label="toy")
+    assert said(capsys, "info", *where)[1]["hits"] == 1
+
+
+def test_dir_prints_the_directory_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether or not it is there; for `cd "$(numba-kcache dir)"`."""
+    assert main(["dir", "--directory", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'none'}\n"
+
+
+def test_config_says_where_each_setting_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line, the environment or the default; no secret of an address is shown."""
+    monkeypatch.setenv("NUMBA_KCACHE_MAX_SIZE", "512MB")
+    monkeypatch.setenv("NUMBA_KCACHE_TIERS", "redis://user:hunter2@host/0?timeout=2")
+    code, told = said(capsys, "config", "--directory", str(tmp_path))
+    found = {each["name"]: each for each in told["settings"]}
+
+    assert code == 0
+    assert list(found) == list(Settings._fields)
+    assert (found["directory"]["value"], found["directory"]["origin"]) == (str(tmp_path), "--directory")
+    values = {name: (each["value"], each["origin"]) for name, each in found.items()}
+    assert values["max_size_bytes"] == (512_000_000, "NUMBA_KCACHE_MAX_SIZE")
+    assert values["mode"] == ("readwrite", "default")
+    assert found["tiers"]["value"] == ["redis://host/0?timeout=2"]
+    assert "hunter2" not in json.dumps(told)
+
+
+def test_config_names_variables_of_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the one that was probably meant; exit code 1."""
+    monkeypatch.setenv("NUMBA_KCACHE_MAXSIZE", "1GB")
+
+    assert main(["config", "--directory", str(tmp_path)]) == 1
+    assert "NUMBA_KCACHE_MAXSIZE is no setting's: it is ignored; did you mean NUMBA_KCACHE_MAX_SIZE?" in (
+        capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("verb", ["info", "list", "verify", "doctor", "config"])
+def test_directory_that_is_a_file_is_wrong_usage(tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before anything else is looked at, and the file stays as it is."""
+    (tmp_path / "file").write_text("mine")
+
+    assert main([verb, "--directory", str(tmp_path / "file")]) == 2
+    assert f"cannot use {tmp_path / 'file'} from --directory: it is not a directory" in capsys.readouterr().err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# -- warm --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_modules_of_the_working_directory_are_found(tmp_path: Path) -> None:
+    """By the installed command, whose path is that of its script; kernels in lists, dicts and classes with them."""
+    (tmp_path / "pk").mkdir()
+    (tmp_path / "pk" / "__init__.py").touch()
+    (tmp_path / "pk" / "kernels.py").write_text(
+        f"from numba_kcache import cached_kernel\n"
+        f"def k(n): return cached_kernel({EMPTY!r} + f'// {{n}}', arch='sm_90')\n"
+        "one, table = k(1), {'a': [k(2)], 'b': (k(3), {'c': k(4)})}\n"
+        "table['self'] = table\n"
+        "class Kernels:\n    several = [k(5), k(6)]\n    one = staticmethod(k(7))\n"
+    )
+    code = "import sys; sys.path.pop(0); from numba_kcache.cli import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "warm", "pk.kernels", "--arch", "80,sm_90", "--workers", "1", "--json"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)["results"]
+    assert sorted(each["target"] for each in results) == ["sm_80"] * 7 + ["sm_90"] * 7
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
+def test_warm_fails_where_nothing_gets_into_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An image build must not pass with an empty cache: no directory to be had, or no room for an entry in it."""
+    path = tmp_path / "kernels_to_warm.py"
+    path.write_text(f"from numba_kcache import cached_kernel\nk = cached_kernel({EMPTY!r}, arch='sm_90')\n")
+
+    assert main(["warm", str(path), "--directory", "/proc/nope"]) == 1
+    printed = capsys.readouterr().err
+    assert "cannot warm up: /proc/nope cannot be used" in printed
+    monkeypatch.setenv("NUMBA_KCACHE_MAX_SIZE", "100")
+    assert main(["warm", str(path), "--workers", "1", "--directory", str(tmp_path / "small")]) == 1
+    printed = capsys.readouterr().out
+    assert "cannot compile 1 of 1 kernel: none is stored" in printed
+    assert "is above the limit of 100" in printed
+
+
+@pytest.mark.parametrize("arch", ["sm_9x", "sm_80,", "native,x", ""])
+def test_arch_that_is_none_is_wrong_usage(arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message has the option of the command line, and what can be written."""
+    code = main(["warm", "nowhere.py", "--arch", arch, "--directory", str(tmp_path)])
+
+    assert code in (1, 2)  # 1 for native on a machine without a device, which comes first
+    assert "--arch" in capsys.readouterr().err
+
+
+# -- the shell and the terminal ----------------------------------------------------------------------------------
+
+
+def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Path) -> None:
+    """As bash would ask: the words of the line and which one is being completed."""
+    key = key_of_saxpy(filled)[:12]
+    command = tmp_path / "numba-kcache"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m numba_kcache "$@"\n')
+    command.chmod(0o755)
+    asks = {"numba-kcache re": "remove report", "numba-kcache list --so": "--sort", "numba-kcache list --sort a": "age",
+            f"numba-kcache show {key[:8]}": key, "numba-kcache completion z": "zsh"}  # fmt: skip
+    script = (
+        "source <(numba-kcache completion bash)\nwhile read -r -a COMP_WORDS; do COMP_CWORD=$((${#COMP_WORDS[@]}-1))\n"
+    )
+    script += 'COMPREPLY=(); _numba_kcache; echo "${COMPREPLY[*]}"; done'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(filled)}
+    done = subprocess.run(
+        ["bash", "-c", script], input="\n".join(asks) + "\n", capture_output=True, text=True, check=True,
+        env={**environment, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == list(asks.values())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the parser has, the script has; nothing is written down twice."""
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+
+    for name, parser in verbs().items():
+        assert re.search(rf"\b{name}\b", script)
+        for option in parser._option_string_actions:
+            if option.startswith("--"):
+                word = f"-l {option[2:]}" if shell == "fish" else option
+                assert re.search(rf"{name}\b.*{word}(?![\w-])", script), (name, option)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [("info",), ("show", "KEY"), ("config",), ("doctor",), ("explain", "KEY"), ("show", "x")]
+)
+def test_every_verb_has_colours_and_the_width_of_a_terminal(filled: Path, words: tuple[str, ...]) -> None:
+    """Lines end between words and are no wider than it; without colours they are those of a pipe."""
+    words = tuple(key_of_saxpy(filled) if word == "KEY" else word for word in words)
+    command = [sys.executable, "-m", "numba_kcache", *words, "--directory", str(filled)]
+    plain = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
+    environment = {**plain, "PYTHONPATH": str(ROOT), "COLUMNS": "70"}
+    piped = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    reader, writer = pty.openpty()
+    ran = subprocess.Popen(command, env={**environment, "TERM": "xterm"}, stdout=writer, stderr=writer)
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(reader, 4096):
+            shown += part
+    os.close(reader)
+    text = shown.decode().replace("\r\n", "\n")
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+    assert ran.wait() == piped.returncode
+    assert bare != text
+    assert max(map(len, bare.splitlines())) <= 70
+    assert "\x1b" not in piped.stdout + piped.stderr
+    if words[0] not in ("config", "doctor"):  # a table has lines there and none in a pipe; free space changes
+        assert "".join(bare.split()) == "".join((piped.stdout + piped.stderr).split())

@@ -32,12 +32,16 @@ ODD = (
 
 VERBS: dict[str, tuple[str, ...]] = {
     "info": ("--directory",),
-    "list": ("--limit", "--sort"),
+    "list": ("--limit", "--sort", "--kernel", "--target", "--older-than"),
     "show": ("", "--cubin", "--ptx"),
     "explain": ("", "--arch", "--signature"),
     "verify": (),
     "prune": ("--max-size", "--older-than"),
     "clear": (),
+    "remove": ("",),
+    "dir": ("--directory",),
+    "config": ("--directory",),
+    "completion": ("",),
     "warm": ("", "--arch", "--workers"),
     "export": ("", "--kernels", "--arch"),
     "import": ("",),
@@ -181,6 +185,8 @@ def test_nothing_of_an_entry_is_obeyed(cache: Path, capsys: pytest.CaptureFixtur
         ["explain", key_of(6)],
         ["report", "-"],
         ["doctor"],
+        ["config"],
+        ["remove", ESCAPES],
     ):
         main(words)
         said = capsys.readouterr()

@@ -500,3 +500,11 @@ def test_installer_runs_a_program(tmp_path: Path) -> None:
     for hits in (0, 1):
         done = run(["-m", "numba_kcache.numba_hook", str(project.files / "program.py")], env=surroundings)
         assert done.stdout.split()[-2:] == ["hits", str(hits)]
+
+
+def test_numba_hook_without_a_program_is_wrong_usage() -> None:
+    """Exit code 2, and the usage on standard error."""
+    done = run(["-m", "numba_kcache.numba_hook"])
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: python -m numba_kcache.numba_hook [--all] SCRIPT")

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from numba_kcache import KernelCache, doctor
 from numba_kcache.doctor import FINE, NOTE, WRONG, Compilers, Device, Diagnosis, Finding
+from numba_kcache.settings import unknown_variables
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
 PATHS = {"nvrtc": "/l/libnvrtc.so.13", "nvvm": "/l/libnvvm.so.4", "nvJitLink": "/l/libnvJitLink.so.13"}
@@ -177,10 +177,71 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
     cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
 
     assert [each.state for each in doctor._judged_tiers(cache.session)] == [FINE]
-    (seen,) = cache.session.tier_reports()
-    for report in (seen._replace(is_reachable=False), seen._replace(errors=3)):
-        broken = SimpleNamespace(store=None, local=None, tier_reports=lambda report=report, **_: (report,))
-        assert [each.state for each in doctor._judged_tiers(broken)] == [WRONG]  # type: ignore[arg-type]
+    gone = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "nowhere")])
+    (finding,) = doctor._judged_tiers(gone.session)
+    assert finding.state == WRONG
+    assert "No such file or directory" in finding.says
+    assert str(tmp_path / "nowhere") in finding.advice
+
+
+def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
+    """A round trip, of a file that is no entry; one that can be read and not written to is wrong."""
+    cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'tier'}?readonly=0"])
+
+    assert [each.state for each in doctor._judged_tiers(cache.session)] == [FINE]
+    assert cache.pull().entries == 0
+    (tmp_path / "file").touch()
+    cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'file'}?readonly=0"])
+    assert [each.state for each in doctor._judged_tiers(cache.session)] == [WRONG]
+
+
+def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it: the server may well be there."""
+    monkeypatch.setitem(sys.modules, "redis", None)
+    cache = KernelCache(tmp_path / "cache", tiers=["redis://127.0.0.1:1/0"])
+    (finding,) = doctor._judged_tiers(cache.session)
+
+    assert finding.state == WRONG
+    assert "redis" in finding.says
+    assert "numba-kcache[redis]" in finding.advice
+
+
+def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:
+    """Known ones are fine; a name that resembles none is told as well."""
+    unknown = unknown_variables(
+        {"NUMBA_KCACHE_DIR": "/c", "NUMBA_KCACHE_INSTALL": "1", "NUMBA_KCACHE_DIRECTORY": "/c", "HOME": "/",
+         "numba_kcache_mode": "off", "NUMBA_KCACHE_XYZZY": "1", "NUMBA_KCACHE_LOG_LEVEL": "info"}
+    )  # fmt: skip
+
+    assert unknown == {
+        "NUMBA_KCACHE_DIRECTORY": "NUMBA_KCACHE_DIR",
+        "numba_kcache_mode": "NUMBA_KCACHE_MODE",
+        "NUMBA_KCACHE_XYZZY": "",
+        "NUMBA_KCACHE_LOG_LEVEL": "NUMBA_KCACHE_LOG",
+    }
+    findings = list(doctor._judged_variables(unknown))
+    assert {each.state for each in findings} == {WRONG}
+    assert findings[0].advice == "rename NUMBA_KCACHE_DIRECTORY to NUMBA_KCACHE_DIR"
+
+
+def test_compiler_that_cannot_be_loaded_is_wrong() -> None:
+    """It is there, so what is cached is not all that could be had; the loader's own words say why."""
+    broken = WHOLE._replace(version=None, troubles={"nvrtc": "libc.so.6: version `GLIBC_2.99' not found"})
+    found = {each.subject: each for each in doctor._judged_compilers(broken)}
+
+    assert found["nvrtc"].state == WRONG
+    assert "GLIBC_2.99" in found["nvrtc"].says
+    assert found["nvvm"].state == FINE
+
+
+def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
+    """It is named, and its disk is not what is short."""
+    (tmp_path / "file").touch()
+    found = directory_findings(tmp_path / "file")
+
+    assert found["directory"].state == WRONG
+    assert str(tmp_path / "file") in found["directory"].says
+    assert "chmod" not in found["directory"].advice
 
 
 def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
@@ -201,6 +262,9 @@ def test_diagnosis_ends_with_what_to_do() -> None:
 
     assert text.endswith("what to do\n  1. mend c\n\nwhat else could be done\n  1. get b")
     assert str(Diagnosis((Finding("a", FINE, "good"),))).endswith("nothing is wrong")
+    without = str(Diagnosis((Finding("nvrtc", NOTE, "not installed", "install it"),)))
+    assert "nothing is wrong" not in without
+    assert without.endswith("nothing is broken, but without NVRTC no CUDA C++ is compiled here: what is cached runs")
 
 
 @pytest.mark.slow

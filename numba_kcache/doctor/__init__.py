@@ -1,8 +1,9 @@
 """Look at everything that a kernel cache needs: driver, compilers, versions that do not fit together, the directory.
 
-Promise     Looking changes nothing but one empty file that is made in the cache's directory and removed. An absent
-            thing is a finding; nothing has to be importable for that. Each finding that is wrong has a next step.
-Method      Facts are gathered by small functions, judged by pure ones.
+Promise     Looking changes nothing but one empty file that is made in the cache's directory and removed, and one small
+            file that stays in each tier that is written to. An absent thing is a finding; nothing has to be importable
+            for that. Each finding that is wrong has a next step.
+Method      Facts are gathered by small functions (those of the machine in machine), judged by pure ones.
 Not here    Damage in the cache (`verify`).
 Ground      CUDA Compatibility: a driver runs what a toolkit of its own major version compiles; NumPy 2.5 removed
             what numba-cuda 0.30 calls at its first compile.
@@ -10,7 +11,6 @@ Ground      CUDA Compatibility: a driver runs what a toolkit of its own major ve
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
@@ -20,17 +20,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .engine.session import Session
-from .errors import KCacheError, plain
-from .model import NamedTuple
-from .observe.info import CacheInfo
-from .observe.text import aligned, bytes_text
-from .store import CLOEXEC, NOFOLLOW
-from .store.publish import private_name
-from .store.tree import Tree, is_network
-from .toolchain import installed_include_dirs
-from .toolchain.locating import loaded_path
-from .toolchain.nvrtc import nvrtc_version, supported_targets
+from ..engine.session import Session
+from ..errors import plain
+from ..model import NamedTuple
+from ..observe.info import CacheInfo
+from ..observe.text import aligned, bytes_text, counted
+from ..settings import unknown_variables
+from ..store import CLOEXEC, NOFOLLOW
+from ..store.publish import private_name
+from ..store.tree import Tree, is_network
+from ..tiers.trial import round_trip
+from .machine import Compilers, Device, find_devices, load_compilers
 
 FINE, NOTE, WRONG = "fine", "note", "wrong"
 
@@ -53,6 +53,15 @@ _EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 
 _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
 """Distributions that nobody else needs here."""
+
+
+_CLOSING = {
+    "nvrtc": "without NVRTC no CUDA C++ is compiled here: what is cached runs",
+    "nvvm": "without NVVM no Numba kernel is compiled here",
+    "nvJitLink": "without nvJitLink nothing is linked here",
+    "driver": "without a driver nothing is launched here",
+}
+"""What cannot be done where a part is absent."""
 
 
 class Finding(NamedTuple):
@@ -92,7 +101,9 @@ class Diagnosis(NamedTuple):
             if steps:
                 lines += ["", title, *(f"  {number}. {step}" for number, step in enumerate(steps, 1))]
         if self.is_well:
-            lines += ["", "nothing is wrong"]
+            missing = [each.subject for each in self.findings if each.state == NOTE and each.subject in _CLOSING]
+            without = "; ".join(_CLOSING[subject] for subject in missing)
+            lines += ["", f"nothing is broken, but {without}" if missing else "nothing is wrong"]
         return "\n".join(map(plain, lines))
 
 
@@ -103,8 +114,8 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
         session: The cache.
         info: Its counts, and the room that it takes.
     """
-    driver, devices, why = _driver()
-    compilers = _compilers()
+    driver, devices, why = find_devices()
+    compilers = load_compilers()
     return Diagnosis(
         (
             Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
@@ -112,6 +123,7 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
             _judged_driver(driver, why, compilers.version),
             *_judged_compilers(compilers),
             *(_judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
+            *_judged_variables(unknown_variables()),
             *_directory(session, info),
             *_judged_tiers(session),
             *_judged_past(info),
@@ -132,6 +144,13 @@ def _version(name: str) -> str | None:
 def _numbers(text: str) -> list[int]:
     """The numbers of a version: [2, 5, 0, 1] of 2.5.0rc1."""
     return [int(digits) for digits in re.findall(r"\d+", text)]
+
+
+def _judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
+    """Judge variables that are named like settings and are none: a misspelt one is as if it were not set."""
+    for name, meant in unknown.items():
+        advice = f"rename {name} to {meant}" if meant else f"unset {name}; `numba-kcache config` lists those there are"
+        yield Finding("environment", WRONG, f"{name} is no setting's, and is ignored", advice)
 
 
 def _judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
@@ -161,64 +180,6 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
 # -- driver, compilers and devices ----------------------------------------------------------------------------
 
 
-class Device(NamedTuple):
-    """A device: its name and compute capability."""
-
-    name: str
-    major: int
-    minor: int
-
-
-class Compilers(NamedTuple):
-    """The libraries that compile.
-
-    Args:
-        paths: Each library by its name; None where it is absent.
-        version: Of NVRTC; None where it is absent.
-        targets: Compute capabilities that NVRTC knows, 90 for 9.0.
-        headers: The toolkit's header folders.
-    """
-
-    paths: Mapping[str, str | None]
-    version: tuple[int, int] | None
-    targets: tuple[int, ...]
-    headers: tuple[str, ...]
-
-
-def _driver() -> tuple[tuple[int, int] | None, list[Device], str]:
-    """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
-    try:
-        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError as error:
-        return None, [], str(error)
-    status, number, count = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
-    cuda.cuDriverGetVersion(ctypes.byref(number))
-    driver = number.value // 1000, number.value % 1000 // 10
-    if status:
-        return driver, [], f"cuInit says {status}"
-    cuda.cuDeviceGetCount(ctypes.byref(count))
-    return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
-
-
-def _device(cuda: ctypes.CDLL, ordinal: int) -> Device:
-    name, handle = ctypes.create_string_buffer(256), ctypes.c_int()
-    cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
-    cuda.cuDeviceGetName(name, len(name), handle)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    for part, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
-        cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
-    return Device(name.value.decode("utf-8", "replace"), major.value, minor.value)
-
-
-def _compilers() -> Compilers:
-    paths = {name: loaded_path(name) for name in ("nvrtc", "nvvm", "nvJitLink")}
-    headers = tuple(installed_include_dirs())
-    try:
-        return Compilers(paths, nvrtc_version(), supported_targets(), headers)
-    except (KCacheError, ImportError):
-        return Compilers(paths, None, (), headers)
-
-
 def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
     if driver is None:
         advice = "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); "
@@ -235,7 +196,11 @@ def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, i
 
 def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
     for name, path in compilers.paths.items():
-        if path is None:
+        trouble = compilers.troubles.get(name, "")
+        if trouble:
+            advice = f"install the package that brings {name} anew: pip install --force-reinstall 'numba-kcache[cu13]'"
+            yield Finding(name, WRONG, f"{path or 'it'} cannot be loaded: {trouble}", advice)
+        elif path is None:
             advice = "to compile, pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)"
             less = "CUDA C++ needs none" if name == "nvvm" else "what is cached is served, nothing is compiled"
             yield Finding(name, NOTE, f"not installed: {less}", advice)
@@ -282,14 +247,18 @@ def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     is_made = there == directory
     reason = local.obstacle()
     if reason:
-        advice = f"chmod 700 {directory} if it is yours, or set NUMBA_KCACHE_DIR to a directory of yours"
-        yield Finding("directory", WRONG, plain(reason), advice)
+        advice = "set NUMBA_KCACHE_DIR to a directory of yours"
+        if is_made and os.path.isdir(directory):
+            advice = f"chmod 700 {directory} if it is yours, or {advice}"
+        says = plain(reason) if directory in reason else f"{directory}: {plain(reason)}"
+        yield Finding("directory", WRONG, says, advice)
     elif is_network(there, status):
         says = f"{directory}, on a network filesystem: a private local copy is kept in front of it"
         yield Finding("directory", NOTE, says, "see docs/format.md, 'Filesystems', for what holds there")
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
-    yield _judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
+    if not reason or is_made:
+        yield _judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
     yield from _judged_strangers(local.strangers())
     if is_made and not reason:
         yield _clock(local.tree)
@@ -344,17 +313,20 @@ def _judged_clock(skew_s: float) -> Finding:
 
 
 def _judged_tiers(session: Session) -> Iterable[Finding]:
-    """Ask each tier for an entry that is not there."""
-    for each in session.tier_reports(asks=True):
-        if each.errors or each.is_reachable is False:
-            advice = "look at its address, rights and, for a server, whether it runs: launches go on without it"
-            yield Finding(f"tier {each.name}", WRONG, "it does not answer", advice)
+    """Send a small file through each tier and back."""
+    for tier in (each.tier for each in session.tiers):
+        subject, trial = f"tier {tier.name}", round_trip(tier)
+        if trial.why:
+            advice = trial.hint or "look at its address, its rights and, for a server, whether it runs"
+            yield Finding(subject, WRONG, plain(trial.why), f"{tier.name}: {advice}; launches go on without it")
         else:
-            yield Finding(f"tier {each.name}", FINE, f"answers in {each.latency_s * 1e3:.1f} ms")
+            how = "is read" if tier.readonly else "is written and read"
+            yield Finding(subject, FINE, f"{how}, in {trial.seconds * 1e3:.1f} ms")
 
 
 def _judged_past(info: CacheInfo) -> Iterable[Finding]:
     """Troubles of earlier processes, which the counters know."""
     if info.errors:
-        advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble"
-        yield Finding("past", NOTE, f"{info.errors} troubles since the cache began", advice)
+        advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble; "
+        advice += "`numba-kcache info --zero` begins the count anew"
+        yield Finding("past", NOTE, f"{counted(info.errors, 'trouble')} since the counts began", advice)

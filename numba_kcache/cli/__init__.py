@@ -1,0 +1,114 @@
+"""The command line: parses, calls, prints; decides nothing.
+
+Promise     Exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage. `--json` prints one JSON value
+            and nothing else on standard output. No verb needs a GPU unless its help says so. Whatever the arguments and
+            the cache hold, a verb ends with a result or a message, and all that it prints is plain text; on a terminal
+            it is coloured by what it says, and broken between words.
+Method      A verb is a function (verb), which stands in a module with others of its kind. Modules that few verbs need
+            are imported in these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import KCacheError, SettingsError, plain_lines
+from ..observe.console import Parser, fill_streams, json_text, put, say
+from ..observe.text import table
+from ..version import __version__
+from . import entries, installation, warm  # noqa: F401  in the order of the help: each adds its verbs
+from .verb import DIAGNOSING, VERBS, in_shell_words
+
+_DESCRIPTION = """Look at, check and tidy the cache of compiled CUDA kernels that numba_kcache keeps.
+
+The cache is a directory: --directory, else NUMBA_KCACHE_DIR, else the user's cache folder."""
+
+_EPILOG = """exit codes: 0 fine, 1 something wrong was found or happened, 2 wrong usage"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    Args:
+        arguments: The words after the program's name; None for the process's own.
+    """
+    fill_streams()
+    parsed = make_parser().parse_args(arguments)
+    if arguments is None and parsed.name in ("list", "report"):
+        gc.disable()  # this process ends soon; collecting takes half the time of listing twenty thousand entries
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _say_warning  # type: ignore[assignment]
+            return _run(parsed)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _failed(f"cannot {parsed.name}: {error}")
+    except KeyboardInterrupt:
+        return 130
+    except (Exception, SystemExit) as error:  # of a module that is imported, or what nobody thought of
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return _failed(f"cannot {parsed.name}: {type(error).__name__}: {error}, at {where.filename}:{where.lineno}")
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    try:
+        from ..cache import configure, process_cache
+
+        if parsed.directory is not None:
+            configure(directory=parsed.directory)
+        directory = process_cache.directory
+        is_asked = parsed.directory is not None or parsed.name not in DIAGNOSING
+        if directory and is_asked and os.path.lexists(directory) and not os.path.isdir(directory):
+            origin = "NUMBA_KCACHE_DIR" if parsed.directory is None else "--directory"
+            raise SettingsError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
+        result = parsed.verb(process_cache, parsed)
+        if parsed.json:
+            put(json_text(result.value), is_verbatim=True)
+        else:
+            above = "" if result.rows is None else table(*result.rows) + ("\n\n" if result.text else "")
+            put(plain_lines(result.text), is_verbatim=result.is_verbatim, above=above)
+        return int(result.code)
+    except KCacheError as error:
+        if parsed.json:
+            told = {"what": error.what, "why": error.why, "hint": error.hint}
+            put(json_text({"error": told}), is_verbatim=True)
+        else:
+            _failed(in_shell_words(str(error)))
+        return 2 if isinstance(error, SettingsError) else 1
+
+
+def _say_warning(message: Warning | str, *_where: Any) -> None:
+    """A warning without the line of our own code that it came from, which tells a user of a shell nothing."""
+    say(f"numba-kcache: warning: {message}")
+
+
+def _failed(text: str) -> int:
+    say(f"numba-kcache: {text}")
+    return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of every verb."""
+    form: Any = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = Parser("numba-kcache", description=_DESCRIPTION, **form)
+    parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")
+    for name, (function, arguments) in VERBS.items():
+        description = inspect.getdoc(function) or ""
+        own = verbs.add_parser(name, help=description.partition("\n")[0], description=description, **form)
+        own.set_defaults(verb=function)
+        own.add_argument("--directory", metavar="DIR", help="the cache's directory")
+        own.add_argument("--json", action="store_true", help="print JSON")
+        for names, settings in arguments:
+            own.add_argument(*names, **settings)
+    return parser

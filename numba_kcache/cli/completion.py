@@ -1,0 +1,108 @@
+"""Scripts that make a shell complete the words of a command line, read off the parser.
+
+Method      What may stand where is worked out here, once, and written down in the shell's own words; a key is asked of
+            `numba-kcache list` when somebody presses Tab. Nothing that a cache holds is ever part of a script.
+Ground      bash: `compgen`, `complete -F`. zsh: `compadd`, `compdef`. fish: `complete -c`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+
+from ..model import NamedTuple
+
+_KEYS = r"""numba-kcache list --json 2>/dev/null | sed -n 's/^{"key": "\([0-9a-f]\{12\}\).*/\1/p'"""
+"""Prints the keys of a cache, hexadecimal digits and nothing else, whatever the cache holds."""
+
+
+class _Option(NamedTuple):
+    """An option: its name, its help, the words that it takes, and whether it takes any at all."""
+
+    name: str
+    help: str
+    choices: tuple[str, ...]
+    has_value: bool
+
+
+class _Verb(NamedTuple):
+    """A verb, and what may follow it: options, words, the key of an entry."""
+
+    name: str
+    help: str
+    options: tuple[_Option, ...]
+    choices: tuple[str, ...]
+    takes_key: bool
+
+
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """The script for one shell: `"bash"`, `"zsh"` or `"fish"`."""
+    return "\n".join({"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](list(_verbs(parser))))
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterator[_Verb]:
+    (verbs,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    helps = {each.dest: each.help or "" for each in verbs._choices_actions}
+    for name, own in verbs.choices.items():
+        words = [each for each in own._actions if not each.option_strings]
+        options = tuple(
+            _Option(each.option_strings[-1], each.help or "", tuple(map(str, each.choices or ())), each.nargs != 0)
+            for each in own._actions
+            if each.option_strings
+        )
+        choices = tuple(str(choice) for each in words for choice in each.choices or ())
+        yield _Verb(name, helps[name], options, choices, any("KEY" in str(each.metavar) for each in words))
+
+
+def _branches(verbs: list[_Verb], words: Callable[[str], str], files: str) -> Iterator[str]:
+    """A `case` over "is it the verb", the verb, and the word before, for bash and zsh."""
+    yield f"    1:*) {words(' '.join(each.name for each in verbs))} ;;"
+    for each in verbs:
+        for option in each.options:
+            if option.has_value:
+                answer = words(" ".join(option.choices)) if option.choices else files
+                yield f"    0:{each.name}:{option.name}) {answer} ;;"
+        names = " ".join((*(option.name for option in each.options), *each.choices))
+        yield f"    0:{each.name}:*) {words(names + (f' $({_KEYS})' if each.takes_key else ''))} ;;"
+
+
+def _bash(verbs: list[_Verb]) -> Iterator[str]:
+    yield "_numba_kcache() {"
+    yield "  local words="
+    yield '  case "$((COMP_CWORD == 1)):${COMP_WORDS[1]}:${COMP_WORDS[COMP_CWORD-1]}" in'
+    yield from _branches(verbs, 'words="{}"'.format, "return")
+    yield "  esac"
+    yield '  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))'
+    yield "}"
+    yield "complete -o default -F _numba_kcache numba-kcache"
+
+
+def _zsh(verbs: list[_Verb]) -> Iterator[str]:
+    yield "#compdef numba-kcache"
+    yield "_numba_kcache() {"
+    yield '  case "$((CURRENT == 2)):${words[2]}:${words[CURRENT-1]}" in'
+    yield from _branches(verbs, "compadd -- {}; [ $CURRENT -eq 2 ] || _files".format, "_files")
+    yield "  esac"
+    yield "}"
+    yield "compdef _numba_kcache numba-kcache"
+
+
+def _fish(verbs: list[_Verb]) -> Iterator[str]:
+    for each in verbs:
+        yield f"complete -c numba-kcache -n __fish_use_subcommand -f -a {each.name} -d {_quoted(each.help)}"
+    for each in verbs:
+        start = f"complete -c numba-kcache -n '__fish_seen_subcommand_from {each.name}'"
+        for option in each.options:
+            takes = (
+                f" -x -a {_quoted(' '.join(option.choices))}" if option.choices else " -r" if option.has_value else ""
+            )
+            yield f"{start} -l {option.name.removeprefix('--')}{takes} -d {_quoted(option.help)}"
+        if each.choices:
+            yield f"{start} -f -a {_quoted(' '.join(each.choices))}"
+        if each.takes_key:
+            yield f"{start} -f -a {_quoted(f'({_KEYS})')}"
+
+
+def _quoted(text: str) -> str:
+    """A word of fish, in which a quote and a backslash are escaped by a backslash."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

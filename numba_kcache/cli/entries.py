@@ -1,0 +1,302 @@
+"""Verbs about what a cache holds: look at it, check it, tidy it, carry it elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from ..errors import EntryError, KCacheError, SettingsError, plain
+from ..model.artifact import BUILT
+from ..observe.console import count, say, seconds
+from ..observe.text import age_text, bytes_text, entries_text, seconds_text
+from ..store.entry import is_key
+from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
+
+if TYPE_CHECKING:
+    from ..cache import KernelCache
+    from ..store.report import EntryInfo
+
+
+@verb(argument("--zero", help="begin all counts anew, troubles too; entries stay", action="store_true"))
+def _info(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Show what the cache holds and what it has saved.
+
+    The counts are over all processes since the cache began. A hit or a miss is counted once for
+    each kernel, target and signature in a process; launches count nothing.
+    """
+    if arguments.zero:
+        cache.forget_statistics()
+    cache.ask_tiers()
+    found = cache.info()
+    return Result(found.to_dict(), str(found))
+
+
+_ORDERS = "used last first (default), largest, longest to compile, or most hits first"
+
+
+@verb(
+    argument("--sort", help=_ORDERS, choices=("age", "size", "cost", "hits"), default="age"),
+    argument("--limit", help="how many: 50, or all with --json; 0 for all", metavar="N", type=count),
+    argument("--kernel", help="only those with a kernel of this name: saxpy, 'gemm*'", metavar="PATTERN"),
+    argument("--target", help="only those for this target: sm_90, 'sm_9*'", metavar="PATTERN"),
+    argument("--older-than", help="only what was not used for: 30d, 12h", metavar="AGE", type=seconds),
+)
+def _list(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """List the entries in the cache.
+
+    Key, kernels, target, size, time since it was last used (to the hour), compile time and hits.
+    """
+    limit = arguments.limit if arguments.limit is not None else 0 if arguments.json else 50
+    is_filtered = any(each is not None for each in (arguments.kernel, arguments.target, arguments.older_than))
+    entries = cache.listing(arguments.sort, None if is_filtered else limit or None)
+    now_s, matching = time.time(), len(entries)
+    if is_filtered:
+        entries = [each for each in entries if _is_wanted(each, arguments, now_s)]
+        matching, entries = len(entries), entries[: limit or None]
+    if arguments.json:
+        return Result([each.to_dict() for each in entries], "")
+    rows = []
+    for each in entries:
+        more = f" and {len(each.kernels) - 3} more" if len(each.kernels) > 3 else ""
+        kernels, size, used = ", ".join(each.kernels[:3]) + more, bytes_text(each.size_bytes), now_s - each.used_s
+        times = age_text(used), seconds_text(each.compile_time_s)
+        rows.append((each.key[:12], kernels, each.target, size, *times, str(each.hits)))
+    columns = ("key", "kernels", "target", "size", "used", "compiled in", "hits")
+    held = cache.info()
+    total = f"{entries_text(max(held.entries, len(entries)))} in {held.directory or 'memory'}"
+    last = f"{f'{matching} that match, of ' if is_filtered else ''}{total}, {bytes_text(held.size_bytes)}"
+    if limit and len(entries) == limit < (matching if is_filtered else held.entries):
+        last = f"{len(entries)} of {last}; --limit 0 shows all"
+    elif not is_filtered and held.entries > len(entries):
+        last += f"; {held.entries - len(entries)} cannot be read: `numba-kcache verify` says why"
+    if held.obstacle:
+        last += f"\n{held.directory} cannot be used: {held.obstacle}"
+    return Result(None, last, rows=(columns, rows, range(3, 7)))
+
+
+def _is_wanted(entry: EntryInfo, arguments: argparse.Namespace, now_s: float) -> bool:
+    """Tell if an entry passes the filters; names are patterns of the shell, in which case counts."""
+    age_s = arguments.older_than
+    return (
+        (arguments.kernel is None or any(fnmatchcase(name, arguments.kernel) for name in entry.kernels))
+        and (arguments.target is None or fnmatchcase(entry.target, arguments.target))
+        and (age_s is None or now_s - entry.used_s > age_s)
+    )
+
+
+@verb(
+    argument("key", help="a key of `list`, or its first digits", metavar="KEY"),
+    argument("--cubin", help="write the machine code to FILE", metavar="FILE"),
+    argument("--ptx", help="write the PTX to FILE, if it was kept", metavar="FILE"),
+)
+def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Show all that is known of one entry.
+
+    Kernels with their parameters, registers and memory; what is in its key; where and when it was
+    compiled; what the compilers said.
+    """
+    found = cache.entry(arguments.key)
+    for path, name, what in (arguments.cubin, "cubin", "machine code"), (arguments.ptx, "ptx", "PTX"):
+        if path is not None:
+            code = b"" if found.artifact.kind == BUILT else getattr(found.artifact, name)
+            if not code:
+                raise KCacheError(f"cannot write the {what} of {found.key[:12]}", "the entry holds none")
+            with open(path, "wb") as file:
+                file.write(code)
+            say(f"wrote {len(code)} bytes to {path}")
+    return Result(found.to_dict(), str(found))
+
+
+@verb(
+    argument("what", help="a key of `list`, or a kernel of a module or .py file", metavar="KEY|MODULE:KERNEL"),
+    arch_argument("the target: sm_90, or native; default: the kernel's own, or the device"),
+    argument("--signature", help="of a Numba kernel: 'void(float32[:])'", metavar="TYPES"),
+)
+def _explain(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Explain why a kernel is, or is not, served from the cache.
+
+    Of a kernel: a hit, or every difference from the nearest entry that is stored, with what to do. The
+    module is imported, and nothing is compiled. Of a key: what it is and how other entries of its kernel
+    differ from it. Exits with 1 if the kernel is not in the cache.
+    """
+    targets = targets_of(arguments) or []
+    if len(targets) > 1:
+        raise SettingsError("cannot explain", f"--arch names {len(targets)} targets", "name one at a time")
+    found = cache.explain(_kernel(arguments.what), targets[0] if targets else None, arguments.signature)
+    return Result(found.to_dict(), str(found), 0 if found.is_hit else 1)
+
+
+def _kernel(text: str) -> Any:
+    """The kernel that `module:name` or `file.py:name` names; a key as it is."""
+    module, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    from ..warmup.discovery import load_module
+
+    import_from_here()
+    found: Any = load_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise EntryError(f"cannot explain {text!r}", f"{module} has no {name or 'kernel of no name'}")
+        found = getattr(found, part)
+    return found
+
+
+@verb()
+def _verify(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Read every file in full and set aside what is damaged.
+
+    Each file is held against its digest, its key and the digests of its parts, and each entry against its
+    own code: target, kernels, parameters and variables. Damaged files go to the quarantine folder, and the
+    next launch compiles them again. What is not the cache's own (links, devices, files of other names) is
+    named and left. Exits with 1 if there was any of this.
+    """
+    problems = cache.verify()
+    lines = [f"{each.key[:12] if is_key(each.key) else plain(each.key)}  {plain(each.reason)}" for each in problems]
+    damaged = sum(is_key(each.key) for each in problems)
+    others = f", {len(problems) - damaged} not the cache's" if len(problems) > damaged else ""
+    lines.append(f"{damaged} damaged, {cache.info().entries} whole{others}")
+    return Result({"damaged": [each._asdict() for each in problems]}, "\n".join(lines), 1 if problems else 0)
+
+
+@verb(
+    argument("--max-size", help="get down to this size: 512MB, 2GiB", metavar="SIZE"),
+    argument("--older-than", help="remove what was not used for: 30d, 12h", metavar="AGE", type=seconds),
+)
+def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Remove the entries that were used longest ago.
+
+    Without options: down to the cache's own limits.
+    """
+    from ..settings import size_bytes
+
+    try:
+        limit = None if arguments.max_size is None else size_bytes(arguments.max_size)
+    except ValueError as error:
+        raise SettingsError(f"cannot use --max-size {arguments.max_size}", str(error)) from None
+    return _removed(cache, cache.prune(limit, arguments.older_than))
+
+
+@verb(
+    argument(
+        "which", help="a key of `list` or its first digits, or a kernel's name: saxpy, 'gemm*'", metavar="KEY|PATTERN"
+    ),
+)
+def _remove(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Remove one entry by its key, or all that have a kernel of a name.
+
+    A pattern is matched against whole names of kernels: * stands for anything, ? for one letter. What
+    could be both is a name where there is such a kernel. Exits with 1 if there is nothing of the kind.
+    """
+    which = arguments.which
+    found = [each.key for each in cache.listing() if any(fnmatchcase(name, which) for name in each.kernels)]
+    if not found and not which.strip("0123456789abcdef"):
+        found = sorted({file.key for file in cache.session.store.find(which)} if which else ())
+        if len(found) > 1:
+            why = f"{len(found)} keys in {cache.directory or 'memory'} begin with it"
+            raise EntryError(f"cannot remove {which!r}", why, "give more of its digits")
+    if not found:
+        why = f"no key in {cache.directory or 'memory'} begins with it, and no kernel has this name"
+        raise EntryError(f"cannot remove {which!r}", why, "`numba-kcache list` shows both")
+    return _removed(cache, cache.remove(*found))
+
+
+@verb()
+def _clear(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Remove every entry.
+
+    The counts that `info` shows stay. Kernels compile again when used.
+    """
+    return _removed(cache, cache.clear())
+
+
+def _removed(cache: KernelCache, entries: int) -> Result:
+    left = cache.info()
+    text = f"removed {entries_text(entries)}, {left.entries} left in {left.directory or 'memory'}"
+    return Result({"removed": entries, "entries": left.entries, "size_bytes": left.size_bytes}, text)
+
+
+@verb(
+    argument("file", help="the bundle to write: kernels.kcache", metavar="FILE", nargs="?"),
+    argument("--oci", help="write it as an image into an OCI image layout", metavar="DIRECTORY[:TAG]"),
+    argument("--kernels", help="only the kernels of these", metavar="MODULE|FILE", action="append"),
+    arch_argument("only code for these targets: sm_80,sm_90, or native"),
+    argument("--sign", help="refuse to write it without a signature", action="store_true"),
+)
+def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Write entries into one file, or an OCI image, to be shipped.
+
+    The same entries give the same bytes. Signed if a signing key is set. With --kernels the modules are
+    imported; without, neither CUDA nor Numba is needed.
+    """
+    if (arguments.file is None) is (arguments.oci is None):
+        raise SettingsError("cannot export", "it takes either FILE or --oci DIRECTORY[:TAG]")
+    path, targets, sign = arguments.file or f"oci:{arguments.oci}", targets_of(arguments), arguments.sign or None
+    if arguments.kernels:
+        import_from_here()
+    return _shipped("wrote", cache.export_bundle(path, arguments.kernels, targets, sign=sign))
+
+
+@verb(argument("file", help="the bundle, package:resource.kcache, or oci:DIRECTORY[:TAG]", metavar="FILE"))
+def _import(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Verify a bundle and add its entries, all or none.
+
+    What was there under the same key stays.
+    """
+    cache.session.require_lasting("import a bundle")
+    return _shipped("imported", cache.import_bundle(arguments.file))
+
+
+def _shipped(done: str, report: Any) -> Result:
+    held = f"{entries_text(report.entries)} for {', '.join(report.targets)}, {bytes_text(report.size_bytes)}"
+    signed = f"signed by {report.signed_by}" if report.signed_by else "not signed"
+    return Result(report._asdict(), f"{done} {report.path}: {held}, {signed}")
+
+
+_TIER = argument("tier", help="redis://host/0, s3://bucket/path, a directory", metavar="TIER", nargs="?")
+
+
+@verb(_TIER)
+def _push(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Hand entries on to a tier that lacks them.
+
+    TIER is what the setting `tiers` takes; without it, the first that is set and written to.
+    Every entry is verified on its way. Exits with 1 if some could not go.
+    """
+    return _moved("to", cache.push(arguments.tier))
+
+
+@verb(_TIER)
+def _pull(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Take the entries of a tier.
+
+    TIER is what the setting `tiers` takes; without it, the first that is set.
+    Every entry is verified on its way. Exits with 1 if some could not go.
+    """
+    cache.session.require_lasting("pull")
+    return _moved("from", cache.pull(arguments.tier))
+
+
+def _moved(way: str, moved: Any) -> Result:
+    went = f"{entries_text(moved.entries)} went {way} {moved.tier}, {bytes_text(moved.size_bytes)}"
+    text = (
+        f"{went}; {moved.present} {'was' if moved.present == 1 else 'were'} there already, {moved.failed} could not go"
+    )
+    return Result(moved._asdict(), text, 1 if moved.failed else 0)
+
+
+@verb(argument("file", help="where to write it; - for standard output", metavar="FILE.html"))
+def _report(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Write a page about the cache, with drawings.
+
+    Time saved over days, hits and misses and why, what costs most, sizes, evictions. One file
+    of HTML that needs nothing else, no network either.
+    """
+    text = cache.report()
+    if arguments.file == "-":
+        return Result(text, text, is_verbatim=True)
+    with open(arguments.file, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+    return Result({"file": arguments.file, "size_bytes": len(text.encode())}, f"wrote {arguments.file}")

@@ -1,0 +1,102 @@
+"""Verbs about the surroundings of a cache: where it is, its settings, what is wrong, the shell."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..engine.session import configured
+from ..errors import KCacheError
+from ..observe.text import bytes_text
+from ..settings import SETTINGS, default_directory, origin_of, read_settings, unknown_variables
+from .verb import Result, argument, verb
+
+if TYPE_CHECKING:
+    from ..cache import KernelCache
+
+
+@verb(is_diagnosing=True)
+def _dir(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Print the cache's directory.
+
+    For scripts: du -sh "$(numba-kcache dir)". It need not be there yet.
+    """
+    directory = cache.session.settings.directory or default_directory()
+    if directory is None:
+        raise KCacheError("cannot name the directory", "this user has no home directory", "set NUMBA_KCACHE_DIR")
+    return Result({"directory": directory}, directory, is_verbatim=True)
+
+
+@verb(is_diagnosing=True)
+def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Show each setting, its value, and where that comes from.
+
+    From --directory, from a variable of the environment, or the default. Exits with 1 if there is a
+    variable NUMBA_KCACHE_... that no setting has.
+    """
+    overrides = configured()
+    settings = read_settings(overrides)
+    found, rows = [], []
+    for setting in SETTINGS:
+        value, text = _shown(setting.name, getattr(settings, setting.name))
+        origin = "--directory" if setting.name in overrides else origin_of(setting)
+        found.append({"name": setting.name, "value": value, "origin": origin, "variable": setting.variable})
+        is_set = origin == setting.variable
+        rows.append((setting.name, text, "environment" if is_set else origin, setting.variable))
+    unknown = unknown_variables()
+    lines = [f"{name} is no setting's: it is ignored{_meant(meant)}" for name, meant in unknown.items()]
+    value = {"settings": found, "unknown_variables": unknown}
+    return Result(value, "\n".join(lines), 1 if unknown else 0, (("setting", "value", "from", "variable"), rows, ()))
+
+
+def _meant(name: str) -> str:
+    return f"; did you mean {name}?" if name else ""
+
+
+def _query(options: Mapping[str, str]) -> str:
+    return "?" + "&".join(f"{name}={text}" for name, text in options.items()) if options else ""
+
+
+def _shown(name: str, value: Any) -> tuple[Any, str]:
+    """A setting's value for programs and for people, without the secrets of an address."""
+    if name == "directory":
+        value = value or default_directory()
+    elif name == "tiers":
+        value = [each.shown + _query(each.options) for each in value]
+    elif name == "trusted_keys":
+        value = [f"{signer}={base64.b64encode(key).decode('ascii')}" for signer, key in value]
+    if name == "max_size_bytes":
+        return value, bytes_text(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return value, ", ".join(value) if isinstance(value, list) else "" if value is None else text
+
+
+@verb(is_diagnosing=True)
+def _doctor(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Look for what is wrong with driver, compilers, versions and directory.
+
+    Driver and devices; compilers, each loaded, and headers; versions that do not fit together; variables
+    that are misspelt; rights, space and clock of the directory; tiers, by a round trip. Ends with what to
+    do. Exits with 1 if something is wrong; what is merely absent is a note.
+    """
+    found = cache.doctor()
+    return Result(found.to_dict(), str(found), 0 if found.is_well else 1)
+
+
+@verb(
+    argument("shell", help="of which shell", choices=("bash", "zsh", "fish")),
+    is_diagnosing=True,
+)
+def _completion(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Print what makes a shell complete verbs, options and keys.
+
+    bash: source <(numba-kcache completion bash), in ~/.bashrc. zsh: the same with zsh, in ~/.zshrc, after
+    compinit. fish: numba-kcache completion fish > ~/.config/fish/completions/numba-kcache.fish
+    """
+    from . import make_parser
+    from .completion import script
+
+    text = script(arguments.shell, make_parser())
+    return Result({"shell": arguments.shell, "script": text}, text, is_verbatim=True)

@@ -1,0 +1,114 @@
+"""A verb of the command line: a function that takes a cache and the parsed arguments and returns a `Result`.
+
+Method      A module of this room that has verbs is named in `cli.MODULES`; the help lists verbs in the order of
+            these modules. The docstring of a verb is its help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NoDeviceError, OptionError, SettingsError
+from ..model import NamedTuple, Target, parse_target
+
+if TYPE_CHECKING:
+    from ..cache import KernelCache
+
+
+class Result(NamedTuple):
+    """The outcome of a verb.
+
+    Args:
+        value: Printed with `--json`.
+        text: For people.
+        code: Exit code of the process.
+        rows: A table above the text: names of columns, rows, and the columns that are aligned at their right edge.
+        is_verbatim: The text is for a shell or a file: on a terminal too it keeps its lines and gets no colours.
+    """
+
+    value: Any
+    text: str
+    code: int = 0
+    rows: tuple[Sequence[str], Sequence[Sequence[str]], Sequence[int]] | None = None
+    is_verbatim: bool = False
+
+
+Verb = Callable[["KernelCache", argparse.Namespace], Result]
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+VERBS: dict[str, tuple[Verb, tuple[Argument, ...]]] = {}
+"""Each verb by its name, with its arguments."""
+
+DIAGNOSING: set[str] = set()
+"""Verbs that look at the surroundings: they go on where the directory cannot be one."""
+
+
+def verb(*arguments: Argument, is_diagnosing: bool = False) -> Callable[[Verb], Verb]:
+    """Make a function the verb of its name, with these arguments."""
+
+    def add(function: Verb) -> Verb:
+        name = function.__name__.strip("_")
+        VERBS[name] = function, arguments
+        if is_diagnosing:
+            DIAGNOSING.add(name)
+        return function
+
+    return add
+
+
+def argument(*names: str, help: str, **settings: Any) -> Argument:
+    """One argument of a verb, as argparse takes it."""
+    return names, {"help": help, **settings}
+
+
+def arch_argument(help: str) -> Argument:
+    """`--arch`, which may be given several times, with several targets each."""
+    return argument("--arch", help=help, metavar="ARCH", action="append")
+
+
+def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
+    """The targets that `--arch` names, those of the devices for `native`; None where it was not given.
+
+    Raises:
+        SettingsError: A word of it is no target.
+        NoDeviceError: `native`, and there is no device.
+    """
+    if arguments.arch is None:
+        return None
+    found: list[Target] = []
+    for word in (word.strip() for text in arguments.arch for word in text.split(",")):
+        if word in ("native", "auto"):
+            found += _device_targets()[: None if word == "native" else 1]
+            continue
+        try:
+            found.append(parse_target(f"sm_{word.replace('.', '', 1)}" if word[:1].isdecimal() else word))
+        except OptionError as error:
+            hint = "write sm_90, sm_90a or compute_80, several with commas between them, or native"
+            raise SettingsError(f"cannot use --arch {word}", error.why, hint) from None
+    return list(dict.fromkeys(found))
+
+
+def _device_targets() -> list[Target]:
+    """What to compile for on each device of this machine, without a context on any."""
+    from ..doctor.machine import find_devices
+
+    _version, devices, why = find_devices()
+    if not devices:
+        raise NoDeviceError("cannot find a CUDA device", why, "name a target to compile without one: --arch sm_90")
+    return [Target(each.major, each.minor, "a" if each.major >= 9 else "") for each in devices]
+
+
+def import_from_here() -> None:
+    """Let modules of the working directory be imported, as `python -m` does and the installed command does not."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def in_shell_words(text: str) -> str:
+    """A message with the option of the command line where it names the keyword of Python."""
+    return text.replace("arch='sm_90'", "--arch sm_90")

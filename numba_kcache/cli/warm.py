@@ -1,0 +1,58 @@
+"""The verb that compiles ahead."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CompileError, KCacheError
+from ..observe.console import count
+from ..observe.text import seconds_text
+from .verb import Result, arch_argument, argument, import_from_here, targets_of, verb
+
+if TYPE_CHECKING:
+    from ..cache import KernelCache
+
+
+@verb(
+    argument("what", help="a module's dotted name, or a .py file", metavar="MODULE|FILE", nargs="+"),
+    arch_argument("targets: sm_80,sm_90, or native for the devices here; may be given several times"),
+    argument("--workers", help="processes that compile; default: one for each core", metavar="N", type=count),
+)
+def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
+    """Compile the kernels of modules ahead.
+
+    The modules are imported, from the working directory too, and what they decorate with cached_kernel or
+    cached_module is compiled for each target and stored; what is there already is left. Kernels are found
+    under names of the module, in its classes, and in lists, tuples, sets and dicts. With --arch no GPU is
+    needed, unless it is native. Numba kernels need signature=. Exits with 1 unless every kernel is stored.
+    """
+    targets, error = targets_of(arguments), ""
+    cache.session.require_lasting("warm up")
+    why = cache.session.local.prepare()
+    if why:
+        hint = "name a directory that this user can write to: --directory, or NUMBA_KCACHE_DIR"
+        raise KCacheError("cannot warm up", f"{cache.directory} cannot be used: {why}", hint)
+    import_from_here()
+    try:
+        report = cache.warm_up(arguments.what, targets, workers=arguments.workers, progress=not arguments.json)
+    except CompileError as raised:
+        if not hasattr(raised, "report"):
+            raise
+        report, error = raised.report, f"\n{raised.what}: {raised.why}\n\n{raised.log}"
+    value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
+    return Result(value, f"{report}{error}", 1 if report.failed else 0, _rows(report.results))
+
+
+def _rows(results: Any) -> Any:
+    """A table of what each kernel needed, where the bar that a terminal shows meanwhile is gone at the end."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return None  # each had a line there
+    rows: list[tuple[str, ...]] = [
+        (each.kernel, each.signature, each.target, each.status, seconds_text(each.seconds)) for each in results
+    ]
+    columns: tuple[str, ...] = ("kernel", "signature", "target", "state", "took")
+    if not any(each.signature for each in results):
+        rows, columns = [(row[0], *row[2:]) for row in rows], (columns[0], *columns[2:])
+    return columns, rows, (len(columns) - 1,)

@@ -1,0 +1,89 @@
+"""Facts about the machine: its driver, its devices, and the compilers that this process would load.
+
+Promise     Each compiler is loaded, so that one that cannot be is told apart from one that is absent. No context is
+            made on any device, and nothing of CUDA has to be importable.
+Not here    What is made of the facts (doctor).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+
+from ..errors import KCacheError
+from ..model import NamedTuple
+from ..toolchain import installed_include_dirs
+from ..toolchain.locating import loaded_path, on_disk
+from ..toolchain.nvrtc import nvrtc_version, supported_targets
+
+
+class Device(NamedTuple):
+    """A device: its name and compute capability."""
+
+    name: str
+    major: int
+    minor: int
+
+
+class Compilers(NamedTuple):
+    """The libraries that compile.
+
+    Args:
+        paths: Each library by its name; None where it is absent.
+        version: Of NVRTC; None where it is absent.
+        targets: Compute capabilities that NVRTC knows, 90 for 9.0.
+        headers: The toolkit's header folders.
+        troubles: The reason, for each library that is there and cannot be loaded.
+    """
+
+    paths: Mapping[str, str | None]
+    version: tuple[int, int] | None
+    targets: tuple[int, ...]
+    headers: tuple[str, ...]
+    troubles: Mapping[str, str] = {}
+
+
+def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
+    """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
+    try:
+        cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError as error:
+        return None, [], str(error)
+    status, number, count = cuda.cuInit(0), ctypes.c_int(), ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    driver = number.value // 1000, number.value % 1000 // 10
+    if status:
+        return driver, [], f"cuInit says {status}"
+    cuda.cuDeviceGetCount(ctypes.byref(count))
+    return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
+
+
+def _device(cuda: ctypes.CDLL, ordinal: int) -> Device:
+    name, handle = ctypes.create_string_buffer(256), ctypes.c_int()
+    cuda.cuDeviceGet(ctypes.byref(handle), ordinal)
+    cuda.cuDeviceGetName(name, len(name), handle)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    for part, attribute in ((major, 75), (minor, 76)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+        cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, handle)
+    return Device(name.value.decode("utf-8", "replace"), major.value, minor.value)
+
+
+def load_compilers() -> Compilers:
+    """Load each compiler as the CUDA bindings will, and ask NVRTC for its version and targets."""
+    paths: dict[str, str | None] = {}
+    troubles = {}
+    for name in ("nvrtc", "nvvm", "nvJitLink"):
+        try:
+            paths[name] = loaded_path(name) or on_disk(name)
+            if paths[name] is not None:
+                ctypes.CDLL(paths[name])
+        except OSError as error:
+            paths[name], troubles[name] = paths.get(name), str(error)
+    headers = tuple(installed_include_dirs())
+    try:
+        return Compilers(paths, nvrtc_version(), supported_targets(), headers, troubles)
+    except (KCacheError, ImportError, OSError, RuntimeError) as error:
+        if paths["nvrtc"] is not None:
+            troubles.setdefault("nvrtc", str(error))
+        return Compilers(paths, None, (), headers, troubles)

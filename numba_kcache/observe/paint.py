@@ -1,0 +1,71 @@
+"""Plain text on a terminal: coloured by what it says, and broken between words under the column that it stands in.
+
+Promise     Colours come from patterns below and from nothing that the text holds: what goes in is plain, and what
+            comes out has the same letters in the same order. Elsewhere than on a terminal the text stays as it is.
+Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported for one and not before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_STYLES = (
+    (r"^ *(?!\d+\.)[a-z][\w -]{0,20}?(?=  )", "cyan"),  # the name at the start of a row
+    (r"^fine\b|: hit\b|(?<!\S)(?:built|hit)$", "green"),
+    (r"^note\b|: miss\b|\bwarning:", "yellow"),
+    (r"^wrong\b|\b(?!0 )\d+ (?:failed|damaged|could not go)\b|(?<!\S)failed$", "bold red"),
+    (r"^\s*error\b.*|^numba-kcache: cannot\b", "bold red"),
+    (r"^ *hint:", "bold cyan"),
+    (r"^(?:numba_kcache, .*|what to do|what else could be done|components of the key|compile log|kernel .*)$", "bold"),
+    (r"\b[0-9a-f]{64}\b|^[0-9a-f]{12}\b", "yellow"),
+)  # fmt: skip
+
+_COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
+"""The ends of these are columns under which a long line goes on."""
+
+
+def style(text: Text) -> Text:
+    """Colour one line, or one cell of a table, by what it says."""
+    for pattern, name in _STYLES:
+        text.highlight_regex(pattern, name)
+    return text
+
+
+def painted(text: str, stream: TextIO) -> str:
+    """A plain text as it is written to a stream."""
+    if not stream.isatty():  # for grep and awk
+        return text
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    with console.capture() as captured:
+        for line in text.split("\n"):
+            whole, width = style(Text(line)), max(console.width, 1)
+            column = max(match.end() for match in _COLUMN.finditer(line))
+            column = column if column <= width // 2 else 0
+            for number, (start, end) in enumerate(_parts(line, column, width - column)):
+                before = whole[:column] if number == 0 else Text(" " * column)
+                console.print(before + whole[start:end], soft_wrap=True)
+    return captured.get().removesuffix("\n")
+
+
+def _parts(line: str, start: int, width: int) -> Iterator[tuple[int, int]]:
+    """Where the parts of a line begin and end that have at most `width` letters: words, else names of a path."""
+    pieces = []
+    for word in re.finditer(r"\S+\s*", line[start:]):
+        whole = len(word[0].rstrip()) <= width
+        names = [word[0]] if whole else re.findall(r"[^/]*/|[^/]+", word[0])
+        pieces += [name[at : at + width] for name in names for at in range(0, len(name.rstrip()) or 1, width)]
+    end = used = start
+    for piece in pieces:
+        if used + len(piece.rstrip()) - start > width and used > start:
+            yield start, end
+            start = used
+        end, used = used + len(piece.rstrip()), used + len(piece)
+    yield start, end

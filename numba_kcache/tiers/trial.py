@@ -1,0 +1,52 @@
+"""Try a tier as a launch would use it, and say in its own words what is in the way.
+
+Promise     What is written is one small file under a name that no entry and no manifest has, the same one each time,
+            and only where entries are written too.
+Not here    What is made of a failure (doctor); a launch, which goes on without the tier (tiers.checked_tier).
+"""
+
+from __future__ import annotations
+
+import time
+
+from ..errors import KCacheError
+from ..keys import sha256
+from ..model import NamedTuple
+from ..store.entry import ENTRY
+from .tier import Tier
+from .trust import SIGNATURE
+
+_PROBE = b"numba_kcache was here"
+_NAME = sha256(_PROBE).hexdigest()
+
+
+class Trial(NamedTuple):
+    """How it went.
+
+    Args:
+        seconds: The slower of writing and reading took.
+        why: What failed; "" for nothing.
+        hint: What to do about it, where the tier knows.
+    """
+
+    seconds: float
+    why: str = ""
+    hint: str = ""
+
+
+def round_trip(tier: Tier) -> Trial:
+    """Write a small file to a tier and read it back; from one that is read-only, ask for a file that is not there."""
+    slowest_s = 0.0
+    try:
+        for is_writing in (False,) if tier.readonly else (True, False):
+            start = time.perf_counter()
+            if is_writing:
+                tier.put(ENTRY + SIGNATURE, _NAME, _PROBE)
+            elif tier.get(ENTRY + SIGNATURE, _NAME) != _PROBE and not tier.readonly:
+                return Trial(slowest_s, "what was written a moment ago is not there")
+            slowest_s = max(slowest_s, time.perf_counter() - start)
+    except KCacheError as error:
+        return Trial(slowest_s, f"{error.what}: {error.why}" if error.why else error.what, error.hint)
+    except Exception as error:  # whatever a server, a client library or a disk does
+        return Trial(slowest_s, (str(error) or type(error).__name__).splitlines()[0])
+    return Trial(slowest_s)
