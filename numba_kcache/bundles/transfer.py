@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..engine.arrival import arrived, refusal_of
@@ -132,9 +133,12 @@ def _made_of(entry: StoredEntry) -> defaultdict[str, tuple[str, Any]]:
 def _manifests(session: Session, keys: set[str]) -> Iterator[tuple[str, bytes]]:
     """Each manifest with the variants that are for these entries, in an order that depends on nothing else."""
     for family, variants in session.local.manifests():
-        kept = sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"]))
+        kept = []
+        for each in sorted((each for each in variants if each["key"] in keys), key=lambda each: str(each["key"])):
+            with suppress(ValueError):  # a header set of another version: it serves nothing
+                kept.append(without_stats(each))
         if kept:
-            yield family, frame.encode_manifest(family, [without_stats(each) for each in kept])
+            yield family, frame.encode_manifest(family, kept)
 
 
 def import_bundle(session: Session, source: Any) -> BundleReport:

@@ -132,6 +132,15 @@ def test_variant_goes_in_without_this_machine_s_inodes() -> None:
 
 
 @pytest.mark.slow
+def test_variant_of_another_version_is_left_out(filled: KernelCache, tmp_path: Path) -> None:
+    """A header set that this version cannot read serves nothing; everything else goes in, and to a tier as well."""
+    key = next(iter(filled.entries())).key
+    filled.session.local.add_variant("ab" * 32, {"key": key, "closures": [{"format": 99}]})
+
+    assert filled.export_bundle(tmp_path / "b.kcache").entries == 4
+    assert filled.push(f"{tmp_path / 'tier'}?readonly=0").entries == 4
+
+
 def test_kernels_are_chosen_by_kernel_target_and_module(tmp_path: Path) -> None:
     """A kernel stands for all its entries, a module for all its kernels; a list for what is in it."""
     cache = open_cache(tmp_path / "cache")
