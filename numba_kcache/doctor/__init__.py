@@ -199,7 +199,7 @@ def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
         trouble = compilers.troubles.get(name, "")
         if trouble:
             advice = f"install the package that brings {name} anew: pip install --force-reinstall 'numba-kcache[cu13]'"
-            yield Finding(name, WRONG, f"{path or 'it'} cannot be loaded: {trouble}", advice)
+            yield Finding(name, WRONG, f"{path or 'it'} cannot be used: {trouble}", advice)
         elif path is None:
             advice = "to compile, pip install 'numba-kcache[cu13]' (or [cu12] for a driver older than 580)"
             less = "CUDA C++ needs none" if name == "nvvm" else "what is cached is served, nothing is compiled"

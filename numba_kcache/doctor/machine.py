@@ -15,7 +15,7 @@ from ..errors import KCacheError
 from ..model import NamedTuple
 from ..toolchain import installed_include_dirs
 from ..toolchain.locating import loaded_path, on_disk
-from ..toolchain.nvrtc import nvrtc_version, supported_targets
+from ..toolchain.nvrtc import nvrtc_version, run_nvrtc, supported_targets
 
 
 class Device(NamedTuple):
@@ -34,7 +34,7 @@ class Compilers(NamedTuple):
         version: Of NVRTC; None where it is absent.
         targets: Compute capabilities that NVRTC knows, 90 for 9.0.
         headers: The toolkit's header folders.
-        troubles: The reason, for each library that is there and cannot be loaded.
+        troubles: The reason, for each library that is there and cannot be used.
     """
 
     paths: Mapping[str, str | None]
@@ -69,8 +69,11 @@ def _device(cuda: ctypes.CDLL, ordinal: int) -> Device:
     return Device(name.value.decode("utf-8", "replace"), major.value, minor.value)
 
 
+_SMALLEST = 'extern "C" __global__ void doctor() {}'
+
+
 def load_compilers() -> Compilers:
-    """Load each compiler as the CUDA bindings will, and ask NVRTC for its version and targets."""
+    """Load each compiler as the CUDA bindings will, and have NVRTC compile the smallest kernel."""
     paths: dict[str, str | None] = {}
     troubles = {}
     for name in ("nvrtc", "nvvm", "nvJitLink"):
@@ -82,8 +85,10 @@ def load_compilers() -> Compilers:
             paths[name], troubles[name] = paths.get(name), str(error)
     headers = tuple(installed_include_dirs())
     try:
-        return Compilers(paths, nvrtc_version(), supported_targets(), headers, troubles)
+        version, targets = nvrtc_version(), supported_targets()
+        run_nvrtc(_SMALLEST, "doctor.cu", [f"-arch=sm_{max(targets)}"], ["cubin"])  # its builtins are loaded by that
+        return Compilers(paths, version, targets, headers, troubles)
     except (KCacheError, ImportError, OSError, RuntimeError) as error:
         if paths["nvrtc"] is not None:
-            troubles.setdefault("nvrtc", str(error))
+            troubles.setdefault("nvrtc", getattr(error, "why", "") or str(error))
         return Compilers(paths, None, (), headers, troubles)

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..engine.built import watched
 from ..engine.session import configured
-from ..errors import CompileError, KCacheError, SettingsError
+from ..errors import CompileError, KCacheError, OptionError, SettingsError
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
@@ -111,7 +111,14 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
         raise SettingsError(f"cannot use workers={workers!r}", "it must be a whole number of at least 1")
     targets = None if arch is None else read_arch(arch)
     results, errors, found = _built_ahead(kernels, targets)
-    wanted = list(_wanted(found, list(targets) if targets else None))
+
+    def refused(kernel: Cached, error: OptionError) -> None:
+        results.append(
+            Warmed(kernel._label, ", ".join(each.name for each in targets or ()), "", "failed", 0.0, str(error))
+        )
+        errors.append(error)
+
+    wanted = list(_wanted(found, list(targets) if targets else None, refused))
     with meter(len(wanted), shown=progress) as tell:
 
         def done(each: _Wanted, status: str, seconds: float, error: BaseException | None = None) -> None:
@@ -186,15 +193,24 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _wanted(kernels: Iterable[Cached], arch: list[Target] | None) -> Iterator[_Wanted]:
-    """Each request once, whatever it is called."""
+def _wanted(
+    kernels: Sequence[Cached], arch: list[Target] | None, refused: Callable[[Cached, OptionError], None]
+) -> Iterator[_Wanted]:
+    """Each request once, whatever it is called; `refused` gets one of several kernels that has none."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
         if cache.settings.mode in ("off", "readonly", "frozen"):
             mode = cache.settings.mode
             raise SettingsError(f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}")
-        for target, types in kernel._requests(arch):
+        try:
+            requests = kernel._requests(arch)
+        except OptionError as error:  # a Numba kernel without a signature
+            if len(kernels) == 1:
+                raise
+            refused(kernel, error)
+            continue
+        for target, types in requests:
             each = _Wanted(kernel, target, types)
             try:
                 name = id(cache), key_of(*each)

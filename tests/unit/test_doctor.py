@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from numba_kcache import KernelCache, doctor
 from numba_kcache.doctor import FINE, NOTE, WRONG, Compilers, Device, Diagnosis, Finding
 from numba_kcache.settings import unknown_variables
+from numba_kcache.toolchain.locating import loaded_path
+from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
 PATHS = {"nvrtc": "/l/libnvrtc.so.13", "nvvm": "/l/libnvvm.so.4", "nvJitLink": "/l/libnvJitLink.so.13"}
@@ -234,6 +238,25 @@ def test_compiler_that_cannot_be_loaded_is_wrong() -> None:
     assert found["nvvm"].state == FINE
 
 
+@pytest.mark.slow
+def test_compiler_that_loads_and_does_not_compile_is_wrong(tmp_path: Path) -> None:
+    """NVRTC without its builtins answers for its version, and compiles nothing: the smallest kernel shows it."""
+    path = loaded_path("nvrtc")
+    if path is None:
+        pytest.skip("NVRTC is not installed")
+    alone = tmp_path / Path(path).name
+    shutil.copyfile(path, alone)
+    done = subprocess.run(
+        [sys.executable, "-m", "numba_kcache", "doctor", "--directory", str(tmp_path / "cache")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(alone)},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert re.search(r"^wrong +nvrtc .*cannot be used: NVRTC says NVRTC_ERROR_BUILTIN", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")
 def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
     """It is named, and its disk is not what is short."""
     (tmp_path / "file").touch()

@@ -164,6 +164,18 @@ def test_numba_kernel_without_a_signature_is_told(in_workers_alone: None) -> Non
 
 
 @pytest.mark.slow
+def test_numba_kernel_without_a_signature_does_not_keep_others_from_being_built() -> None:
+    """One of several: it is told at the end with what to write, and the others are stored."""
+    chosen = [cached_kernel(lambda x: None, kind="numba"), cached_kernel(EMPTY)]
+    with pytest.raises(CompileError, match="the other one is stored") as caught:
+        warm_up(chosen, "sm_80", workers=1, progress=False)
+    report = caught.value.report  # type: ignore[attr-defined]
+
+    assert (len(report.built), len(report.failed)) == (1, 1)
+    assert 'write signature="void(float32[::1], int64)"' in caught.value.log
+
+
+@pytest.mark.slow
 def test_numba_kernel_is_not_compiled_to_ptx_alone(in_workers_alone: None) -> None:
     """Numba links what it compiles: a real target is wanted, and the message says which."""
     with pytest.raises(CompileError, match="a Numba kernel is linked for a device") as caught:
