@@ -7,6 +7,7 @@ Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported f
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TextIO
@@ -44,9 +45,12 @@ def painted(text: str, stream: TextIO) -> str:
     from rich.text import Text
 
     console = Console(file=stream, highlight=False)
+    width = console.width
+    if width < 1:  # COLUMNS=0
+        return text
     with console.capture() as captured:
         for line in text.split("\n"):
-            whole, width = style(Text(line)), max(console.width, 1)
+            whole = style(Text(line))
             column = max(match.end() for match in _COLUMN.finditer(line))
             column = column if column <= width // 2 else 0
             for number, (start, end) in enumerate(_parts(line, column, width - column)):
@@ -58,10 +62,12 @@ def painted(text: str, stream: TextIO) -> str:
 def _parts(line: str, start: int, width: int) -> Iterator[tuple[int, int]]:
     """Where the parts of a line begin and end that have at most `width` letters: words, else names of a path."""
     pieces = []
-    for word in re.finditer(r"\S+\s*", line[start:]):
+    for word in re.finditer(r"^\s+|\S+\s*", line[start:]):
         whole = len(word[0].rstrip()) <= width
         names = [word[0]] if whole else re.findall(r"[^/]*/|[^/]+", word[0])
-        pieces += [name[at : at + width] for name in names for at in range(0, len(name.rstrip()) or 1, width)]
+        for name in names:
+            cuts = [*range(0, max(len(name.rstrip()), 1), width), len(name)]
+            pieces += [name[at:end] for at, end in itertools.pairwise(cuts)]
     end = used = start
     for piece in pieces:
         if used + len(piece.rstrip()) - start > width and used > start:

@@ -1,0 +1,70 @@
+"""What a terminal gets of a text: the same letters, lines that fit, colours by what they say."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+
+import pytest
+
+from numba_kcache.observe.paint import painted
+
+LETTERS = "ab /.:-[]0ü火  fine  hint: "
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(text: str) -> tuple[str, str]:
+    """A text as a terminal has it, and without its colours."""
+    coloured = painted(text, Terminal())
+    return coloured, re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2, 7, 20, 80])
+def test_letters_stay_and_lines_fit(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random texts, on terminals of any width: nothing but spaces and ends of lines is added or lost."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    chance = random.Random(columns)
+    for _ in range(50):
+        text = "\n".join("".join(chance.choices(LETTERS, k=chance.randrange(90))) for _ in range(3))
+        bare = shown(text)[1]
+        assert bare.split() == text.split() or "".join(bare.split()) == "".join(text.split())
+        if columns >= 7:
+            assert max(len(line.rstrip()) for line in bare.split("\n")) <= columns
+
+
+def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words stay whole, and so do the names in a path that is too long for a line."""
+    monkeypatch.setenv("COLUMNS", "40")
+
+    assert shown("fine   nvrtc  13.5 at /opt/venv/lib/python3.11/site-packages/nvidia/libnvrtc.so.13")[1].split(
+        "\n"
+    ) == [
+        "fine   nvrtc  13.5 at /opt/venv/lib/",
+        "              python3.11/site-packages/",
+        "              nvidia/libnvrtc.so.13",
+    ]
+
+
+def test_colours_are_by_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong is red and fine is green; markup in a text is text, and `NO_COLOR` is heeded."""
+    assert shown("wrong  nvrtc  gone")[0].startswith("\x1b[1;31mwrong\x1b[0m")
+    assert shown("fine   nvrtc  13.5")[0].startswith("\x1b[32mfine\x1b[0m")
+    assert shown("[bold]x[/bold] :fire:")[0] == "[bold]x[/bold] :fire:"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "3" not in "".join(re.findall(r"\x1b\[[0-9;]*m", shown("fine   nvrtc  13.5")[0]))
+
+
+def test_elsewhere_a_text_stays_as_it_is() -> None:
+    """In a file or a pipe, whatever its length."""
+    assert painted("fine   " + "x" * 200, io.StringIO()) == "fine   " + "x" * 200
