@@ -121,7 +121,7 @@ class CacheInfo(NamedTuple):
             ("misses", f"{self.misses}"),
             ("compiles", _with_average(self.compiles, self.avg_compile_time_s)),
             ("loads", _with_average(self.loads, self.avg_load_time_s)),
-            ("time saved", seconds_text(max(self.time_saved_s, 0.0)) if self.loads else "none yet"),
+            ("time saved", seconds_text(self.time_saved_s) if self.time_saved_s > 0 else "none yet"),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -41,6 +42,18 @@ def test_info_says_what_to_do_where_something_is_amiss(counts: dict[str, int], w
     assert str(found).count("hint: ") == len(found.advice)
     assert found._repr_html_().count("<p>") == len(found.advice)
     assert json.loads(json.dumps(found.to_dict()))["advice"] == list(found.advice)
+
+
+def test_info_of_an_empty_cache_has_no_averages() -> None:
+    """Nothing was compiled or loaded: no time of nothing, no share of nothing; once and twice are words."""
+    text = str(info())
+
+    assert "on average" not in text
+    assert "0 us" not in text
+    assert re.search(r"hits +0\n", text)
+    assert "1 entry was removed" in str(info(evictions=1))
+    assert "trouble once: " in str(info(errors=1))
+    assert "1 hit, 1 miss, 1 error" in str(info(TIER._replace(hits=1, errors=1)))
 
 
 def test_info_tells_of_each_tier() -> None:

@@ -167,3 +167,19 @@ def test_child_forked_in_a_fold_holds_up_no_later_one(tmp_path: Path, monkeypatc
         os.close(theirs)
         os.waitpid(pids[0], 0)
         os.close(ours)
+
+
+def test_cleared_counters_begin_anew(tmp_path: Path) -> None:
+    """Those of all processes, folded or not; one that goes on counting is heard. Nothing yet is no trouble."""
+    assert counters_of(tmp_path / "none").clear()
+    assert not (tmp_path / "none").exists()
+    one, other = counters_of(tmp_path), counters_of(tmp_path)
+    one.add({"hits": 1})
+    one.fold(stale_s=-60)
+    other.add({"hits": 2})
+    one.add({"hits": 4})
+
+    assert one.clear()
+    assert one.read() == {}
+    other.add({"hits": 8})
+    assert one.read() == {"hits": 8}
