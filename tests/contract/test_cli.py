@@ -24,6 +24,7 @@ from numba_kcache.settings import Settings
 from numba_kcache.warmup.discovery import find_kernels
 from tests.support.cli_page import verbs
 from tests.support.compiling import EMPTY, ROOT, SAXPY
+from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.stores import file_of, open_store, small_entry
 
 WITHOUT_CUDA = """
@@ -40,10 +41,10 @@ sys.exit(main(sys.argv[1:]))
 
 def run(directory: Path, *words: str, code: str = WITHOUT_CUDA) -> subprocess.CompletedProcess[str]:
     """What one command line does in a process in which CUDA and Numba cannot be imported."""
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
+    surroundings = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
     return subprocess.run(
         [sys.executable, "-c", code, *words],
-        env={**environment, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(directory)},
+        env={**surroundings, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(directory)},
         capture_output=True,
         text=True,
         check=False,
@@ -410,10 +411,10 @@ def test_closed_pipe_ends_quietly(tmp_path: Path) -> None:
 def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
     """And is as wide as the terminal there; in a pipe it is plain lines."""
     reader, writer = pty.openpty()
-    environment = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
+    surroundings = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
     subprocess.run(
         [sys.executable, "-m", "numba_kcache", "list", "--directory", str(filled)],
-        env={**environment, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"},
+        env={**surroundings, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"},
         stdout=writer,
         check=True,
     )
@@ -590,10 +591,10 @@ def test_modules_of_the_working_directory_are_found(tmp_path: Path) -> None:
         "class Kernels:\n    several = [k(5), k(6)]\n    one = staticmethod(k(7))\n"
     )
     code = "import sys; sys.path.pop(0); from numba_kcache.cli import main; sys.exit(main(sys.argv[1:]))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
     done = subprocess.run(
         [sys.executable, "-c", code, "warm", "pk.kernels", "--arch", "80,sm_90", "--workers", "1", "--json"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -629,6 +630,22 @@ def test_arch_that_is_none_is_wrong_usage(arch: str, tmp_path: Path, capsys: pyt
     assert "--arch" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@needs_fake_driver
+def test_native_is_what_each_device_is(tmp_path: Path) -> None:
+    """All devices of the machine, each once; the kernel's own targets do not count."""
+    path = tmp_path / "kernels_of_devices.py"
+    path.write_text(f"from numba_kcache import cached_kernel\nk = cached_kernel({EMPTY!r}, arch='sm_75')\n")
+    words = ["warm", str(path), "--arch", "native", "--workers", "1", "--json", "--directory", str(tmp_path / "cache")]
+    done = subprocess.run(
+        [sys.executable, "-m", "numba_kcache", *words],
+        env=environment(build(), devices=(90, 80, 80)), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert sorted(each["target"] for each in json.loads(done.stdout)["results"]) == ["sm_80", "sm_90a"]
+
+
 # -- the shell and the terminal ----------------------------------------------------------------------------------
 
 
@@ -644,10 +661,10 @@ def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Pat
         "source <(numba-kcache completion bash)\nwhile read -r -a COMP_WORDS; do COMP_CWORD=$((${#COMP_WORDS[@]}-1))\n"
     )
     script += 'COMPREPLY=(); _numba_kcache; echo "${COMPREPLY[*]}"; done'
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(filled)}
+    surroundings = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(filled)}
     done = subprocess.run(
         ["bash", "-c", script], input="\n".join(asks) + "\n", capture_output=True, text=True, check=True,
-        env={**environment, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env={**surroundings, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
 
     assert done.stdout.splitlines() == list(asks.values())
@@ -676,10 +693,10 @@ def test_every_verb_has_colours_and_the_width_of_a_terminal(filled: Path, words:
     words = tuple(key_of_saxpy(filled) if word == "KEY" else word for word in words)
     command = [sys.executable, "-m", "numba_kcache", *words, "--directory", str(filled)]
     plain = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "TERM", "COLUMNS")}
-    environment = {**plain, "PYTHONPATH": str(ROOT), "COLUMNS": "70"}
-    piped = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    surroundings = {**plain, "PYTHONPATH": str(ROOT), "COLUMNS": "70"}
+    piped = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
     reader, writer = pty.openpty()
-    ran = subprocess.Popen(command, env={**environment, "TERM": "xterm"}, stdout=writer, stderr=writer)
+    ran = subprocess.Popen(command, env={**surroundings, "TERM": "xterm"}, stdout=writer, stderr=writer)
     os.close(writer)
     shown = b""
     with contextlib.suppress(OSError):
