@@ -70,7 +70,7 @@ def _run(parsed: argparse.Namespace) -> int:
         is_asked = parsed.directory is not None or parsed.name not in DIAGNOSING
         if directory and is_asked and os.path.lexists(directory) and not os.path.isdir(directory):
             origin = "NUMBA_KCACHE_DIR" if parsed.directory is None else "--directory"
-            raise SettingsError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
+            raise KCacheError(f"cannot use {directory} from {origin}", "it is not a directory", "name a folder")
         result = parsed.verb(process_cache, parsed)
         if parsed.json:
             put(json_text(result.value), is_verbatim=True)
