@@ -7,6 +7,7 @@ Promise     `plain` shares no code with the package: `numba.cuda.compile` in a p
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import os
 import re
@@ -95,7 +96,7 @@ def _patch(patch: Edit) -> None:
     value = eval(patch["code"], {**scope, **vars(sys.modules["pk_main"])})
     if "item" in patch:
         owner = getattr(module, patch["attr"])
-        before = owner[patch["item"]]
+        before = copy.copy(owner[patch["item"]])  # a record of an array is a view of it
         owner[patch["item"]] = value
 
         def restore() -> None:
