@@ -23,9 +23,13 @@ from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
+    import os
+    from typing import Unpack
+
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
     from .explanation.text import Explanation
+    from .frontends.options import Arch, CacheSettings, ProcessSettings
     from .observe.detail import EntryDetail
     from .observe.info import CacheInfo
     from .tiers.bundle import BundleReport, BundleTier
@@ -44,10 +48,15 @@ class KernelCache(GetOr):
         SettingsError: A setting is unknown, or a value cannot be used.
     """
 
-    def __init__(self, directory: Any = None, max_size_bytes: Any = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        max_size_bytes: int | str | None = None,
+        **settings: Unpack[CacheSettings],
+    ) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._session: Session | None = Session(chosen, chosen.directory or default_directory())
-        self._given = {"max_size_bytes": max_size_bytes, **settings}
+        self._given: dict[str, Any] = {"max_size_bytes": max_size_bytes, **settings}
         super().__init__()
 
     def __reduce__(self) -> Any:
@@ -185,7 +194,7 @@ class KernelCache(GetOr):
         return self.session.store.verify(refusal_of)
 
     def warm_up(
-        self, kernels: Any, arch: Any = None, *, workers: int | None = None, progress: bool = True
+        self, kernels: Any, arch: Arch | None = None, *, workers: int | None = None, progress: bool = True
     ) -> WarmUpReport:
         """Compile kernels ahead, each for each target and signature, in parallel, and store them in their caches.
 
@@ -208,7 +217,7 @@ class KernelCache(GetOr):
 
         return warm_up(kernels, arch, workers=workers, progress=progress)
 
-    def explain(self, kernel: Any, arch: Any = None, signature: Any = None) -> Explanation:
+    def explain(self, kernel: Any, arch: Arch | None = None, signature: Any = None) -> Explanation:
         """Find a kernel in the cache, or every difference from the nearest entry. Compiles and changes nothing.
 
         Args:
@@ -237,7 +246,7 @@ class KernelCache(GetOr):
         return kernel.explain(arch, signature)
 
     def export_bundle(
-        self, path: Any, kernels: Any = None, arch: Any = None, *, sign: bool | None = None
+        self, path: Any, kernels: Any = None, arch: Arch | None = None, *, sign: bool | None = None
     ) -> BundleReport:
         """Write entries into one file, to be shipped in a wheel or an image. The same entries give the same bytes.
 
@@ -377,7 +386,7 @@ pull = process_cache.pull
 register_bundle = process_cache.register_bundle
 
 
-def configure(**settings: Any) -> None:
+def configure(**settings: Unpack[ProcessSettings]) -> None:
     """Change settings of the process's cache; the next launch of every kernel resolves anew.
 
     Args:

@@ -12,12 +12,17 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
-from .frontends.base import define
+from .errors import LaunchError, NoDeviceError
+from .frontends.base import RunsUncached, define
 from .frontends.repeats import PLAIN, Kernels, call_of, copied, written
 from .kernel import Kernel
+from .launch.devices import current_device, is_device_current
 
 if TYPE_CHECKING:  # a program without them goes without it
+    from typing import Unpack
+
     from .engine.built import Build, Built
+    from .frontends.options import CallOptions
 
 
 class GetOr:
@@ -31,7 +36,7 @@ class GetOr:
     def __init__(self) -> None:
         self._kernels = Kernels(None)
 
-    def get_or_compile(self, source: Any, name: str | None = None, **options: Any) -> Kernel:
+    def get_or_compile(self, source: Any, name: str | None = None, **options: Unpack[CallOptions]) -> Kernel:
         """The one kernel of a source, name and options: for code that has its sources in strings.
 
         With a target (`arch="sm_90"`), or a device that is current, it is found or compiled, and counted, when this
@@ -65,7 +70,7 @@ class GetOr:
             kernel = self._kernel_of(source, name, options, call, caller)
         if not kernel._resolutions.known():
             try:
-                kernel._resolve_ahead()
+                _resolve_ahead(kernel)
             except BaseException:  # the next call tries again
                 self._kernels.drop(kernel)
                 raise
@@ -115,3 +120,30 @@ class GetOr:
 
         caller = sys._getframe(1).f_code.co_filename
         return find_or_build(self.session, components, build, label=label, depends=depends, meta=meta, caller=caller)
+
+
+def _resolve_ahead(kernel: Kernel) -> None:
+    """Find or compile what the first launch would, if a target is named or a device is current.
+
+    Not what depends on arguments that are not known yet.
+    """
+    definition = kernel._definition
+    if definition.has_variants and not definition.options.get("signature"):
+        return
+    device = None
+    if not kernel._arch:
+        if not is_device_current():
+            return
+        try:
+            device = current_device().target
+        except (NoDeviceError, LaunchError):  # none that a launch could go to, as that will say
+            return
+    try:
+        for variant in kernel._variants(None):
+            if device is not None:
+                definition.entry(kernel._resolutions.for_device(device, variant).artifact)
+            for target in kernel._arch:
+                definition.check_target(target)
+                kernel._exactly(target, variant)
+    except RunsUncached:
+        return

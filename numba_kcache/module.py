@@ -24,7 +24,10 @@ from .model.artifact import Artifact, Entry
 from .model.request import ModuleEntries
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from .explanation.text import Explanation
+    from .frontends.options import Arch, ModuleOptions
 
 
 class _ModuleKernel(Kernel):
@@ -142,7 +145,7 @@ class CachedModule:
             raise EntryError(f"cannot find the variable {name!r} of {label}", f"there are {there_are}")
         return device_array(loaded, found, dtype)
 
-    def compile(self, arch: Any = None) -> None:
+    def compile(self, arch: Arch | None = None) -> None:
         """Compile and store all kernels, without a launch; with an explicit `arch` without GPU, driver or context.
 
         Args:
@@ -157,7 +160,7 @@ class CachedModule:
             for name in self:
                 self[name].compile(arch)
 
-    def key(self, arch: Any = None) -> str:
+    def key(self, arch: Arch | None = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
 
         Raises:
@@ -165,7 +168,7 @@ class CachedModule:
         """
         return self._whole.key(arch)
 
-    def explain(self, arch: Any = None) -> Explanation:
+    def explain(self, arch: Arch | None = None) -> Explanation:
         """Whether the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
 
         Args:
@@ -176,11 +179,11 @@ class CachedModule:
         """
         return self._whole.explain(arch)
 
-    def cubin(self, arch: Any = None) -> bytes:
+    def cubin(self, arch: Arch | None = None) -> bytes:
         """The linked module for one target; empty for a lazy one, whose kernels have theirs."""
         return bytes(self._whole.cubin(arch))
 
-    def ptx(self, arch: Any = None) -> str:
+    def ptx(self, arch: Arch | None = None) -> str:
         """The PTX for one target; "" where it was not kept."""
         return str(self._whole.ptx(arch))
 
@@ -231,7 +234,7 @@ class CachedModule:
 
 
 def cached_module(
-    source_or_path: Any, names: Sequence[str] | None = None, lazy: bool = False, **options: Any
+    source_or_path: Any, names: Sequence[str] | None = None, lazy: bool = False, **options: Unpack[ModuleOptions]
 ) -> CachedModule:
     """Compile a source with many kernels once and launch them from disk ever after.
 
@@ -246,12 +249,13 @@ def cached_module(
     Raises:
         OptionError: The source or an option cannot be used.
     """
+    given: dict[str, Any] = {**options}
     for refused, hint in (("name", "use names="), ("signature", "wrap the kernel alone, with cached_kernel")):
-        if options.get(refused) is not None:
-            raise OptionError(f"cannot use {refused}={options[refused]!r}", "a module has many kernels", hint)
+        if given.get(refused) is not None:
+            raise OptionError(f"cannot use {refused}={given[refused]!r}", "a module has many kernels", hint)
     if type(lazy) is not bool:
         raise OptionError(f"cannot use lazy={lazy!r}", f"it is a {type(lazy).__name__}", "write True or False")
-    return CachedModule(define_module(source_or_path, options, ModuleEntries(_checked_names(names), lazy), depth=2))
+    return CachedModule(define_module(source_or_path, given, ModuleEntries(_checked_names(names), lazy), depth=2))
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:

@@ -13,18 +13,22 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from .engine.request import Request, Resolution
-from .errors import LaunchError, NoDeviceError, OptionError, UncacheableError
-from .frontends.base import Definition, RunsUncached, Variant, define
-from .frontends.launches import Launches
-from .keys import Component
-from .launch import launch_shape
-from .launch.devices import current_device, is_device_current
-from .model import Choice, Target, ptx_target, read_arch
-from .model.artifact import Artifact
+from ..engine.request import Request, Resolution
+from ..errors import OptionError, UncacheableError
+from ..frontends.base import Definition, Variant, define
+from ..frontends.launches import Launches
+from ..keys import Component
+from ..launch import launch_shape
+from ..launch.devices import current_device
+from ..model import Choice, Target, ptx_target, read_arch
+from ..model.artifact import Artifact
 
 if TYPE_CHECKING:
-    from .explanation.text import Explanation
+    from typing import Unpack
+
+    from ..explanation.text import Explanation
+    from ..frontends.options import Arch, KernelOptions, NumbaOptions, SourceOptions
+    from .typed import IsNumba, IsSource, KernelDecorator, NumbaKernel, SourceKernel
 
 
 class Sent:
@@ -87,32 +91,6 @@ class Kernel(Launches):
         self._definition.entry(found.artifact)  # it says if there is no such kernel
         return found
 
-    def _resolve_ahead(self) -> None:
-        """Find or compile what its first launch would, if a target is named or a device is current.
-
-        Not what depends on arguments that are not known yet.
-        """
-        definition = self._definition
-        if definition.has_variants and not definition.options.get("signature"):
-            return
-        device = None
-        if not self._arch:
-            if not is_device_current():
-                return
-            try:
-                device = current_device().target
-            except (NoDeviceError, LaunchError):  # none that a launch could go to, as that will say
-                return
-        try:
-            for variant in self._variants(None):
-                if device is not None:
-                    definition.entry(self._resolutions.for_device(device, variant).artifact)
-                for target in self._arch:
-                    definition.check_target(target)
-                    self._exactly(target, variant)
-        except RunsUncached:
-            return
-
     # -- templates ----------------------------------------------------------------------------------
 
     def instantiate(self, **values: Any) -> Kernel:
@@ -137,7 +115,7 @@ class Kernel(Launches):
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
-    def compile(self, arch: Any = None, signature: Any = None) -> None:
+    def compile(self, arch: Arch | None = None, signature: Any = None) -> None:
         """Compile and store, without a launch; with an explicit `arch` without GPU, driver or context.
 
         Args:
@@ -160,7 +138,7 @@ class Kernel(Launches):
                     raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
                 self._session().require_place(f"store {request.label}", found.key)
 
-    def key(self, arch: Any = None, signature: Any = None) -> str:
+    def key(self, arch: Arch | None = None, signature: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
 
         Args:
@@ -173,7 +151,7 @@ class Kernel(Launches):
         variant = self._variants(signature)[0]
         return self._session().key(self._request(self._targets(arch)[0], variant))
 
-    def explain(self, arch: Any = None, signature: Any = None) -> Explanation:
+    def explain(self, arch: Arch | None = None, signature: Any = None) -> Explanation:
         """Explain if the kernel is in the cache for one target, and if not, why not. Never compiles, changes nothing.
 
         Args:
@@ -214,15 +192,15 @@ class Kernel(Launches):
             return {variant: ask(variant) for variant in self._known_variants()}
         return ask(self._variants(signature)[0])
 
-    def cubin(self, arch: Any = None, signature: Any = None) -> Any:
+    def cubin(self, arch: Arch | None = None, signature: Any = None) -> Any:
         """The linked module for one target."""
         return self._read(lambda artifact: artifact.cubin, arch, signature)
 
-    def ptx(self, arch: Any = None, signature: Any = None) -> Any:
+    def ptx(self, arch: Arch | None = None, signature: Any = None) -> Any:
         """The PTX for one target; "" where it was not kept (`keep_ptx`, `lto`)."""
         return self._read(lambda artifact: artifact.ptx.decode(), arch, signature)
 
-    def inspect_sass(self, arch: Any = None) -> Any:
+    def inspect_sass(self, arch: Arch | None = None) -> Any:
         """The disassembly for one target, by the toolkit's nvdisasm; of a Numba kernel as Numba has it.
 
         Raises:
@@ -230,7 +208,7 @@ class Kernel(Launches):
         """
         if self._definition.has_variants:
             return self.__getattr__("inspect_sass")(arch)
-        from .launch.disassembly import disassemble
+        from ..launch.disassembly import disassemble
 
         return disassemble(self.cubin(arch))
 
@@ -334,13 +312,11 @@ class Kernel(Launches):
 
 
 @overload
-def cached_kernel(thing: Any, /, **options: Any) -> Kernel: ...
-
-
+def cached_kernel(thing: IsSource, /, **options: Unpack[SourceOptions]) -> SourceKernel: ...
 @overload
-def cached_kernel(**options: Any) -> Callable[[Any], Kernel]: ...
-
-
+def cached_kernel(thing: IsNumba, /, **options: Unpack[NumbaOptions]) -> NumbaKernel: ...
+@overload
+def cached_kernel(**options: Unpack[KernelOptions]) -> KernelDecorator: ...
 def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     """Wrap a kernel so that it is compiled once and launched from disk ever after.
 

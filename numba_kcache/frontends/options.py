@@ -1,0 +1,121 @@
+"""The keywords of `cached_kernel`, `cached_module`, `get_or_compile` and `configure`, as type checkers read them.
+
+Promise     What stands here is what is taken, so that a misspelt keyword, or a value that means nothing, is an error
+            before the program runs. No start of a program imports this.
+Method      A `TypedDict` for all kernels, one for what sources take beside that, one for what Numba kernels do.
+Not here    Reading the values (model.options, launch.attributes, frontends.numba, settings).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, Literal, Protocol, TypedDict
+
+Arch = str | tuple[int, int] | list[str] | list[tuple[int, int]] | list[str | tuple[int, int]] | Set[str]
+"""`"auto"`, `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"`, or a list of these."""
+
+Kind = Literal["cuda", "ptx", "cubin", "fatbin", "ltoir", "numba", "mlir"]
+Standard = Literal["c++03", "c++11", "c++14", "c++17", "c++20", "c++23"]
+
+
+class Cache(Protocol):
+    """A `KernelCache`."""
+
+    @property
+    def session(self) -> Any:
+        """The engine behind it."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every kind of kernel takes. None stands for the default."""
+
+    arch: Arch | None
+    kind: Kind | None
+    cache: Cache | None
+    depends: Sequence[Any] | None
+    strict: bool | None
+    strided: bool | None
+    keep_ptx: bool | None
+    fastmath: bool | None
+    max_registers: int | None
+    lineinfo: bool | None
+    debug: bool | None
+    lto: bool | None
+    link: Sequence[Any] | None
+    cooperative: bool | None
+    cluster: int | tuple[int, ...] | None
+    max_dynamic_shared: int | None
+
+
+class ModuleOptions(CommonOptions, total=False):
+    """What `cached_module` takes."""
+
+    opt: Literal[0, 1, 2, 3] | None
+    std: Standard | None
+    defines: Mapping[str, str | int | None] | None
+    include_dirs: Sequence[str | os.PathLike[str]] | None
+    options: Sequence[str] | None
+    fast_compile: Literal[False, "min", "mid", "max"] | None
+    carveout: int | str | None
+
+
+class SourceOptions(ModuleOptions, total=False):
+    """What `cached_kernel` takes with CUDA C++, PTX or made code."""
+
+    name: str | None
+    signature: str | None
+
+
+class NumbaOptions(CommonOptions, total=False):
+    """What `cached_kernel` takes with a Numba kernel."""
+
+    signature: Any
+    opt: bool | Literal[0, 1, 2, 3] | None
+    inline: str | bool | None
+    forceinline: bool | None
+    launch_bounds: int | tuple[int, ...] | None
+    shared_memory_carveout: int | str | None
+    carveout: int | str | None
+    extensions: Sequence[Any] | None
+
+
+class CallOptions(ModuleOptions, total=False):
+    """What `get_or_compile` takes beside source and name: for all kinds of kernels."""
+
+    signature: Any
+    inline: str | bool | None
+    forceinline: bool | None
+    launch_bounds: int | tuple[int, ...] | None
+    shared_memory_carveout: int | str | None
+    extensions: Sequence[Any] | None
+
+
+class KernelOptions(CallOptions, total=False):
+    """What `cached_kernel` takes, before it is known with what."""
+
+    name: str | None
+
+
+class CacheSettings(TypedDict, total=False):
+    """What `KernelCache` takes beside directory and size. None stands for the environment's, or the default."""
+
+    max_entries: int | str | None
+    mode: Literal["readwrite", "readonly", "off", "frozen", "refresh", "verify"] | None
+    toolchain: Literal["exact", "any"] | None
+    shared: bool | str | None
+    durability: Literal["none", "data", "full"] | None
+    build_wait_s: float | str | None
+    debug_launches: bool | str | None
+    log_level: Literal["debug", "info", "warning", "error", "off"] | None
+    tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+    trusted_keys: str | Mapping[str, str | bytes] | None
+    signing_key: str | os.PathLike[str] | None
+    progress: bool | str | None
+
+
+class ProcessSettings(CacheSettings, total=False):
+    """What `configure` takes."""
+
+    directory: str | os.PathLike[str] | None
+    max_size_bytes: int | str | None

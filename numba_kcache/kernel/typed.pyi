@@ -1,0 +1,57 @@
+"""What type checkers make of `cached_kernel`: a kernel of a source, or one whose code depends on its arguments' types.
+
+At run time both are of the one class `Kernel`: nothing imports this then, and nothing is to be made of these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, overload
+
+from ..frontends.options import Arch
+from ..model.artifact import Parameter
+from . import Kernel
+
+class SourceKernel(Kernel):
+    """A `Kernel` of CUDA C++, PTX or made code."""
+
+    params: tuple[Parameter, ...]
+    log: str
+    regs_per_thread: int
+    shared_mem_per_block: int
+    local_mem_per_thread: int
+    const_mem_size: int
+    max_threads_per_block: int
+
+    def cubin(self, arch: Arch | None = None, signature: None = None) -> bytes: ...
+    def ptx(self, arch: Arch | None = None, signature: None = None) -> str: ...
+    def inspect_sass(self, arch: Arch | None = None) -> str: ...
+    def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: None = None) -> int: ...
+
+class NumbaKernel(Kernel):
+    """A `Kernel` of a Python function."""
+
+    params: dict[Any, tuple[Parameter, ...]]
+    log: dict[Any, str]
+    regs_per_thread: dict[Any, int]
+    shared_mem_per_block: dict[Any, int]
+    local_mem_per_thread: dict[Any, int]
+    const_mem_size: dict[Any, int]
+    max_threads_per_block: dict[Any, int]
+
+class HasFunction(Protocol):
+    """A dispatcher of `cuda.jit`."""
+
+    py_func: Any
+
+IsSource = str | bytes | Path | tuple[str | bytes, Any] | Callable[..., str]
+IsNumba = HasFunction | Callable[..., None]
+
+class KernelDecorator(Protocol):
+    """Makes a kernel of what it stands above."""
+
+    @overload
+    def __call__(self, thing: IsSource, /) -> SourceKernel: ...
+    @overload
+    def __call__(self, thing: IsNumba, /) -> NumbaKernel: ...
