@@ -32,7 +32,8 @@ _MOST_HEADERS = 2000
 MAX_LOG_BYTES = 1 << 20
 """Bytes of a log that are kept with the code; a template error alone can take hundreds of MB."""
 
-_MOST_COLUMNS = 200
+_COLUMNS = 160
+"""Columns at which long lines of a compiler are folded."""
 
 
 class _Overlay:
@@ -140,6 +141,28 @@ def first_line(source: str, origin: Origin) -> int | None:
         return None
     found = _Overlay(source, origin).first_line()
     return None if found is None else found + 1
+
+
+def for_user(log: str, program_name: str, source: str, origin: Origin, label: str, folders: Sequence[str]) -> str:
+    """The log in the user's terms: lines of files, else of "the source of" its label; and how each header got there.
+
+    Args:
+        log: As the compiler wrote it.
+        program_name: What the compiler calls the source. There is no such file.
+        source: What was compiled.
+        origin: Where it stands.
+        label: What messages call it.
+        folders: Searched for headers in order, the source's own first.
+    """
+    log = with_includes(remap(log, program_name, source, origin), source, origin, program_name, folders)
+    if origin.is_whole_file:
+        return log
+    log = re.sub(
+        rf"(?m)(?:^|(?<=[\s\"])){re.escape(program_name)}\((\d+)\)",
+        lambda match: f"line {match[1]} of the source of {label}",
+        log,
+    )
+    return log.replace(f'"{program_name}"', f"the source of {label}")
 
 
 def remap(log: str, program_name: str, source: str, origin: Origin) -> str:
@@ -263,12 +286,25 @@ def bounded(log: bytes) -> bytes:
 
 
 def excerpt(log: str, limit: int = 20) -> str:
-    """At most a screenful of a log: the errors first, where there is not room for all of it."""
+    """A screenful of a log: the errors first, where there is not room for all of it; long lines folded, none cut."""
     lines = log.splitlines()
     if len(lines) > limit:
         blocks = re.split(r"\n[ \t]*\n", log)
         blocks.sort(key=lambda block: re.search(r"\b(?:error|fatal)\b", block.partition("\n")[0]) is None)
         lines = "\n\n".join(blocks).splitlines()
-    shown = [line if len(line) <= _MOST_COLUMNS else f"{line[:_MOST_COLUMNS]} ..." for line in lines[:limit]]
     more = [f"... {len(lines) - limit} more lines in .log"] if len(lines) > limit else []
-    return "\n".join([*shown, *more])
+    return "\n".join([*_folded(lines[:limit]), *more])
+
+
+def _folded(lines: Sequence[str]) -> Iterator[str]:
+    """Lines of at most `_COLUMNS`; a caret stays below what it points at."""
+    carets = False
+    for line, below in pairwise([*lines, ""]):
+        if carets:  # it went with the line above
+            carets = False
+            continue
+        carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))
+        for start in range(0, len(line) or 1, _COLUMNS):
+            yield line[start : start + _COLUMNS]
+            if carets and (part := below[start : start + _COLUMNS].rstrip()):
+                yield part

@@ -116,12 +116,12 @@ def test_cu_file_is_its_own_source(tmp_path: Path) -> None:
     assert f"{tmp_path}/k.cu(4): error" in refused(cached_kernel(tmp_path / "k.cu")).log
 
 
-def test_source_without_a_file_keeps_the_compiler_s_positions() -> None:
-    """exec, stdin, `-c`: the program's name and the line in the source."""
+def test_source_without_a_file_is_named_with_its_line() -> None:
+    """exec, stdin, `-c`: the line in the source, and no name of a file that is not there."""
     names: dict[str, Any] = {"__name__": "nowhere"}
     exec(f"def k() -> str:\n    return '''{WRONG}'''\n", names)
 
-    assert "k.cu(4): error: identifier" in refused(cached_kernel(names["k"])).log
+    assert "line 4 of the source of nowhere.k: error: identifier" in refused(cached_kernel(names["k"])).log
 
 
 def test_cell_of_a_notebook_is_named_with_its_line() -> None:
@@ -142,14 +142,14 @@ def test_cell_of_a_notebook_is_named_with_its_line() -> None:
     assert keys[0] == keys[1]
 
 
-def test_source_that_its_file_does_not_show_keeps_the_compiler_s_positions(tmp_path: Path) -> None:
+def test_source_that_its_file_does_not_show_is_named_with_its_line(tmp_path: Path) -> None:
     """Generated source: no line of the file is blamed for what it does not hold."""
     text = "def k() -> str:\n    return '\\n'.join(chr(ord(c)) for c in [])\n"
     kernel = loaded(tmp_path / "user.py", text.replace("[]", repr(["~"])))["k"]
     error = refused(cached_kernel(kernel))
 
     assert "user.py(" not in error.log
-    assert "k.cu(1): error" in error.log
+    assert "line 1 of the source of user_module.k: error" in error.log
 
 
 def test_error_in_included_text_is_left_alone(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_positions_in_words_are_the_user_s_too(tmp_path: Path) -> None:
     assert f'at line 7 of "{path}"' in log
 
 
-def test_lines_that_a_placeholder_brought_keep_the_compiler_s_positions(tmp_path: Path) -> None:
+def test_lines_that_a_placeholder_brought_are_the_source_s(tmp_path: Path) -> None:
     """No line of the file is blamed for a text that it does not show."""
     text = (
         "BODY = '\\n'.join(chr(105) + f'nt a{n} = undefined_{n}' + ';' for n in range(3))\n\ndef k() -> str:\n"
@@ -239,7 +239,7 @@ def test_lines_that_a_placeholder_brought_keep_the_compiler_s_positions(tmp_path
     )
     log = refused(cached_kernel(loaded(tmp_path / "user.py", text)["k"])).log
 
-    assert [f"k.cu({line}): error" in log for line in (4, 5, 6)] == [True] * 3
+    assert [f"line {line} of the source of user_module.k: error" in log for line in (4, 5, 6)] == [True] * 3
     assert "user.py(" not in log
 
 
@@ -300,14 +300,24 @@ def test_link_input_s_error_names_its_path(tmp_path: Path) -> None:
 
 
 def test_excerpt_shows_errors_before_warnings_where_room_is_short() -> None:
-    """Thirty warnings before the error do not push it off the screen; long lines are cut."""
+    """Thirty warnings before the error do not push it off the screen; long lines are folded."""
     warnings = "\n\n".join(f"k.cu({n}): warning: w\n  code\n  ^" for n in range(30))
     log = f"{warnings}\n\nk.cu(99): error: {'e' * 500}\n  code\n  ^\n\n1 error detected"
     shown = excerpt(log).splitlines()
 
     assert shown[0].startswith("k.cu(99): error: eee")
-    assert max(map(len, shown)) == 204
-    assert len(shown) == 21
+    assert max(map(len, shown)) == 160
+    assert "".join(shown[:4]) == f"k.cu(99): error: {'e' * 500}"
+    assert len(shown) == 21 + 3
+
+
+def test_fold_keeps_the_caret_under_its_character() -> None:
+    """The part of a line that the caret points at has it below; no other part has."""
+    code = f"  {'a' * 300}X{'b' * 100}"
+    shown = excerpt(f"k.cu(1): error: e\n{code}\n{' ' * 302}^\n\n1 error").splitlines()
+
+    assert "".join(shown[1:2] + shown[2:3] + shown[4:5]) == code
+    assert shown[2][shown[3].index("^")] == "X"
 
 
 def test_message_has_no_colours(tmp_path: Path) -> None:

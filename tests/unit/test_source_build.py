@@ -317,7 +317,8 @@ def test_real_object_of_nvcc_s_format_is_refused_plainly(tmp_path: Path) -> None
 
 def test_source_that_does_not_compile() -> None:
     """The first lines of the log in the message, all of it in .log."""
-    with pytest.raises(CompileError, match=r"cannot compile tests\.kernel for sm_90: kernel\.cu\(1\): error") as caught:
+    said = r"cannot compile tests\.kernel for sm_90: line 1 of the source of tests\.kernel: error"
+    with pytest.raises(CompileError, match=said) as caught:
         build('extern "C" __global__ void k(nothing a) {}')
 
     assert 'identifier "nothing" is undefined' in caught.value.log

@@ -23,7 +23,8 @@ from ...model.artifact import Artifact
 from ...model.cubin import is_relocatable, read_cubin
 from ...model.request import CompileOptions, LinkInput, Origin, SourceRequest
 from ...model.text import decoded
-from ...toolchain.diagnostics import excerpt, first_line, remap, remap_ptx, summary, with_includes
+from ...toolchain.diagnostics import excerpt, first_line, for_user, remap, remap_ptx, summary
+from ...toolchain.missing_headers import hint_of
 from ...toolchain.nvjitlink import link
 from ...toolchain.nvrtc import NvrtcResult, run_nvrtc, supported_targets
 from .declarations import Declaration, declarations
@@ -261,13 +262,12 @@ def _program_name(request: SourceRequest, headers: Folders | None = None) -> str
 def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> CompileError:
     """The error for a source that NVRTC refused with this log; raised at once where an option is at fault."""
     program = _program_name(request)
-    folders = [each for each in (request.options.base_dir, *request.options.include_dirs, *toolkit_dirs) if each]
-    log = remap(log, program, request.source, request.origin)
-    log = with_includes(log, request.source, request.origin, program, folders)
+    folders = [each for each in (request.options.base_dir, *request.options.include_dirs) if each]
+    hint = hint_of(log, folders, toolkit_dirs)
+    log = for_user(log, program, request.source, request.origin, request.label, [*folders, *toolkit_dirs])
     if re.search(r"(?m)^(?:nvrtc: error: |Command-line error)", log):
         what = f"cannot compile {request.label} for {request.target}"
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
-    hint = "name the file that defines it in link=" if "Unresolved extern" in log else ""
     if re.search(r"(?m)^\s*\.version\s+\d", request.source):
         hint = "this is PTX: say kind='ptx'"
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
@@ -353,7 +353,8 @@ def _linkable(
         log = remap(
             result.log, headers.map_back(program), "", Origin(os.path.join(item.folder, item.name), is_whole_file=True)
         )
-        raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), "", log)
+        hint = hint_of(log, [item.folder, *request.options.include_dirs], toolkit_dirs)
+        raise CompileError(f"cannot compile the link input {item.name}", excerpt(log), hint, log)
     return LinkInput(kind, item.name, result.code[kind])
 
 

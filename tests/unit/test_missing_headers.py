@@ -1,0 +1,130 @@
+"""What to write or install where a header, or a name of one, is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import CompileError, KernelCache, cached_kernel
+from numba_kcache.toolchain.missing_headers import hint_of
+
+KERNEL = 'extern "C" __global__ void k(int *x) { *x = 1; }'
+CU13, CU12 = "/env/nvidia/cu13/include", "/env/nvidia/cuda_runtime/include"
+
+
+def refused(folder: Path, source: str, **options: object) -> CompileError:
+    kernel = cached_kernel(source, name="k", arch="sm_90", cache=KernelCache(folder / "cache"), **options)  # type: ignore[call-overload]
+    with pytest.raises(CompileError) as caught:
+        kernel.compile()
+    return caught.value
+
+
+def log_of(name: str, asker: str = "k.cu", quotes: str = "<>") -> str:
+    return (
+        f'{asker}(1): catastrophic error: cannot open source file "{name}"\n'
+        f"  #include {quotes[0]}{name}{quotes[-1]}\n           ^\n\n1 catastrophic error"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("header", "works"),
+    [
+        ("cstdint", "cuda/std/cstdint"),
+        ("stdint.h", "cuda/std/cstdint"),
+        ("type_traits", "cuda/std/type_traits"),
+        ("limits", "cuda/std/limits"),
+        ("limits.h", "cuda/std/climits"),
+        ("math.h", "cuda/std/cmath"),
+        ("float.h", "cuda/std/cfloat"),
+        ("complex", "cuda/std/complex"),
+        ("assert.h", "cuda/std/cassert"),
+    ],
+)
+def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, header: str, works: str) -> None:
+    """The header that the hint names is found without an option and compiles."""
+    error = refused(tmp_path, f"#include <{header}>\n{KERNEL}")
+
+    assert f"#include <{works}>" in error.hint
+    cached_kernel(f"#include <{works}>\n{KERNEL}", arch="sm_90", cache=KernelCache(tmp_path / "cache")).compile()
+
+
+@pytest.mark.parametrize(
+    ("header", "word"),
+    [("stdio.h", "printf"), ("cstdio", "printf"), ("stdbool.h", "bool"), ("iostream", "host"), ("vector", "host"),
+     ("unistd.h", "host"), ("cublas_v2.h", "host")],
+)  # fmt: skip
+def test_header_of_the_host_is_to_be_left_out(tmp_path: Path, header: str, word: str) -> None:
+    """What it would bring is built in, or is not for devices."""
+    hint = hint_of(log_of(header), [], [cccl(tmp_path)])
+
+    assert hint.startswith("leave the line out")
+    assert word in hint
+
+
+def cccl(folder: Path) -> str:
+    """A toolkit's folder with CCCL, as far as is looked for."""
+    (folder / "cuda" / "std").mkdir(parents=True)
+    (folder / "cuda" / "std" / "cstdint").write_text("")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("header", "package", "package_12"),
+    [
+        ("crt/mma.h", "nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12"),
+        ("curand_kernel.h", "nvidia-curand", "nvidia-curand-cu12"),
+        ("cub/cub.cuh", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
+        ("cuda/std/cstdint", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
+        ("cuda_fp16.h", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+        ("cstdint", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
+    ],
+)
+def test_header_of_nvidia_is_answered_by_its_package(header: str, package: str, package_12: str) -> None:
+    """The package of the CUDA whose headers are installed."""
+    assert hint_of(log_of(header), [], [CU13]).partition(",")[0] == f"pip install {package}"
+    assert hint_of(log_of(header), [], [CU12]).partition(",")[0] == f"pip install {package_12}"
+
+
+def test_own_header_is_answered_by_where_it_was_looked_for(tmp_path: Path) -> None:
+    """The folder of the kernel's file, and those of `include_dirs`; one that is not there is said to be none."""
+    (tmp_path / "inc").mkdir()
+    error = refused(tmp_path, f'#include "mine.h"\n{KERNEL}', include_dirs=[tmp_path / "inc", tmp_path / "no"])
+
+    assert "include_dirs=" in error.hint
+    for folder in (Path(__file__).parent, tmp_path / "inc", f"{tmp_path}/no (there is no such folder)"):
+        assert str(folder) in error.hint
+
+
+def test_header_in_quotes_is_looked_for_beside_the_one_that_asks() -> None:
+    """A header's own folder is named first; with angles it is not searched."""
+    assert "in /lib/deep, /own and" in hint_of(log_of("x.h", "/lib/deep/a.h", '""'), ["/own"], [CU13]).replace(
+        " (there is no such folder)", ""
+    )
+    assert "/lib/deep" not in hint_of(log_of("x.h", "/lib/deep/a.h"), ["/own"], [CU13])
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("uint32_t y = 1;", "#include <cuda/std/cstdint>"),
+        ("int y = INT_MAX;", "#include <cuda/std/climits>"),
+        ("float y = INFINITY;", "#include <cuda/std/cmath>"),
+        ("std::size_t y = 1;", "cuda::std::size_t"),
+    ],
+)
+def test_name_of_a_header_is_answered_by_that(tmp_path: Path, statement: str, hint: str) -> None:
+    """A name that host compilers have without asking."""
+    assert hint in refused(tmp_path, KERNEL.replace("*x = 1;", statement)).hint
+
+
+@pytest.mark.slow
+def test_thrust_is_answered_by_what_compiles(tmp_path: Path) -> None:
+    """`thrust/complex.h` is for nvcc."""
+    assert "cuda/std/complex" in refused(tmp_path, f"#include <thrust/complex.h>\n{KERNEL}").hint
+
+
+def test_other_errors_have_no_hint() -> None:
+    """A syntax error is no matter of headers."""
+    assert hint_of('k.cu(1): error: expected a ";"\n  x\n   ^\n', ["/own"], [CU13]) == ""
