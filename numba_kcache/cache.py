@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session, configure_process, process_events, process_session, register
-from .errors import KCacheError, OptionError
+from .errors import KCacheError, OptionError, shortened
 from .get_or import GetOr
 from .kernel import Kernel
 from .model import Event
@@ -395,4 +395,8 @@ def configure(**settings: Unpack[ProcessSettings]) -> None:
     Raises:
         SettingsError: A setting is unknown, or a value cannot be used; nothing has changed.
     """
-    configure_process(settings)
+    __tracebackhide__ = True
+    try:
+        configure_process(settings)
+    except Exception as error:
+        raise shortened(error)  # noqa: B904

@@ -20,6 +20,32 @@ def plain_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join([plain(line.expandtabs()) for line in text.split("\n")])
 
 
+def shortened(error: Exception) -> Exception:
+    """`error` with a traceback that has none of this package's frames; for `raise`, in what users call.
+
+    Only an error that is raised on purpose, or that comes out of code which is neither this package's nor Python's own,
+    is shortened, and nobody else's frame is left out. Under `python -X dev` all of them stay.
+    """
+    import os
+    import sys
+    from types import TracebackType
+
+    own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
+    steps, step = [], error.__traceback__
+    while step is not None:
+        steps.append(step)
+        step = step.tb_next
+    last = steps[-1].tb_frame.f_code.co_filename if steps else own
+    is_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
+    if sys.flags.dev_mode or (is_pythons and not isinstance(error, KCacheError)):
+        return error  # in the second case a mistake of ours, perhaps, which is to be seen
+    kept = None
+    for step in reversed(steps):
+        if not step.tb_frame.f_code.co_filename.startswith(own):
+            kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    return error.with_traceback(kept)
+
+
 class KCacheError(Exception):
     """Root of all errors raised on purpose. Says what happened, why, and what to do.
 

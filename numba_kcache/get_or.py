@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .engine.session import Session
-from .errors import LaunchError, NoDeviceError
+from .errors import LaunchError, NoDeviceError, shortened
 from .frontends.base import RunsUncached, define
 from .frontends.repeats import PLAIN, Kernels, call_of, copied, written
 from .kernel import Kernel
@@ -56,6 +56,7 @@ class GetOr:
             CompileError, LinkError, EntryError: The source is at fault.
             ToolchainMissingError, FrozenCacheError: It is not in the cache, and cannot be compiled.
         """
+        __tracebackhide__ = True
         caller = sys._getframe(1).f_code.co_filename
         session = self.session
         if self._kernels.session is not session:  # the process's cache was configured
@@ -67,12 +68,17 @@ class GetOr:
             kernel: Kernel = self._kernels[call]
             self._kernels.move_to_end(call)
         except (KeyError, TypeError):  # another thread has made room; or a source that has no hash
-            kernel = self._kernel_of(source, name, options, call, caller)
+            try:
+                kernel = self._kernel_of(source, name, options, call, caller)
+            except Exception as error:
+                raise shortened(error)  # noqa: B904
         if not kernel._resolutions.known():
             try:
                 _resolve_ahead(kernel)
-            except BaseException:  # the next call tries again
+            except BaseException as error:  # the next call tries again
                 self._kernels.drop(kernel)
+                if isinstance(error, Exception):
+                    raise shortened(error)  # noqa: B904
                 raise
         return kernel
 

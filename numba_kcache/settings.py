@@ -227,20 +227,35 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
             chosen[setting.name] = _read(setting, text, f"environment variable {setting.variable}")
     for name, value in overrides.items():
         if name not in _BY_NAME:
-            raise SettingsError(
-                f"cannot configure {name!r}", "there is no such setting", f"choose from {', '.join(_BY_NAME)}"
-            )
+            from .model.text import meant
+
+            hint = f"{meant(name, _BY_NAME)}choose from {', '.join(_BY_NAME)}"
+            raise SettingsError(f"cannot configure {name!r}", "there is no such setting", hint)
         if value is not None:
             chosen[name] = _read(_BY_NAME[name], value, "configure()")
     return Settings(**chosen)
+
+
+_EXAMPLES: dict[str, object] = {
+    "directory": "/var/cache/kernels", "max_size_bytes": "512MB", "max_entries": 5000, "mode": "readonly",
+    "toolchain": "any", "shared": True, "durability": "full", "build_wait_s": 60, "debug_launches": True,
+    "log_level": "info", "tiers": "redis://host:6379", "trusted_keys": "ci=<key in base64>",
+    "signing_key": "/run/secrets/key.pem", "progress": False,
+}  # fmt: skip
+"""A value for each setting, for the hint of an error."""
 
 
 def _read(setting: Setting, value: Any, origin: str) -> Any:
     try:
         return setting.read(value)
     except (ValueError, TypeError, OSError) as error:  # OSError: a relative path, and the working directory is gone
+        example = _EXAMPLES[setting.name]
+        text = str(int(example)) if isinstance(example, bool) else example
+        is_keyword = origin == "configure()"
         raise SettingsError(
-            f"cannot use {setting.name} = {setting.show(value)} from {origin}", str(error), setting.meaning
+            f"cannot use {setting.name} = {setting.show(value)} from {origin}",
+            str(error),
+            f"write {setting.name}={example!r}" if is_keyword else f"write {setting.variable}={text}",
         ) from None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, process_session
-from ..errors import LaunchConfigError, OptionError
+from ..errors import LaunchConfigError, OptionError, shortened
 from ..launch import BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
 from ..launch.devices import check_interpreter, current_device, current_ordinal
 from ..launch.launcher import Launcher
@@ -54,12 +54,19 @@ class Configurations:
             bound = self._bound.get(config)
         except TypeError:  # a list in it, which Numba takes too
             bound = None
-        return bound or self._bind(config)
+        if bound:
+            return bound
+        __tracebackhide__ = True
+        try:
+            return self._bind(config)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904
 
     def __call__(self, *args: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
+        name = self.__name__ if self.__name__.isidentifier() else "kernel"
         raise LaunchConfigError(
-            f"cannot launch {self.__name__}", "it has no grid and block", f"write {self.__name__}[grid, block](...)"
+            f"cannot launch {self.__name__}", "it has no grid and block", f"write {name}[grid, block](...)"
         )
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Launch | None:
@@ -350,11 +357,15 @@ class VariantLaunch:
     def launch(self, *args: Any) -> None:
         """Launch arguments of whatever variant, and be ready for the next ones of the same."""
         check_interpreter()
-        variant = self._variant_of(args)
-        if variant is None:
-            self._otherwise(*args)
-            return
-        found = self._by_variant.get(variant) or self._prepare(variant)
+        __tracebackhide__ = True
+        try:
+            variant = self._variant_of(args)
+            if variant is None:
+                self._otherwise(*args)
+                return
+            found = self._by_variant.get(variant) or self._prepare(variant)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904
         if found is None:
             found = self._otherwise  # which takes all variants: the next launch looks at none
         else:

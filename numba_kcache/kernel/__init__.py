@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from ..engine.request import Request, Resolution
-from ..errors import OptionError, UncacheableError
+from ..errors import OptionError, UncacheableError, shortened
 from ..frontends.base import Definition, Variant, define
 from ..frontends.launches import Launches
 from ..keys import Component
 from ..launch import launch_shape
 from ..launch.devices import current_device
 from ..model import Choice, Target, ptx_target, read_arch
-from ..model.artifact import Artifact
+from ..model.artifact import Artifact, Entry
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -127,6 +127,13 @@ class Kernel(Launches):
             NoDeviceError: No target is named and there is no device.
             KCacheError: A directory was asked for and cannot be used: nothing was stored there.
         """
+        __tracebackhide__ = True
+        try:
+            self._compile(arch, signature)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904
+
+    def _compile(self, arch: Any, signature: Any) -> None:
         for variant in self._variants(signature):
             for target in self._targets(arch):
                 self._definition.check_target(target)
@@ -175,6 +182,13 @@ class Kernel(Launches):
 
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
+        __tracebackhide__ = True
+        try:
+            return self._read_off(read, arch, signature)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904
+
+    def _read_off(self, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
         definition, known = self._definition, self._resolutions.known()
         target = None if arch is None else self._targets(arch)[0]
         if definition.has_variants and signature is None:
@@ -268,6 +282,11 @@ class Kernel(Launches):
         return self._by_variant(most, signature)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # of `inspect.signature`, and what asks that
+            from .signature import signature_of
+
+            definition = self._definition
+            return signature_of(definition.thing, self._entry_at_hand(), of_python=definition.has_variants)
         if name.startswith("_"):  # what Python and its tools ask of any object
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return self._resolutions.attribute(name)
@@ -305,7 +324,16 @@ class Kernel(Launches):
         return found
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.__module__}.{self.__qualname__}>"
+        from .signature import text_of
+
+        own = f"{self.__module__}.{self.__qualname__}" if "__wrapped__" in self.__dict__ else self.__name__
+        return f"<Kernel {text_of(own, self._label, self._entry_at_hand())}>"
+
+    def _entry_at_hand(self) -> Entry | None:
+        """The kernel of an artifact that is resolved, where one serves all arguments."""
+        for found in () if self._definition.has_variants else self._resolutions.known().values():
+            return self._definition.entry(found.artifact)
+        return None
 
     def __reduce__(self) -> Any:
         return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
@@ -351,6 +379,18 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
     Raises:
         OptionError: The thing or an option cannot be used.
     """
+    __tracebackhide__ = True
+
+    def decorate(thing: Any) -> Kernel:
+        __tracebackhide__ = True
+        try:
+            return Kernel(define(thing, options, depth=2))
+        except Exception as error:
+            raise shortened(error)  # noqa: B904
+
     if thing is None:
-        return lambda given: Kernel(define(given, options, depth=2))
-    return Kernel(define(thing, options, depth=2))
+        return decorate
+    try:
+        return Kernel(define(thing, options, depth=2))
+    except Exception as error:
+        raise shortened(error)  # noqa: B904

@@ -144,7 +144,7 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
             if not 1 <= extent <= limit:
                 hint = "fold the excess into another axis or loop inside the kernel"
                 if extent < 1:
-                    hint = "skip the launch where there is nothing to do"
+                    hint = "skip the launch where there is nothing to do" if extent == 0 else "a count is not negative"
                 elif name == "grid":
                     hint = "let each thread take several elements in a loop"
                 raise LaunchConfigError(

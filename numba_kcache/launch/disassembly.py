@@ -19,7 +19,9 @@ def disassemble(cubin: bytes) -> str:
 
     tool = find_nvidia_binary_utility("nvdisasm")
     if tool is None:
-        raise ToolchainMissingError("cannot disassemble", "nvdisasm is not installed", "pip install nvidia-cuda-nvcc")
+        raise ToolchainMissingError(
+            "cannot disassemble", "nvdisasm is not installed", "pip install nvidia-cuda-nvdisasm"
+        )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -39,7 +39,7 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
         return
     pointee, strides = slot.pointee, memory.strides
     if not fits(pointee, memory.element, memory.item_bytes):
-        raise slot.refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee))
+        raise slot.refuse(value, f"the kernel takes {_elements(pointee)} there", _retype_hint(pointee, value))
     if memory.readonly and slot.code[:2] != "*k" and slot.code[0] == "*":
         raise slot.refuse(value, "it is read-only, the parameter is not const", "declare it const, or pass a copy")
     if strides is not None and not slot.launcher.strided and not lies_flat(memory, strides):
@@ -149,8 +149,12 @@ def _elements(pointee: str) -> str:
     return NUMPY_NAMES[pointee]
 
 
-def _retype_hint(pointee: str) -> str:
+def _retype_hint(pointee: str, value: object) -> str:
     element = pointee[2:] if pointee[0] == "v" else pointee
     if element in CARRIERS:
         return f"NumPy has no such type: pass an array of {NUMPY_NAMES[CARRIERS[element]]} that holds its bits"
-    return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"
+    if hasattr(value, "astype"):
+        return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"
+    if hasattr(value, "to"):
+        return f"convert it with .to(torch.{NUMPY_NAMES[element]}), or change the parameter"
+    return f"make it from a host array of {NUMPY_NAMES[element]}, or change the parameter"

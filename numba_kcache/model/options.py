@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import OptionError
 from .request import CompileOptions
-from .text import check_text
+from .text import check_text, meant
 
 STANDARDS = ("c++03", "c++11", "c++14", "c++17", "c++20", "c++23")
 """Language standards that NVRTC knows (NVRTC User Guide, "Language Options", --std)."""
@@ -54,6 +54,13 @@ _BY_KIND = {
 }  # fmt: skip
 
 
+OTHERS = (
+    "name", "arch", "kind", "signature", "link", "depends", "strict", "strided", "cache", "cooperative", "cluster",
+    "max_dynamic_shared", "carveout",
+)  # fmt: skip
+"""Options that are no compile options; here for what a misspelt one may have been."""
+
+
 def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> CompileOptions:
     """Check the compile options that a user gave for a kernel of this kind.
 
@@ -71,6 +78,7 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
             raise OptionError(
                 f"cannot use option {name!r} here",
                 f"a kernel of kind {kind!r} does not take it",
+                f"{meant(name, [*_BY_KIND[kind], *OTHERS])}"
                 f"it takes {', '.join(sorted(_BY_KIND[kind])) or 'no compile options: its code is made'}",
             )
         if value is not None:

@@ -7,12 +7,24 @@ Promise     Bytes that are no UTF-8 pass through unchanged: as surrogate escapes
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ..errors import OptionError
 
 _ESCAPED = "surrogateescape"
 _UNFIT = "[\0\ud800-\udfff]"
 _UNFIT_DECODED = "[\0\ud800-\udc7f\udd00-\udfff]"
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """The beginning of a hint about a name that is not among `names`: the one that it is most like; "" for none."""
+    from difflib import get_close_matches
+
+    known = {each.replace("_", ""): each for each in names}
+    found = get_close_matches(name.replace("_", "").lower(), known, 1, 0.7) or [
+        each for each in known if len(name) > 2 and each.startswith(name.replace("_", "").lower())
+    ]
+    return f"did you mean {known[found[0]]}? " if found else ""
 
 
 def encoded(text: str) -> bytes:

@@ -111,7 +111,7 @@ REFUSED = {
         lambda n: (2.0, n.array(dtype="f8"), n.array(), 7),
         ("cannot pass numba.DeviceNDArray of float64 (1024,) as argument 2 of saxpy (float const* x): "
         "the kernel takes float32 there\n"
-        "  hint: convert it with .astype('float32'), or change the parameter"),
+        "  hint: make it from a host array of float32, or change the parameter"),
     ),
     "strided view": (
         lambda n: (2.0, n.array(), n.array(shape=(512,), strides=(8,)), 7),

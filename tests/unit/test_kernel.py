@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import threading
 from pathlib import Path
@@ -488,3 +489,21 @@ def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None
     """An older device is an error that lists what there is."""
     with pytest.raises(OptionError, match="sm_75"):
         cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolutions.for_device(Target(7, 0))
+
+
+def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Path) -> None:
+    """Names and C++ types for `inspect.signature`, help and completion; a Numba kernel's are its function's."""
+    kernel = cached_kernel(SAXPY, name="saxpy", arch="sm_90", cache=KernelCache(tmp_path, durability="none"))
+    before = str(inspect.signature(kernel)), repr(kernel)
+    kernel.compile()
+
+    assert before == ("(*args: 'Any') -> 'None'", f"<Kernel saxpy of {kernel._label}>")
+    assert list(inspect.signature(kernel).parameters) == ["a", "x", "y", "n"]
+    assert inspect.signature(kernel).parameters["x"].annotation == "float const*"
+    assert repr(kernel).startswith("<Kernel saxpy(float a, float const* x, ")
+
+    def add(x, y):  # type: ignore[no-untyped-def]
+        y[0] = x[0]
+
+    assert str(inspect.signature(cached_kernel(add))) == "(x, y)"
+    assert "definition" in inspect.signature(Kernel).parameters

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.errors import OptionError
+from numba_kcache import cached_kernel, configure
+from numba_kcache.errors import OptionError, SettingsError
 from numba_kcache.model.options import STANDARDS, CompileOptions, compile_options
+from tests.support.compiling import EMPTY
 
 
 def cuda(**given: Any) -> CompileOptions:
@@ -129,3 +131,20 @@ def test_ptx_does_not_take_source_options(name: str) -> None:
         compile_options("ptx", {name: None}, "")
 
     assert caught.value.hint == "it takes debug, keep_ptx, lineinfo, max_registers, opt"
+
+
+def test_misspelt_option_is_answered_by_the_one_that_is_meant() -> None:
+    """Of CUDA C++, of a Numba kernel and of a setting; a name that is like none gets the list alone."""
+
+    def numba(x, y):  # type: ignore[no-untyped-def]
+        y[0] = x[0]
+
+    for thing in (EMPTY, numba):
+        with pytest.raises(OptionError) as caught:
+            cached_kernel(thing, fast_math=True)  # type: ignore[call-overload]
+        assert caught.value.hint.startswith("did you mean fastmath? it takes ")
+    with pytest.raises(OptionError) as caught:
+        cached_kernel(EMPTY, colour="blue")  # type: ignore[call-overload]
+    assert caught.value.hint.startswith("it takes ")
+    with pytest.raises(SettingsError, match=r"did you mean max_size_bytes\?"):
+        configure(max_size="1GB")  # type: ignore[call-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import numba_kcache
 from numba_kcache.errors import SettingsError
 from numba_kcache.model.tier_address import TierAddress
-from numba_kcache.settings import SETTINGS, Settings, default_directory, read_settings, variables
+from numba_kcache.settings import SETTINGS, Setting, Settings, default_directory, read_settings, variables
 from tests.support.compiling import in_python
 
 PUBLIC = bytes(range(32))
@@ -140,11 +141,11 @@ REFUSED: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("name", "variable", "value", "why"), REFUSED)
 def test_refusal_names_setting_value_and_origin(name: str, variable: str, value: object, why: str) -> None:
-    """Who set what where, why it cannot be, and what the setting is for."""
+    """Who set what where, why it cannot be, and what to write."""
     with pytest.raises(SettingsError) as caught:
         read_settings({name: value}, {})
     assert str(caught.value).startswith(f"cannot use {name} = {value!r} from configure(): {why}")
-    assert caught.value.hint == next(each.meaning for each in SETTINGS if each.name == name)
+    assert caught.value.hint.startswith(f"write {name}=")
 
     if variable:
         with pytest.raises(SettingsError) as caught:
@@ -212,3 +213,19 @@ def test_variables_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delenv("KCACHE_TEST_B", raising=False)
 
     assert variables(("KCACHE_TEST_A", "KCACHE_TEST_B")) == {"KCACHE_TEST_A": ""}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.name)
+def test_example_of_a_hint_is_a_value_that_works(setting: Setting) -> None:
+    """What the error about a wrong value says to write is read as the same, as a keyword and as a variable."""
+    hints = []
+    for overrides, environ in (({setting.name: object()}, {}), ({}, {setting.variable: "\0"})):
+        with pytest.raises(SettingsError) as caught:
+            read_settings(overrides, environ)
+        hints.append(caught.value.hint.removeprefix("write "))
+    keyword, _, value = hints[0].partition("=")
+    variable, _, text = hints[1].partition("=")
+
+    assert (keyword, variable) == (setting.name, setting.variable)
+    if setting.name != "trusted_keys":  # which has a place to fill in
+        assert read_settings({keyword: ast.literal_eval(value)}, {}) == read_settings({}, {variable: text})

@@ -95,11 +95,11 @@ class PythonDefinition(Definition):
             given["shared_memory_carveout"] = options["carveout"]
         unknown = sorted(given.keys() - set(self.decorator_options))
         if unknown:
-            raise OptionError(
-                f"cannot use option {unknown[0]!r} here",
-                "a Numba kernel does not take it",
-                f"it takes {', '.join(sorted({*self.decorator_options, *OWN_OPTIONS}))}",
-            )
+            from ...model.text import meant
+
+            known = sorted({*self.decorator_options, *OWN_OPTIONS})
+            hint = f"{meant(unknown[0], known)}it takes {', '.join(known)}"
+            raise OptionError(f"cannot use option {unknown[0]!r} here", "a Numba kernel does not take it", hint)
         if "opt" in given:
             given["opt"] = bool(given["opt"])
         if "link" in given:
