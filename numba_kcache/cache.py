@@ -399,4 +399,4 @@ def configure(**settings: Unpack[ProcessSettings]) -> None:
     try:
         configure_process(settings)
     except Exception as error:
-        raise shortened(error)  # noqa: B904
+        raise shortened(error)

@@ -71,14 +71,14 @@ class GetOr:
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)
             except Exception as error:
-                raise shortened(error)  # noqa: B904
+                raise shortened(error)
         if not kernel._resolutions.known():
             try:
                 _resolve_ahead(kernel)
             except BaseException as error:  # the next call tries again
                 self._kernels.drop(kernel)
                 if isinstance(error, Exception):
-                    raise shortened(error)  # noqa: B904
+                    raise shortened(error)
                 raise
         return kernel
 

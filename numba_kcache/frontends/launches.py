@@ -60,7 +60,7 @@ class Configurations:
         try:
             return self._bind(config)
         except Exception as error:
-            raise shortened(error)  # noqa: B904
+            raise shortened(error)
 
     def __call__(self, *args: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
@@ -365,7 +365,7 @@ class VariantLaunch:
                 return
             found = self._by_variant.get(variant) or self._prepare(variant)
         except Exception as error:
-            raise shortened(error)  # noqa: B904
+            raise shortened(error)
         if found is None:
             found = self._otherwise  # which takes all variants: the next launch looks at none
         else:

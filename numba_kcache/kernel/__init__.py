@@ -131,7 +131,7 @@ class Kernel(Launches):
         try:
             self._compile(arch, signature)
         except Exception as error:
-            raise shortened(error)  # noqa: B904
+            raise shortened(error)
 
     def _compile(self, arch: Any, signature: Any) -> None:
         for variant in self._variants(signature):
@@ -186,7 +186,7 @@ class Kernel(Launches):
         try:
             return self._read_off(read, arch, signature)
         except Exception as error:
-            raise shortened(error)  # noqa: B904
+            raise shortened(error)
 
     def _read_off(self, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
         definition, known = self._definition, self._resolutions.known()
@@ -386,11 +386,11 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         try:
             return Kernel(define(thing, options, depth=2))
         except Exception as error:
-            raise shortened(error)  # noqa: B904
+            raise shortened(error)
 
     if thing is None:
         return decorate
     try:
         return Kernel(define(thing, options, depth=2))
     except Exception as error:
-        raise shortened(error)  # noqa: B904
+        raise shortened(error)

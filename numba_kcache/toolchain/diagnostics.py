@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from textwrap import wrap
 
 from ..model.request import Origin
 
@@ -300,11 +301,14 @@ def _folded(lines: Sequence[str]) -> Iterator[str]:
     """Lines of at most `_COLUMNS`; a caret stays below what it points at."""
     carets = False
     for line, below in pairwise([*lines, ""]):
-        if carets:  # it went with the line above
+        if carets:  # this is they, which went with the line above
             carets = False
             continue
         carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))
+        if not carets:
+            yield from wrap(line, _COLUMNS, drop_whitespace=False, replace_whitespace=False) or [""]
+            continue
         for start in range(0, len(line) or 1, _COLUMNS):
             yield line[start : start + _COLUMNS]
-            if carets and (part := below[start : start + _COLUMNS].rstrip()):
+            if part := below[start : start + _COLUMNS].rstrip():
                 yield part
