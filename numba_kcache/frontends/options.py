@@ -68,7 +68,7 @@ class SourceOptions(ModuleOptions, total=False):
 
 
 class NumbaOptions(CommonOptions, total=False):
-    """What `cached_kernel` takes with a Numba kernel."""
+    """What `cached_kernel` takes with a Numba kernel; the last seven of numba-cuda-mlir."""
 
     signature: Any
     opt: bool | Literal[0, 1, 2, 3] | None
@@ -78,6 +78,13 @@ class NumbaOptions(CommonOptions, total=False):
     shared_memory_carveout: int | str | None
     carveout: int | str | None
     extensions: Sequence[Any] | None
+    opt_level: int | None
+    ptxas_options: str | Sequence[str] | None
+    capi: bool | None
+    features: str | Sequence[str] | None
+    abi: Any
+    experimental_ast_transforms: Any
+    _nrt: Any
 
 
 class CallOptions(ModuleOptions, total=False):
@@ -89,6 +96,13 @@ class CallOptions(ModuleOptions, total=False):
     launch_bounds: int | tuple[int, ...] | None
     shared_memory_carveout: int | str | None
     extensions: Sequence[Any] | None
+    opt_level: int | None
+    ptxas_options: str | Sequence[str] | None
+    capi: bool | None
+    features: str | Sequence[str] | None
+    abi: Any
+    experimental_ast_transforms: Any
+    _nrt: Any
 
 
 class KernelOptions(CallOptions, total=False):

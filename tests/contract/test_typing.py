@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from numba_kcache.frontends import options
-from numba_kcache.frontends.base import BUILT_IN, COMMON_OPTIONS
+from numba_kcache.frontends.base import COMMON_OPTIONS
+from numba_kcache.frontends.kinds import BUILT_IN
+from numba_kcache.frontends.mlir.definition import DECORATOR_OPTIONS as OF_MLIR
 from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as OF_NUMBA
 from numba_kcache.frontends.source import OWN_OPTIONS as OF_SOURCE
@@ -78,7 +80,7 @@ def test_every_option_that_is_taken_has_a_type() -> None:
         "name",
         "signature",
     }
-    assert set(options.NumbaOptions.__annotations__) == OF_NUMBA | set(DECORATOR_OPTIONS)
+    assert set(options.NumbaOptions.__annotations__) == OF_NUMBA | {*DECORATOR_OPTIONS, *OF_MLIR}
     both = {*options.SourceOptions.__annotations__, *options.NumbaOptions.__annotations__}
     assert set(options.KernelOptions.__annotations__) == both
     assert set(options.CallOptions.__annotations__) == both - {"name"}
