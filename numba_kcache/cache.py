@@ -23,13 +23,12 @@ from .store.listing import ORDERS, Order
 from .store.report import EntryInfo, Problem
 
 if TYPE_CHECKING:  # a hit goes without them
-    import os
     from typing import Unpack
 
     from .bundles.transfer import Moved
     from .doctor import Diagnosis
     from .explanation.text import Explanation
-    from .frontends.options import Arch, CacheSettings, ProcessSettings
+    from .frontends.options import Arch, CacheSettings, Folder, ProcessSettings, Size
     from .observe.detail import EntryDetail
     from .observe.info import CacheInfo
     from .tiers.bundle import BundleReport, BundleTier
@@ -49,10 +48,7 @@ class KernelCache(GetOr):
     """
 
     def __init__(
-        self,
-        directory: str | os.PathLike[str] | None = None,
-        max_size_bytes: int | str | None = None,
-        **settings: Unpack[CacheSettings],
+        self, directory: Folder | None = None, max_size_bytes: Size | None = None, **settings: Unpack[CacheSettings]
     ) -> None:
         chosen = read_settings({"directory": directory, "max_size_bytes": max_size_bytes, **settings})
         self._session: Session | None = Session(chosen, chosen.directory or default_directory())

@@ -12,8 +12,14 @@ import os
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal, Protocol, TypedDict
 
-Arch = str | tuple[int, int] | list[str] | list[tuple[int, int]] | list[str | tuple[int, int]] | Set[str]
+from ..model import Target
+
+_One = str | tuple[int, int] | Target
+Arch = _One | list[str] | list[tuple[int, int]] | list[Target] | list[_One] | Set[str]
 """`"auto"`, `"sm_90"`, `"sm_90a"`, `(9, 0)`, `"compute_80"`, or a list of these."""
+
+Folder = str | os.PathLike[str]
+Size = int | str
 
 Kind = Literal["cuda", "ptx", "cubin", "fatbin", "ltoir", "numba", "mlir"]
 Standard = Literal["c++03", "c++11", "c++14", "c++17", "c++20", "c++23"]
@@ -131,5 +137,5 @@ class CacheSettings(TypedDict, total=False):
 class ProcessSettings(CacheSettings, total=False):
     """What `configure` takes."""
 
-    directory: str | os.PathLike[str] | None
-    max_size_bytes: int | str | None
+    directory: Folder | None
+    max_size_bytes: Size | None
