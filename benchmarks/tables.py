@@ -268,6 +268,34 @@ def triton_kernels() -> str:
     return "\n".join([*table("first launch", columns, rows), "", ranks, "", said_by(result)])
 
 
+def added() -> str:
+    """One line for each pair of programs: milliseconds that ours take longer, with the interval."""
+    result = result_of("added")
+    rows = [
+        (name, [f"{each['added_ms']:+.0f}", f"{each['low_ms']:+.0f} to {each['high_ms']:+.0f}", str(each["pairs"])])
+        for name, each in result["added"].items()
+    ]
+    columns = ("median, ms", "95 % interval, ms", "pairs")
+    return "\n".join([*table("added to a process", columns, rows), "", said_by(result)])
+
+
+def mlir() -> str:
+    """numba-cuda-mlir alone, with its own cache, and beside this one: first launches, whole processes, launches."""
+    result = result_of("mlir")
+    rows = []
+    for name, figures in result["samples"].items():
+        shown = []
+        for figure, scale in (("cold first", 1e3), ("warm first", 1e3), ("warm process", 1e3), ("launch own", 1e6),
+                              ("launch cupy", 1e6), ("launch torch", 1e6)):  # fmt: skip
+            found = [each for each in figures.get(figure) or () if isinstance(each, float)]
+            shown.append(digits(statistics.median(found) * scale) if found else "-")
+        rows.append((name, shown))
+    columns = (
+        "first launch cold, ms", "warm, ms", "process, warm, ms", "launch, own arrays, us", "CuPy's, us", "PyTorch's, us"
+    )  # fmt: skip
+    return "\n".join([*table("numba-cuda-mlir", columns, rows), "", said_by(result)])
+
+
 def said_by(result: dict[str, Any]) -> str:
     """The script and the machine."""
     return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
@@ -286,6 +314,8 @@ TABLES = {
     "fleet": ("docs/performance-fleet.md", fleet),
     "cuda_compute": ("docs/performance-adapters.md", cuda_compute),
     "triton_kernels": ("docs/performance-adapters.md", triton_kernels),
+    "added": ("docs/performance.md", added),
+    "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
 }
 
