@@ -291,7 +291,7 @@ def mlir() -> str:
             shown.append(digits(statistics.median(found) * scale) if found else "-")
         rows.append((name, shown))
     columns = (
-        "first launch cold, ms", "warm, ms", "process, warm, ms", "launch, own arrays, us", "CuPy's, us", "PyTorch's, us"
+        "first launch cold, ms", "warm, ms", "process, warm, ms", "launch, own, us", "CuPy's, us", "PyTorch's, us"
     )  # fmt: skip
     return "\n".join([*table("numba-cuda-mlir", columns, rows), "", said_by(result)])
 
