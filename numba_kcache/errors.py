@@ -9,6 +9,10 @@ Not here    Cache trouble. A store that fails is a miss, a warning and a count, 
 
 from __future__ import annotations
 
+import os
+import sys
+from types import TracebackType
+
 
 def plain(text: str) -> str:
     """`text` on one line without what a terminal would act on."""
@@ -26,10 +30,6 @@ def shortened(error: Exception) -> Exception:
     Only an error that is raised on purpose, or that comes out of code which is neither this package's nor Python's own,
     is shortened, and nobody else's frame is left out. Under `python -X dev` all of them stay.
     """
-    import os
-    import sys
-    from types import TracebackType
-
     own, python = os.path.dirname(__file__) + os.sep, os.path.dirname(os.__file__) + os.sep
     steps, step = [], error.__traceback__
     while step is not None:

@@ -35,6 +35,7 @@ from xxhash import xxh3_128
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.engine.arrival import arrived
 from numba_kcache.engine.candidates import candidates
+from numba_kcache.engine.explain import explain_key
 from numba_kcache.engine.request import only
 from numba_kcache.errors import BundleError, EntryError
 from numba_kcache.model.artifact import artifact_from_header, misfit
@@ -163,7 +164,7 @@ def entries(bases: Bases, chance: random.Random) -> None:
     bases.path.write_bytes(stored)
     said = ""
     with contextlib.suppress(EntryError):
-        said = str(bases.cache.session.explain_key(bases.key))
+        said = str(explain_key(bases.cache.session, bases.key))
         assert all(each.isprintable() or each == "\n" for each in said)
 
 

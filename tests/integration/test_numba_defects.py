@@ -504,7 +504,7 @@ def test_installer_runs_a_program(tmp_path: Path) -> None:
 
 def test_numba_hook_without_a_program_is_wrong_usage() -> None:
     """Exit code 2, and the usage on standard error."""
-    done = run(["-m", "numba_kcache.numba_hook"])
+    done = run(["-m", "numba_kcache.numba_hook"], env=environment(build()), check=False)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: python -m numba_kcache.numba_hook [--all] SCRIPT")

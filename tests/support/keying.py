@@ -30,7 +30,7 @@ class MadeUpToolchain:
     def __init__(self, compilers: Mapping[str, str], versions: Mapping[str, str]) -> None:
         self._compilers, self._versions = compilers, versions
 
-    def library(self, name: str) -> Library | None:
+    def library(self, name: str, *, saves: bool = True) -> Library | None:
         """The build in the table, in no file."""
         build = self._compilers.get(name)
         return Library(name, "", build, (0, 0, 0)) if build else None
