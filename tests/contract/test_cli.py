@@ -524,7 +524,9 @@ def test_zero_begins_counts_and_troubles_anew(tmp_path: Path, capsys: pytest.Cap
     code, after = said(capsys, "info", "--zero", *where)
     assert (code, after["misses"], after["errors"], after["entries"]) == (0, 0, 0, 1)
     assert KernelCache(tmp_path).history().days == ()
-    KernelCache(tmp_path, durability="none").get_or_build({"n": 1}, lambda: b"x", label="toy")
+    later = KernelCache(tmp_path, durability="none")
+    later.get_or_build({"n": 1}, lambda: b"x", label="toy")
+    assert later.info().hits == 1  # which writes them, too
     assert said(capsys, "info", *where)[1]["hits"] == 1
 
 
