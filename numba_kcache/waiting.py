@@ -97,7 +97,7 @@ def wait(attempt: Callable[[float], bool], other: Owner, wait_s: float) -> bool:
 
 
 _importing: dict[str, int] = {}
-"""What a thread of ours imports, and the process it is in."""
+"""The import that a thread of ours makes, and the process it is in."""
 
 
 def imported(name: str) -> Any:

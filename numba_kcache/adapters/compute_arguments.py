@@ -193,7 +193,7 @@ def struct_class() -> None:
 
 
 class Operators:
-    """What cuda.compute's operators may name beside plain Python and NumPy: structs, and device arrays as state."""
+    """Names that cuda.compute's operators may use beside plain Python and NumPy: structs, device arrays as state."""
 
     packages = frozenset({"numpy", "numba_cuda_mlir", HOME})
     stateful = frozenset(("numpy.random", "numpy.fromfile", "numpy.genfromtxt", "numpy.load", "numpy.memmap"))

@@ -121,7 +121,7 @@ class _Failed(Exception):
 
 
 class _Changed(Exception):
-    """What an operator reads changed while it was compiled: what was built is used, and not stored."""
+    """Something that an operator reads changed while it was compiled: what was built is used, and not stored."""
 
 
 class _Entry:
@@ -256,7 +256,7 @@ def _cccl() -> Plain:
 
 @functools.cache
 def _python() -> Plain:
-    """What compiles operators that are written in Python, without importing it."""
+    """The compiler of operators that are written in Python, found without importing it."""
     import numpy
 
     return [sys.implementation.cache_tag, numpy.__version__, _installed("numba_cuda_mlir")]

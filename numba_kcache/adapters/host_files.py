@@ -34,7 +34,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOEXEC
 
 
 class _Place(NamedTuple):
-    """Where files of this process lie; `lock` is held as long as it lives."""
+    """The folder of this process's files; `lock` is held as long as it lives."""
 
     pid: int
     private: str

@@ -31,7 +31,7 @@ from .writing import Assembled, publish_in
 
 OUR_ANNOTATIONS = "io.github.numba-kcache"
 OPERATOR_LABELS = "cache.triton.image"
-"""What GKM and the model cache of KServe look for: `/summary` names the GPUs that an image is for."""
+"""The label that GKM and the model cache of KServe look for: `/summary` names the GPUs that an image is for."""
 
 _FILE = "kernels.kcache"
 _FOLDER = "io.triton.cache"

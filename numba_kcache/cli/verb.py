@@ -93,7 +93,7 @@ def targets_of(arguments: argparse.Namespace) -> list[Target] | None:
 
 
 def _device_targets() -> list[Target]:
-    """What to compile for on each device of this machine, without a context on any."""
+    """List the target of each device of this machine, without a context on any."""
     from ..doctor.machine import find_devices
 
     _version, devices, why = find_devices()

@@ -61,7 +61,7 @@ _CLOSING = {
     "nvJitLink": "without nvJitLink nothing is linked here",
     "driver": "without a driver nothing is launched here",
 }
-"""What cannot be done where a part is absent."""
+"""The features that need a part, for where it is absent."""
 
 
 class Finding(NamedTuple):

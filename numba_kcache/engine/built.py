@@ -50,7 +50,7 @@ _SERVED_LIMIT = 4096
 
 
 class Built(NamedTuple):
-    """What `get_or_build` gives.
+    """The result of `get_or_build`.
 
     Args:
         payloads: Bytes by name; under `"data"` where `build` returned bytes.
@@ -137,7 +137,7 @@ def remove_built(session: Session, given: Any) -> bool:
 
 
 def _known(session: Session, name: str) -> Built | None:
-    """What this process has in memory, and has counted."""
+    """The results that this process has in memory, and has counted."""
     key = session.served.get(name) if session.settings.mode in LOOKING else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")
@@ -160,7 +160,7 @@ def _digest_of(given: Any, contents: list[Plain]) -> str:
 
 
 class Answer(NamedTuple):
-    """What a caller was given: its label, key and source, and the seconds that it took to build, whoever did."""
+    """One result as a caller was given it: label, key, source, and the seconds that it took to build, whoever did."""
 
     label: str
     key: str

@@ -48,7 +48,7 @@ def numba_of(thing: Any) -> str:
 
 
 def _has_text(function: FunctionType) -> bool:
-    """Whether it may return a text: it says so, or has one beside its docstring."""
+    """Tell if it may return a text: it says so, or has one beside its docstring."""
     texts = [each for each in function.__code__.co_consts if type(each) is str and each != function.__doc__]
     return bool(texts) or "return" in function.__annotations__ or not function.__code__.co_argcount
 

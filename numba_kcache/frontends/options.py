@@ -34,7 +34,7 @@ class Cache(Protocol):
 
 
 class CommonOptions(TypedDict, total=False):
-    """What every kind of kernel takes. None stands for the default."""
+    """Options of every kind of kernel. None stands for the default."""
 
     arch: Arch | None
     kind: Kind | None
@@ -55,7 +55,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class ModuleOptions(CommonOptions, total=False):
-    """What `cached_module` takes."""
+    """Options of `cached_module`."""
 
     opt: Literal[0, 1, 2, 3] | None
     std: Standard | None
@@ -67,58 +67,49 @@ class ModuleOptions(CommonOptions, total=False):
 
 
 class SourceOptions(ModuleOptions, total=False):
-    """What `cached_kernel` takes with CUDA C++, PTX or made code."""
+    """Options of `cached_kernel` with CUDA C++, PTX or made code."""
 
     name: str | None
     signature: str | None
 
 
-class NumbaOptions(CommonOptions, total=False):
-    """What `cached_kernel` takes with a Numba kernel; the last seven of numba-cuda-mlir."""
+class _CodeOptions(TypedDict, total=False):
+    """Options of Numba kernels alone; the last seven are numba-cuda-mlir's."""
 
     signature: Any
+    inline: str | bool | None
+    forceinline: bool | None
+    launch_bounds: int | tuple[int, ...] | None
+    shared_memory_carveout: int | str | None
+    extensions: Sequence[Any] | None
+    opt_level: int | None
+    ptxas_options: str | Sequence[str] | None
+    capi: bool | None
+    features: str | Sequence[str] | None
+    abi: Any
+    experimental_ast_transforms: Any
+    _nrt: Any
+
+
+class NumbaOptions(CommonOptions, _CodeOptions, total=False):
+    """Options of `cached_kernel` with a Numba kernel."""
+
     opt: bool | Literal[0, 1, 2, 3] | None
-    inline: str | bool | None
-    forceinline: bool | None
-    launch_bounds: int | tuple[int, ...] | None
-    shared_memory_carveout: int | str | None
     carveout: int | str | None
-    extensions: Sequence[Any] | None
-    opt_level: int | None
-    ptxas_options: str | Sequence[str] | None
-    capi: bool | None
-    features: str | Sequence[str] | None
-    abi: Any
-    experimental_ast_transforms: Any
-    _nrt: Any
 
 
-class CallOptions(ModuleOptions, total=False):
-    """What `get_or_compile` takes beside source and name: for all kinds of kernels."""
-
-    signature: Any
-    inline: str | bool | None
-    forceinline: bool | None
-    launch_bounds: int | tuple[int, ...] | None
-    shared_memory_carveout: int | str | None
-    extensions: Sequence[Any] | None
-    opt_level: int | None
-    ptxas_options: str | Sequence[str] | None
-    capi: bool | None
-    features: str | Sequence[str] | None
-    abi: Any
-    experimental_ast_transforms: Any
-    _nrt: Any
+class CallOptions(ModuleOptions, _CodeOptions, total=False):
+    """Options of `get_or_compile` beside source and name: for all kinds of kernels."""
 
 
 class KernelOptions(CallOptions, total=False):
-    """What `cached_kernel` takes, before it is known with what."""
+    """Options of `cached_kernel`, before the kind of kernel is known."""
 
     name: str | None
 
 
 class CacheSettings(TypedDict, total=False):
-    """What `KernelCache` takes beside directory and size. None stands for the environment's, or the default."""
+    """Settings of `KernelCache` beside directory and size. None stands for the environment's, or the default."""
 
     max_entries: int | str | None
     mode: Literal["readwrite", "readonly", "off", "frozen", "refresh", "verify"] | None
@@ -135,7 +126,7 @@ class CacheSettings(TypedDict, total=False):
 
 
 class ProcessSettings(CacheSettings, total=False):
-    """What `configure` takes."""
+    """Settings of `configure`."""
 
     directory: Folder | None
     max_size_bytes: Size | None

@@ -1,4 +1,4 @@
-"""What a compile looked at in a toolkit's header tree: files, places where there is none, folders; held as one value.
+"""The part of a toolkit's header tree that a compile looked at: files, empty places, folders; held as one value.
 
 Promise     Two parts with one identity have the same contents at the same paths. An edit in place is another identity,
             and a file that appears where one was looked for is.

@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 class TreeScans:
-    """What is known of one tree's files, by their path below its root.
+    """Scans of one tree's files, by their path below its root.
 
     Attributes:
         rows: Of each file.

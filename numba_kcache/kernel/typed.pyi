@@ -1,4 +1,4 @@
-"""What type checkers make of `cached_kernel`: a kernel of a source, or one whose code depends on its arguments' types.
+"""Types of `cached_kernel`: a kernel of a source, or one whose code depends on its arguments' types.
 
 At run time both are of the one class `Kernel`: nothing imports this then, and nothing is to be made of these classes.
 """

@@ -87,7 +87,7 @@ def current_ordinal() -> int:
 
 
 _modules_without_driver = 0
-"""How many modules were imported when the driver's library was not in the process; -1 once it is there."""
+"""Number of modules imported when the driver's library was not in the process; -1 once it is there."""
 
 
 def is_device_current() -> bool:

@@ -25,7 +25,7 @@ _CUDA = 2
 
 
 class _Layout(NamedTuple):
-    """How the elements of a variable lie: extents, code, typestr and bytes of one."""
+    """Layout of a variable's elements: extents, code, typestr and bytes of one."""
 
     shape: tuple[int, ...]
     element: str
@@ -115,7 +115,7 @@ def _typestr(code: str) -> str:
 
 
 def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
-    """How elements of a type that the user names would lie."""
+    """Layout of elements of a type that the user names."""
     element, typestr, item_bytes = _read_dtype(dtype)
     shape = layout.shape
     if math.prod(shape) * item_bytes != variable.size_bytes:

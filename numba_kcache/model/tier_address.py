@@ -15,7 +15,7 @@ BUNDLE_SUFFIX = ".kcache"
 """What the file of a bundle is called."""
 
 OCI_PREFIX = "oci:"
-"""What stands in front of the directory of an OCI image layout, as skopeo writes it."""
+"""The prefix of the directory of an OCI image layout, as skopeo writes it."""
 
 LAYOUT_MARK = "oci-layout"
 """The file that makes a directory such a layout."""

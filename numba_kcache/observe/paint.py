@@ -60,7 +60,7 @@ def painted(text: str, stream: TextIO) -> str:
 
 
 def _parts(line: str, start: int, width: int) -> Iterator[tuple[int, int]]:
-    """Where the parts of a line begin and end that have at most `width` letters: words, else names of a path."""
+    """Find begin and end of the parts of a line that have at most `width` letters: words, else names of a path."""
     pieces = []
     for word in re.finditer(r"^\s+|\S+\s*", line[start:]):
         whole = len(word[0].rstrip()) <= width

@@ -36,7 +36,7 @@ DEFAULT_TAG = "latest"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 GZIP_LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 MAX_LAYER_FILE_BYTES = (8 << 30) - 1
-"""What the header of an archive can say of a file."""
+"""The kinds of file that the header of an archive can name."""
 
 _MANIFEST_TYPES = (MANIFEST_TYPE, "application/vnd.docker.distribution.manifest.v2+json")
 _GZIP_TYPES = (GZIP_LAYER_TYPE, "application/vnd.docker.image.rootfs.diff.tar.gzip")
@@ -206,7 +206,7 @@ def _bundle_in(root: int, layer: dict[str, Any]) -> Descriptor:
 
 
 class _Archive:
-    """What is unpacked, up to a limit."""
+    """The unpacked bytes, up to a limit."""
 
     def __init__(self, source: Any, limit_bytes: int) -> None:
         self._source, self.left_bytes = source, limit_bytes

@@ -21,7 +21,7 @@ _NAME = sha256(_PROBE).hexdigest()
 
 
 class Trial(NamedTuple):
-    """How it went.
+    """The outcome of a trial.
 
     Args:
         seconds: The slower of writing and reading took.

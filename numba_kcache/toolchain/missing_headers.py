@@ -36,7 +36,7 @@ _PACKAGES = (
     (r"(cub|thrust|nv|cuda)/", "nvidia-cuda-cccl"),
     (r"mma\.h$|cooperative_groups|(cuda|vector|device|driver|math|sm|surface|texture)_\w+\.h", "nvidia-cuda-runtime"),
 )
-"""How the names of NVIDIA's headers begin, and the package that has them; for CUDA 12 all end in `-cu12`."""
+"""Prefixes of NVIDIA's header names, and the package that has them; for CUDA 12 all end in `-cu12`."""
 
 _CUDA_12 = {"nvidia-cuda-crt": "nvidia-cuda-nvcc"}
 

@@ -38,7 +38,7 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How it went.
+    """The outcome of a trial.
 
     Args:
         status: `"done"`, `"failed"`, `"unlike"`: here it is another kernel than in the parent, or none; or, as the

@@ -485,7 +485,7 @@ def test_list_counts_what_cannot_be_read_apart(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_remove_takes_a_key_its_first_digits_or_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What matches goes and nothing else; what nothing matches is an error that says where to look."""
+    """Entries that match go and no others; a pattern that nothing matches is an error that says where to look."""
     cache = KernelCache(tmp_path, durability="none")
     keys = [cache.get_or_build({"n": n}, lambda: b"x", label=f"toy.k{n}").key for n in range(4)]
     where = ("--directory", str(tmp_path))
@@ -500,7 +500,7 @@ def test_remove_takes_a_key_its_first_digits_or_a_name(tmp_path: Path, capsys: p
 
 
 def test_remove_of_digits_that_several_have_removes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which one was meant is not guessed."""
+    """An ambiguous beginning is not guessed."""
     store = open_store(tmp_path)
     for number in range(40):
         store.put(small_entry(number))
@@ -531,7 +531,7 @@ def test_zero_begins_counts_and_troubles_anew(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_dir_prints_the_directory_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whether or not it is there; for `cd "$(numba-kcache dir)"`."""
+    """It is printed if it is there or not; for `cd "$(numba-kcache dir)"`."""
     assert main(["dir", "--directory", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'none'}\n"
 
@@ -675,7 +675,7 @@ def test_bash_completes_verbs_options_words_and_keys(filled: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_every_verb_and_option(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the parser has, the script has; nothing is written down twice."""
+    """The script has all that the parser has; nothing is written down twice."""
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
 

@@ -71,7 +71,7 @@ OF_OTHERS = {
     "__future__", "_ctypes", "_json", "_sha2", "_sha256", "_struct", "ctypes", "gc", "json", "numba_kcache", "struct",
     "threading", "xxhash",
 }  # fmt: skip
-"""What a start imports beside this package; of an interpreter that has some of them it imports less."""
+"""Modules that a start imports beside this package; an interpreter that has some of them imports less."""
 
 
 @pytest.mark.slow

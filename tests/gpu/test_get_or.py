@@ -40,7 +40,7 @@ def test_kernel_of_a_current_device_is_compiled_before_its_launch(tmp_path: Path
 
 
 def test_program_of_cuda_core_runs_from_the_cache(tmp_path: Path) -> None:
-    """What `ProgramCache` gives back loads, launches and computes what a fresh compile does."""
+    """Code that `ProgramCache` gives back loads, launches and computes what a fresh compile does."""
     core = pytest.importorskip("cuda.core")
     utils = pytest.importorskip("cuda.core.utils")
     if not hasattr(utils, "ProgramCacheResource"):

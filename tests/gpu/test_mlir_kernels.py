@@ -286,7 +286,7 @@ print(json.dumps(found))
 
 
 def results(program: str, cache: Path) -> dict[str, bool | int]:
-    """What a program says of its numbers, and how many compiles it took."""
+    """The numbers that a program prints, and the count of its compiles."""
     environment = {**os.environ, "PYTHONPATH": PATH, "NUMBA_KCACHE_DIR": str(cache)}
     done = subprocess.run(
         [sys.executable, "-c", program, str(cache)], env=environment, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What each environment promises: with neither, either or both of the Numbas installed, and with or without NumPy.
+"""Promises of each environment: with neither, either or both of the Numbas installed, and with or without NumPy.
 
 `python3 tasks.py lanes` runs these in an environment of each kind; elsewhere they run in the one that is there.
 """
@@ -54,7 +54,7 @@ def imported():
 
 
 def child(tmp_path: Path, script: str, *events: str, **more: str) -> Any:
-    """What a child on the fake driver printed, and the driver's events of these kinds."""
+    """Run a child on the fake driver; its output, and the driver's events of these kinds."""
     log = tmp_path / "log"
     env = {**environment(build(), log=log), "NUMBA_KCACHE_DIR": str(tmp_path / "cache"), **more}
     return run(HEAD + script, env=env).stdout, read_log(log, *events)
@@ -376,7 +376,7 @@ from numba_kcache import *
 
 
 def simulated(tmp_path: Path, script: str, **more: str) -> str:
-    """What a child under Numba's simulator printed."""
+    """Run a child under Numba's simulator; its output."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path), "NUMBA_ENABLE_CUDASIM": "1"}
     return run(SIMULATED + script, env={**env, **more}).stdout
 

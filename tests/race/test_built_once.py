@@ -54,7 +54,7 @@ for each in asking: each.join()
 
 
 def run(log: Path, directories: Sequence[Path], tiers: str = "", threads: int = 1) -> Counter[str]:
-    """What was noted by one process for each directory, all of which miss the same at once."""
+    """Run one process for each directory, all of which miss the same at once; the notes of all."""
     command = [sys.executable, "-c", PROGRAM, str(log)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = [

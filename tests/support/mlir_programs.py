@@ -88,7 +88,7 @@ for _ in range(12):
     with_default[1, 1](7)
 """
 )
-"""What its launcher passes wrongly without a word."""
+"""Arguments that its launcher passes wrongly without a word."""
 
 WARM = (
     START
@@ -116,7 +116,7 @@ print("initialized", mlir_target._typingctx_initialized)
 print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
 """
 )
-"""What a warm start brings into the process."""
+"""The modules and libraries that a warm start brings into the process."""
 
 OPTIONS = (
     START
@@ -296,4 +296,4 @@ why(planned, x)
 print("stored", cache.info().entries)
 """
 )
-"""What cannot be keyed runs all the same, and says why."""
+"""A kernel that cannot be keyed runs all the same, and says why."""

@@ -89,7 +89,7 @@ print("libraries", [each for each in ("libnvvm", "libnvrtc", "libnvJitLink") if 
 print("registries", sorted(each for each in set(sys.modules) - before if each.startswith("numba.")))
 print("hits", cache.info("process").hits, "misses", cache.info("process").misses)
 """
-"""What a warm start brings into the process."""
+"""The modules and libraries that a warm start brings into the process."""
 
 _START = """
 import sys, warnings

@@ -1,4 +1,4 @@
-"""What type checkers are to make of kernels, modules and caches: read by mypy and pyright, never run.
+"""Uses of kernels, modules and caches with their types: read by mypy and pyright, never run.
 
 A comment `# E` ends each line that must be an error; all other lines must be none.
 """

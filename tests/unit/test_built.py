@@ -129,7 +129,7 @@ def test_values_that_differ_have_keys_that_differ(directory: Path) -> None:
 
 
 def test_order_and_class_of_a_mapping_and_tuple_or_list_keep_the_key(directory: Path) -> None:
-    """What means the same has one key: any order of names, any class of mapping, a tuple for a list."""
+    """Components that mean the same have one key: any order of names, any class of mapping, a tuple for a list."""
     values = [
         {"a": (1, 2), "b": {"x": 1, "y": 2}},
         {"b": {"y": 2, "x": 1}, "a": [1, 2]},
@@ -184,7 +184,7 @@ UNKNOWN = [object(), Level.ONE, 1j, bytearray(b"1"), {1: 2}, {1, 2}, Path("a"), 
 
 @pytest.mark.parametrize("value", [*UNKNOWN, [{"a": [object()]}]], ids=lambda each: type(each).__name__)
 def test_value_that_cannot_be_encoded_is_an_option_error(directory: Path, value: Any) -> None:
-    """What is no plain value is refused, at any depth, and nothing is built."""
+    """A value that is not plain is refused, at any depth, and nothing is built."""
     build = Builder()
     with pytest.raises(OptionError, match="cannot use components"):
         open_cache(directory).get_or_build({"value": value}, build)
@@ -380,7 +380,7 @@ def test_verify_reports_what_is_built_otherwise_now(directory: Path, result: Any
 
 
 def test_clear_has_the_next_call_build(directory: Path) -> None:
-    """What is in memory goes with what is on disk."""
+    """Results in memory go with those on disk."""
     cache, build = open_cache(directory), Builder()
     for _ in range(3):
         cache.get_or_build({"a": 1}, build)

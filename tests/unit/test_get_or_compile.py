@@ -63,7 +63,7 @@ def test_error_of_the_source_is_raised_there_each_time(cache: KernelCache) -> No
 
 
 def test_frozen_cache_refuses_there(tmp_path: Path) -> None:
-    """What a frozen cache does not hold is an error of the call."""
+    """A kernel that a frozen cache does not hold is an error of the call."""
     with pytest.raises(FrozenCacheError):
         KernelCache(tmp_path, mode="frozen").get_or_compile(SAXPY, arch="sm_90")
 
@@ -184,7 +184,7 @@ def test_arch_of_another_type_is_no_known_call(cache: KernelCache) -> None:
 
 
 def test_list_that_the_caller_changes_is_another_call(cache: KernelCache) -> None:
-    """What is in a list or mapping at the time of the call counts, and the kernel keeps its own."""
+    """The content of a list or mapping at the time of the call counts, and the kernel keeps its own."""
     defines: dict[str, Any] = {"SIZE": 1}
     source = 'extern "C" __global__ void k(int *o) { *o = SIZE; }'
     first = cache.get_or_compile(source, arch="sm_90", defines=defines)

@@ -191,7 +191,7 @@ def test_image_serves_what_is_in_it(layout: Path, tmp_path: Path, way: str) -> N
 
 
 def test_registered_image_outlives_its_layout(layout: Path, tmp_path: Path) -> None:
-    """What was unpacked is a file without a name: nothing is left behind, nothing can be put in its place."""
+    """The unpacked file has no name: nothing is left behind, nothing can be put in its place."""
     cache = open_cache(tmp_path / "new", mode="frozen")
     cache.register_bundle(layout)
     shutil.rmtree(layout)
@@ -230,7 +230,7 @@ def test_image_in_tiers_that_is_damaged_is_a_miss(layout: Path, tmp_path: Path) 
 
 
 def test_signature_of_the_bundle_is_that_of_its_image(filled: KernelCache, layout: Path, tmp_path: Path) -> None:
-    """Where keys are trusted, an image that none of them signed is refused."""
+    """An image that no trusted key signed is refused."""
     secret, trusted = make_key(tmp_path / "team.pem")
     signer = open_cache(tmp_path / "filled", signing_key=secret)
     report = signer.export_bundle(f"oci:{tmp_path / 'signed'}")
@@ -246,7 +246,7 @@ def test_signature_of_the_bundle_is_that_of_its_image(filled: KernelCache, layou
 
 
 def why_refused(layout: Path, tmp_path: Path) -> str:
-    """Why a layout is refused, by import and by registering; nothing of it is anywhere."""
+    """The reason for which a layout is refused, by import and by registering; nothing of it is anywhere."""
     cache = open_cache(tmp_path / "untouched")
     for use in (cache.register_bundle, cache.import_bundle):
         with pytest.raises(BundleError) as caught:
@@ -296,7 +296,7 @@ def archive_of(*members: tuple[str, bytes, bytes]) -> bytes:
 
 
 def forged(tmp_path: Path, bundle: bytes = b"", *, layer: bytes | None = None, **changes: Any) -> Path:
-    """What a forger would write: any layer and any fields, under digests that are right."""
+    """A forger's layout: any layer and any fields, under digests that are right."""
     layout = tmp_path / "forged"
     shutil.rmtree(layout, ignore_errors=True)
     layout.mkdir()

@@ -1,4 +1,4 @@
-"""Which front ends are asked for a thing: told by the `cuda` that a function names, before any is imported."""
+"""The choice of front ends for a thing: told by the `cuda` that a function names, before any is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to write or install where a header, or a name of one, is missing."""
+"""Hints on what to write or install where a header, or a name of one, is missing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_standard_header_is_answered_by_the_one_that_works(tmp_path: Path, heade
      ("unistd.h", "host"), ("cublas_v2.h", "host")],
 )  # fmt: skip
 def test_header_of_the_host_is_to_be_left_out(tmp_path: Path, header: str, word: str) -> None:
-    """What it would bring is built in, or is not for devices."""
+    """The names that it would bring are built in, or are not for devices."""
     hint = hint_of(log_of(header), [], [cccl(tmp_path)])
 
     assert hint.startswith("leave the line out")

@@ -1,4 +1,4 @@
-"""What a terminal gets of a text: the same letters, lines that fit, colours by what they say."""
+"""Painted text: the same letters, lines that fit, colours by what they say."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_variables_are_those_that_are_set(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.name)
 def test_example_of_a_hint_is_a_value_that_works(setting: Setting) -> None:
-    """What the error about a wrong value says to write is read as the same, as a keyword and as a variable."""
+    """The example in the error about a wrong value is read as the same, as a keyword and as a variable."""
     hints = []
     for overrides, environ in (({setting.name: object()}, {}), ({}, {setting.variable: "\0"})):
         with pytest.raises(SettingsError) as caught:

@@ -1,4 +1,4 @@
-"""What was looked at in a toolkit's tree is one value, and is compared by stat while that can be trusted."""
+"""The looked-at part of a toolkit's tree is one value, and is compared by stat while that can be trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a toolkit's headers ask for is scanned once, and again where one was edited."""
+"""Toolkit headers are scanned once, and again where one was edited."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def cubin() -> bytes:
 
 
 def files_of(**changes: Any) -> dict[str, Any]:
-    """What Triton makes of one kernel."""
+    """The files that Triton makes of one kernel."""
     metadata = {"hash": HASH, "name": "k", "target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "shared": 0}
     files = {"k.source": "module", "k.ttir": "module {}", "k.ptx": ".version 8.7", "k.cubin": cubin()}
     return {**files, "k.json": json.dumps({**metadata, **changes.pop("metadata", {})}), **changes}
@@ -69,7 +69,7 @@ def never() -> dict[str, Any]:
 
 
 def new_process() -> None:
-    """What is in memory goes, as with a process."""
+    """Results in memory go, as with a process."""
     process_session().forget()
 
 

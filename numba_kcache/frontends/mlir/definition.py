@@ -147,7 +147,7 @@ class MlirDefinition(PythonDefinition):
         return request.linked_headers(links)
 
     def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """What the components of a request are about."""
+        """Map each component of a request to the kind of reason that it gives."""
         return request.component_kinds()
 
     def build(

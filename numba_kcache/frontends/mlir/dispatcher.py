@@ -36,7 +36,7 @@ DISPATCHERS_NAMES = frozenset((
     "get_metadata", "stats", "overloads", "recompile", "py_func", "targetoptions", "extensions", "specialized",
     "specialize",
 ))  # fmt: skip
-"""What a kernel has of the dispatcher, with the same meaning."""
+"""The dispatcher's names that a kernel has too, with the same meaning."""
 
 _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optimized", "transformed_source", "linker"))
 """Metadata that no artifact has."""
@@ -46,7 +46,7 @@ _COMPILED_ONLY = frozenset(("mlir_module", "mlir_module_str", "mlir_module_optim
 
 
 class Metadata(dict[str, Any]):
-    """What a compile result says; what an artifact does not have is compiled when it is asked for."""
+    """An artifact as a compile result; the parts that it does not have are compiled when they are asked for."""
 
     def __init__(self, known: Mapping[str, Any], compiled: Any) -> None:
         super().__init__(known)
@@ -158,7 +158,7 @@ def served(dispatcher: Any, resolutions: MlirResolutions, types: Sequence[Any], 
 
 
 def served_launch(dispatcher: Any, resolutions: MlirResolutions, arguments: Sequence[Any], is_quiet: bool) -> Any:
-    """What its launcher takes for these arguments; None where numba-cuda-mlir has to go on."""
+    """The result that its launcher takes for these arguments; None where numba-cuda-mlir has to go on."""
     parts, definition = surface(), resolutions.definition
     given = getattr(parts._compile_arg_types, "types", None)
     types = tuple(parts.typeof(each) for each in arguments) if given is None else tuple(given)

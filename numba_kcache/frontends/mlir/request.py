@@ -38,11 +38,11 @@ CODE_SETTINGS = (
 """Attributes of its configuration that change code; decorator options are in the fingerprint."""
 
 _VARIABLES = ("NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "NUMBA_CUDA_NVRTC_EXTRA_SEARCH_PATHS", "LIBLLVM7")
-"""What is read from the environment at each use."""
+"""The settings that are read from the environment at each use."""
 
 
 def component_kinds() -> Mapping[str, ReasonKind]:
-    """What the components of such a kernel are about. docs/keys.md has a row for each."""
+    """Map each component of such a kernel to its kind of reason. docs/keys.md has a row for each."""
     from ...model.reason import ReasonKind
     from ..python.reasons import KINDS
 

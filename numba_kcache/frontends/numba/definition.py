@@ -109,7 +109,7 @@ class NumbaDefinition(PythonDefinition):
         return request.linked_headers(links)
 
     def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """What the components of a request are about."""
+        """Map each component of a request to the kind of reason that it gives."""
         return request.component_kinds()
 
     def build(

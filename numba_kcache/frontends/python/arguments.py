@@ -31,7 +31,7 @@ _HALF_LINES = (
 )
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
-"""What Numba types as if it were NumPy's."""
+"""Python's classes that Numba types as if they were NumPy's."""
 
 
 class Signature(tuple[Any, ...]):

@@ -158,7 +158,7 @@ class PythonDefinition(Definition):
         raise NotImplementedError
 
     def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """What the components of a request are about."""
+        """Map each component of a request to the kind of reason that it gives."""
         raise NotImplementedError
 
     def build(
@@ -218,11 +218,11 @@ class PythonDefinition(Definition):
 
     @property
     def note(self) -> str:
-        """What is added to Numba's own errors."""
+        """The note that is added to Numba's own errors."""
         return f"while launching the Numba kernel {self.label}"
 
     def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
-        """What the user gave, and what the compiler found in the code: cooperative grids, the carveout."""
+        """Launch options of the user, and those that the compiler found: cooperative grids, the carveout."""
         known, options = artifact.attributes, self.launch_options
         carveout = known.get("carveout")
         if not known.get("cooperative") and carveout is None:

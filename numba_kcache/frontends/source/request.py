@@ -279,7 +279,7 @@ def _read_off(
 
 
 class _Depends:
-    """What `depends` says: values as they are, the content of each `pathlib.Path`."""
+    """Read `depends`: values as they are, the content of each `pathlib.Path`."""
 
     def __init__(self, given: Sequence[Any], base_dir: str) -> None:
         self._given = given
@@ -321,7 +321,7 @@ class _Depends:
 
 
 def _stat(path: str) -> tuple[int, ...] | None:
-    """What a write changes; None for a file that is not there."""
+    """The part of a file's stat that a write changes; None for a file that is not there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
