@@ -45,8 +45,8 @@ class Lane(NamedTuple):
 LANES = {
     "neither": Lane((), (), 12),
     "numba": Lane(("numba",), (), 20),
-    "mlir": Lane(("mlir",), ("numpy>=2.5",), 14, (3, 12)),  # NumPy 2.5 takes no older one
-    "both": Lane(("numba", "mlir"), (), 22),
+    "mlir": Lane(("mlir",), ("numpy>=2.5",), 24, (3, 12)),  # NumPy 2.5 takes no older one
+    "both": Lane(("numba", "mlir"), (), 33),
 }
 
 
