@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from ...engine.session import process_session
 from ...errors import OptionError
 from ...model import choose_for_device
-from ..python.takeover import Takeover
+from ..python.takeover import Takeover, give_back
 from .definition import MlirDefinition, MlirResolutions
 from .dispatcher import served, served_launch
 from .internals import DISPATCHERS, PACKAGE, surface
@@ -65,18 +65,7 @@ class DispatcherCache:
 def _restore() -> None:
     if not _replaced:
         return
-    for name, method in _replaced.items():
-        setattr(surface().MLIRDispatcher, name, method)
-    _replaced.clear()
-    for kernel, before in list(_attached.items()):
-        if before is not None:
-            kernel._cache = before
-            continue
-        try:
-            kernel.enable_caching()
-        except RuntimeError:  # it has no place for it: such a kernel could not have been decorated without us
-            kernel._cache = surface().NullCache()
-    _attached.clear()
+    give_back(surface().MLIRDispatcher, surface().NullCache, _replaced, _attached)
 
 
 def _replace(home: Any, every_kernel: bool) -> None:

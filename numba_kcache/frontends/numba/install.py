@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from ...engine.session import process_session
 from ...launch.devices import NUMBA_DEVICES
 from ...model import choose_for_device
-from ..python.takeover import Takeover
+from ..python.takeover import Takeover, give_back
 from .definition import NumbaDefinition, NumbaResolutions, is_simulated
 from .dispatcher import DispatcherCache, specialize
 
@@ -33,18 +33,7 @@ def _restore() -> None:
         return
     from numba.cuda.dispatcher import CUDADispatcher, NullCache
 
-    for name, method in _replaced.items():
-        setattr(CUDADispatcher, name, method)
-    _replaced.clear()
-    for kernel, before in list(_attached.items()):
-        if before is not None:
-            kernel._cache = before
-            continue
-        try:
-            kernel.enable_caching()
-        except RuntimeError:  # Numba has no place for it: such a kernel could not have been decorated without us
-            kernel._cache = NullCache()
-    _attached.clear()
+    give_back(CUDADispatcher, NullCache, _replaced, _attached)
 
 
 def _replace(home: Any, every_kernel: bool) -> None:

@@ -11,10 +11,33 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from ...settings import install_wanted
+
+
+def give_back(kind: Any, null_cache: Any, methods: dict[str, Any], caches: MutableMapping[Any, Any]) -> None:
+    """Give a dispatchers' class its methods back, and each dispatcher the cache that it had.
+
+    Args:
+        kind: The class.
+        null_cache: Makes the cache of a dispatcher that cannot have one.
+        methods: That were replaced, by name; emptied.
+        caches: By dispatcher; None for the one that `cache=True` would make. Emptied.
+    """
+    for name, method in methods.items():
+        setattr(kind, name, method)
+    methods.clear()
+    for kernel, before in list(caches.items()):
+        if before is not None:
+            kernel._cache = before
+            continue
+        try:
+            kernel.enable_caching()
+        except RuntimeError:  # it has no place for it: such a kernel could not have been decorated without us
+            kernel._cache = null_cache()
+    caches.clear()
 
 
 class Takeover:
