@@ -12,6 +12,7 @@
     python3 tasks.py storm    10,000 signals, 10,000 forks and a handler at 10,000 lines, or as many as are named
     python3 tasks.py fuzz     a million mutated entries, manifests, records and bundles; --count, --seed, --processes
     python3 tasks.py chaos    60 processes for 10 minutes, killed, stopped, links planted among them; as root
+    python3 tasks.py wheel    build a wheel for this machine into dist/, with the compiled launch module
     python3 tasks.py gpu      tests and benchmarks that need a GPU; figures go to benchmarks/results
     python3 tasks.py all      check, docs and test, as CI does
 
@@ -35,9 +36,12 @@ PARALLEL = ("-n", "auto", "--dist", "worksteal")  # tests take from 1 ms to 10 s
 
 
 def make_environment() -> None:
-    """Make .venv, or bring it up to date with pyproject.toml."""
+    """Make .venv, or bring it up to date with pyproject.toml and the compiled launch module."""
     toolkit = os.environ.get("NUMBA_KCACHE_CUDA", "cu13")
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + toolkit.encode()).hexdigest()
+    read = [
+        (ROOT / name).read_bytes() for name in ("pyproject.toml", "native_build.py", "numba_kcache/launch/native.c")
+    ]
+    wanted = hashlib.sha256(b"\0".join([*read, toolkit.encode()])).hexdigest()
     stamp = VENV / "stamp"
     if stamp.is_file() and stamp.read_text() == wanted:
         return
@@ -117,6 +121,10 @@ def differential() -> None:
     run("-m", "tests.differential", *sys.argv[2:])
 
 
+def wheel() -> None:
+    run("-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps", "-w", "dist", ".")
+
+
 def gpu() -> None:
     run(".ci/gpu.py")
 
@@ -130,7 +138,7 @@ def all_() -> None:
     test()
 
 
-NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, fuzz, chaos, gpu, all_)
+NAMED = (demo, test, quick, check, docs, site, differential, house, lanes, storm, fuzz, chaos, wheel, gpu, all_)
 TASKS = {each.__name__.strip("_"): each for each in NAMED}
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """What does one asynchronous launch cost the host, beside other launchers, by number of arguments?
 
-Method      A kernel with a one-thread body takes 0, 2, 4, 8 or 16 arguments, half float32 arrays, half scalars. Each
+Method      A kernel with a one-thread body takes 0 to 16 arguments, half float32 arrays, half scalars. Each
             system launches it in batches on one stream and the device is synchronised between batches, outside the
             clock; batches of the systems alternate, so that they share whatever disturbs the machine. A sample is
             the mean time of a launch in one batch; the table shows medians. "bare" is cuLaunchKernel through
             cuda.bindings with everything packed before. All arguments are checked by the systems that check. Those of
-            "Numba not imported" share a process of their own, in which nothing imports numba.cuda.
+            "Numba not imported" share a process of their own, in which nothing imports numba.cuda; so do those
+            "without the compiled module".
             `--packing` needs no device: a function that does nothing stands for the driver.
 Shows not   Latency until the kernel runs; queues that are full; other processes on the device.
 """
@@ -13,6 +14,7 @@ Shows not   Latency until the kernel runs; queues that are full; other processes
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -27,7 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-COUNTS = (0, 2, 4, 8, 16)
+COUNTS = (0, 1, 2, 4, 8, 16)
 LETTERS = "abcdefgh"
 _kept: list[Any] = []  # what only an address of is passed on
 System = Callable[[int], Callable[[], Any]]
@@ -38,7 +40,7 @@ def source(arguments: int) -> str:
     """CUDA C++ of the kernel: pointers first, then floats."""
     half = arguments // 2
     pointers = [f"float *p{letter}" for letter in LETTERS[:half]]
-    scalars = [f"float s{letter}" for letter in LETTERS[:half]]
+    scalars = [f"float s{letter}" for letter in LETTERS[: arguments - half]]
     uses = "".join(f"p{letter}[0] = s{letter};" for letter in LETTERS[:half])
     return f'extern "C" __global__ void k({", ".join(pointers + scalars)}) {{ if (clock64() == 0) {{ {uses} }} }}'
 
@@ -78,9 +80,9 @@ def here(arrays: Callable[[int], list[Any]]) -> System:
     def make(arguments: int) -> Callable[[], Any]:
         from numba_kcache import cached_kernel
 
-        launch, values = cached_kernel(source(arguments), name="k")[1, 32], arrays(arguments)
-        scalars = [2.0] * len(values)
-        return partial(launch, *values, *scalars)
+        kernel, values = cached_kernel(source(arguments), name="k"), arrays(arguments)
+        given = (*values, *[2.0] * (arguments - len(values)))
+        return lambda: kernel[1, 32](*given)
 
     return make
 
@@ -89,8 +91,36 @@ def here_new_grid(arguments: int) -> Callable[[], Any]:
     from numba_kcache import cached_kernel
 
     kernel, values, grids = cached_kernel(source(arguments), name="k"), numba_arrays(arguments), count(1)
-    scalars = [2.0] * len(values)
+    scalars = [2.0] * (arguments - len(values))
     return lambda: kernel[next(grids), 32](*values, *scalars)
+
+
+def void_pointers(arguments: int) -> list[Any]:
+    arrays = numba_arrays(arguments)
+    _kept.extend(arrays)
+    return [ctypes.c_void_p(each.device_ctypes_pointer.value) for each in arrays]
+
+
+class Exporter:
+    """Speaks DLPack alone, by the word of a tensor."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+
+def exporters(arguments: int) -> list[Any]:
+    return [Exporter(each) for each in cupy_arrays(arguments)]
+
+
+def only_export(arguments: int) -> Callable[[], Any]:
+    """What the exporters take by themselves, and nothing else."""
+    arrays = cupy_arrays(arguments)
+
+    def export() -> None:
+        for each in arrays:
+            each.__dlpack__(stream=1, max_version=(1, 0))
+
+    return export
 
 
 def bare(arrays: Callable[[int], list[Any]]) -> System:
@@ -100,13 +130,15 @@ def bare(arrays: Callable[[int], list[Any]]) -> System:
         from numba_kcache import cached_kernel
 
         kernel, values = cached_kernel(source(arguments), name="k"), arrays(arguments)
-        kernel[1, 32](*values, *[2.0] * len(values))
+        scalars = [2.0] * (arguments - len(values))
+        kernel[1, 32](*values, *scalars)
         launcher = next(iter(kernel._on_device.values()))[0]
         memory, address = launcher.new_buffer()
         pointers = [each.__cuda_array_interface__["data"][0] for each in values]
-        launcher.pack(memory, 0, *pointers, *[2.0] * len(values))
-        _kept.extend((memory, *values))
-        function, stream, launch = launcher.function, driver.CUstream(0), driver.cuLaunchKernel
+        launcher.pack(memory, 0, *pointers, *scalars)
+        _kept.extend((kernel, memory, *values))
+        function, stream = driver.CUfunction(launcher.function), driver.CUstream(0)
+        launch = driver.cuLaunchKernel
         return partial(launch, function, 1, 1, 1, 32, 1, 1, 0, stream, address, 0)
 
     return make
@@ -124,7 +156,7 @@ def cuda_core(arguments: int) -> Callable[[], Any]:
     stream, config = Stream.from_handle(0), LaunchConfig(grid=1, block=32)
     values = numba_arrays(arguments)
     _kept.extend(values)
-    passed = [each.device_ctypes_pointer.value for each in values] + [np.float32(2)] * len(values)
+    passed = [each.device_ctypes_pointer.value for each in values] + [np.float32(2)] * (arguments - len(values))
     return partial(launch, stream, config, kernel, *passed)
 
 
@@ -133,7 +165,7 @@ def cupy_raw(arguments: int) -> Callable[[], Any]:
     import numpy as np
 
     kernel, values = cupy.RawKernel(source(arguments), "k"), cupy_arrays(arguments)
-    passed = (*values, *[np.float32(2)] * len(values))
+    passed = (*values, *[np.float32(2)] * (arguments - len(values)))
     return partial(kernel, (1,), (32,), passed)
 
 
@@ -142,7 +174,7 @@ def numba_function(arguments: int) -> Any:
     from numba import cuda
 
     half = arguments // 2
-    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[:half]]
+    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[: arguments - half]]
     body = "".join(f"\n        p{letter}[0] = s{letter}" for letter in LETTERS[:half]) or "\n        pass"
     scope: dict[str, Any] = {"cuda": cuda}
     exec(f"def k({', '.join(names)}):\n    if cuda.threadIdx.x > 2000:{body}\n", scope)
@@ -153,30 +185,32 @@ def numba_jit(arguments: int) -> Callable[[], Any]:
     from numba import cuda
 
     launch, values = cuda.jit(numba_function(arguments))[1, 32], numba_arrays(arguments)
-    scalars = [2.0] * len(values)
+    scalars = [2.0] * (arguments - len(values))
     return partial(launch, *values, *scalars)
 
 
-def here_numba(arguments: int) -> Callable[[], Any]:
-    from numba_kcache import cached_kernel
+def here_numba(arrays: Callable[[int], list[Any]]) -> System:
+    def make(arguments: int) -> Callable[[], Any]:
+        from numba_kcache import cached_kernel
 
-    kernel, values = cached_kernel(numba_function(arguments), kind="numba"), numba_arrays(arguments)
-    scalars = [2.0] * len(values)
-    kernel[1, 32](*values, *scalars)
-    return lambda: kernel[1, 32](*values, *scalars)
+        kernel, values = cached_kernel(numba_function(arguments), kind="numba"), arrays(arguments)
+        given = (*values, *[2.0] * (arguments - len(values)))
+        return lambda: kernel[1, 32](*given)
+
+    return make
 
 
 def here_numba_new_grid(arguments: int) -> Callable[[], Any]:
     from numba_kcache import cached_kernel
 
     kernel, values = cached_kernel(numba_function(arguments), kind="numba"), numba_arrays(arguments)
-    scalars, grids = [2.0] * len(values), count(1)
+    scalars, grids = [2.0] * (arguments - len(values)), count(1)
     return lambda: kernel[next(grids), 32](*values, *scalars)
 
 
 def triton_jit(arguments: int) -> Callable[[], Any]:
     half = arguments // 2
-    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[:half]]
+    names = [f"p{letter}" for letter in LETTERS[:half]] + [f"s{letter}" for letter in LETTERS[: arguments - half]]
     body = "".join(f"        tl.store(p{letter}, s{letter})\n" for letter in LETTERS[:half]) or "        pass\n"
     text = f"def k({', '.join(names)}):\n    if tl.program_id(0) > 2000:\n{body}"
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:  # Triton reads the source from its file
@@ -187,7 +221,7 @@ def triton_jit(arguments: int) -> Callable[[], Any]:
         spec.loader.exec_module(module)
         kernel, values = module.k, tensors(arguments)
         _kept.append(module)
-        scalars = [2.0 + index for index in range(half)]  # Triton compiles a 1 into the kernel
+        scalars = [2.0 + index for index in range(arguments - half)]  # Triton compiles a 1 into the kernel
         launch = partial(kernel[(1,)], *values, *scalars)
         launch()
     finally:
@@ -200,7 +234,7 @@ def torch_compile_kernel(arguments: int) -> Callable[[], Any]:
 
     kernel = torch.cuda._compile_kernel(source(arguments), "k")
     values = tensors(arguments)
-    scalars = [2.0] * len(values)
+    scalars = [2.0] * (arguments - len(values))
     return partial(kernel, (1, 1, 1), (32, 1, 1), (*values, *scalars))
 
 
@@ -210,9 +244,15 @@ SYSTEMS: dict[str, System] = {
     "numba_kcache, Numba arrays, a new grid": here_new_grid,
     "numba_kcache, CuPy arrays": here(cupy_arrays),
     "numba_kcache, PyTorch tensors": here(tensors),
+    "numba_kcache, ctypes.c_void_p": here(void_pointers),
+    "numba_kcache, any array interface": here(lent_arrays),
+    "numba_kcache, DLPack alone, of CuPy": here(exporters),
+    "__dlpack__ of CuPy alone": only_export,
     "cuda.core launch, config built before": cuda_core,
     "CuPy RawKernel, CuPy arrays": cupy_raw,
-    "numba_kcache, Numba-typed kernel": here_numba,
+    "numba_kcache, Numba-typed, Numba arrays": here_numba(numba_arrays),
+    "numba_kcache, Numba-typed, CuPy arrays": here_numba(cupy_arrays),
+    "numba_kcache, Numba-typed, PyTorch tensors": here_numba(tensors),
     "numba_kcache, Numba-typed, a new grid": here_numba_new_grid,
     "Numba cuda.jit, Numba arrays": numba_jit,
     "Triton, PyTorch tensors": triton_jit,
@@ -224,39 +264,39 @@ WITHOUT_NUMBA: dict[str, System] = {
     "numba_kcache, CuPy arrays, Numba not imported": here(cupy_arrays),
     "CuPy RawKernel, CuPy arrays, Numba not imported": cupy_raw,
 }
+INTERPRETED: dict[str, System] = {
+    "Numba arrays, without the compiled module": here(numba_arrays),
+    "CuPy arrays, without the compiled module": here(cupy_arrays),
+    "PyTorch tensors, without the compiled module": here(tensors),
+    "Numba-typed, without the compiled module": here_numba(numba_arrays),
+    "CuPy RawKernel, beside those": cupy_raw,
+}
 
 
 def packing(arguments: int) -> Callable[[], Any]:
     """A launch with all checks on a driver that does nothing: what this package itself costs."""
     launch, values = _stub_kernel(arguments)
-    scalars = [2.0] * (arguments // 2)
-    return partial(launch, *values, *scalars)
-
-
-def nothing(arguments: int) -> Callable[[], Any]:
-    """The same call of the driver, prepared."""
-    return partial(_answer, 0, 1, 1, 1, 32, 1, 1, 0, 0, 1 << 40, 0)
-
-
-def _answer(*_: Any) -> tuple[int]:
-    return (0,)
+    return partial(launch, *values, *[2.0] * (arguments - len(values)))
 
 
 def _stub_kernel(arguments: int) -> tuple[Callable[..., None], list[Any]]:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from numba_kcache.model.artifact import Parameter
-    from tests.support.launching import Kernel, Numba
+    from tests.support.launching import SHAPE, Kernel, Numba
 
     half = arguments // 2
     pointers = [Parameter(8 * index, 8, "*f4", "float*", f"p{index}") for index in range(half)]
-    scalars = [Parameter(8 * half + 4 * index, 4, "f4", "float", f"s{index}") for index in range(half)]
-    kernel, numba = Kernel((*pointers, *scalars)), Numba()
-    kernel.driver.cuLaunchKernel = _answer  # type: ignore[method-assign]
+    scalars = [Parameter(8 * half + 4 * index, 4, "f4", "float", f"s{index}") for index in range(arguments - half)]
+    kernel, numba = Kernel((*pointers, *scalars), function=0), Numba()
+    _kept.append(numba)
+    nothing = ctypes.cast(ctypes.CDLL(None).abs, ctypes.c_void_p).value or 0  # of the function, which is 0
+    kernel.driver.addresses["cuLaunchKernel"] = nothing
     arrays = [numba.array(4096 * (index + 1)) for index in range(half)]
-    return kernel.bind(generated=True), [*arrays]
+    kernel.bind(native=True)(*arrays, *[2.0] * (arguments - half))
+    return kernel.launcher.bind(SHAPE), [*arrays]
 
 
-STUBS: dict[str, System] = {"a driver that does nothing": nothing, "numba_kcache on it, Numba arrays": packing}
+STUBS: dict[str, System] = {"numba_kcache on a driver that does nothing": packing}
 
 
 def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
@@ -278,12 +318,12 @@ def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str
     return {name: by_count for name, by_count in found.items() if by_count}
 
 
-def without_numba(batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
-    """What a process finds that does not import Numba; nothing where it fails, which it says."""
-    words = [__file__, "--without-numba", "--batches", str(batches), "--launches", str(launches)]
+def apart(what: str, batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
+    """What a process of its own finds; nothing where it fails, which it says."""
+    words = [__file__, what, "--batches", str(batches), "--launches", str(launches)]
     done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        print(f"without Numba: failed with {done.returncode}", file=sys.stderr)
+        print(f"{what}: failed with {done.returncode}", file=sys.stderr)
         return {}
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: {int(count): times for count, times in by_count.items()} for name, by_count in found.items()}
@@ -311,20 +351,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--packing", action="store_true", help="without a device: what checks and packing cost")
     parser.add_argument("--without-numba", action="store_true", help="only those, as JSON")
+    parser.add_argument("--interpreted", action="store_true", help="only those without the compiled module, as JSON")
     parser.add_argument("--batches", type=int, default=41)
     parser.add_argument("--launches", type=int, default=300)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if arguments.without_numba:
-        found = measure(WITHOUT_NUMBA, arguments.batches, arguments.launches)
-        assert "numba.cuda" not in sys.modules
+    if arguments.without_numba or arguments.interpreted:
+        if arguments.interpreted:
+            sys.modules["numba_kcache.launch.native"] = None  # type: ignore[assignment]
+        systems = INTERPRETED if arguments.interpreted else WITHOUT_NUMBA
+        found = measure(systems, arguments.batches, arguments.launches)
+        assert arguments.interpreted or "numba.cuda" not in sys.modules
         print(json.dumps(found))
         return
     from header import machine_header, write_result
 
     samples = measure(STUBS if arguments.packing else SYSTEMS, arguments.batches, arguments.launches)
     if not arguments.packing:
-        samples |= without_numba(arguments.batches, arguments.launches)
+        samples |= apart("--without-numba", arguments.batches, arguments.launches)
+        samples |= apart("--interpreted", arguments.batches, arguments.launches)
     print(f"{'median us of a launch with arguments:':42}", "".join(f"{each:9}" for each in COUNTS))
     for name, by_count in samples.items():
         cells = (f"{statistics.median(by_count[each]):9.2f}" if each in by_count else f"{'-':>9}" for each in COUNTS)

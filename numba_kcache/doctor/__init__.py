@@ -122,6 +122,7 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
             *_judged_versions({name: _version(name) for name in _RANGES}),
             _judged_driver(driver, why, compilers.version),
             *_judged_compilers(compilers),
+            _judged_launches(session.loader.launches),
             *(_judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
             *_judged_variables(unknown_variables()),
             *_directory(session, info),
@@ -175,6 +176,14 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
     if _numbers(found) < _numbers(first) or (last and _numbers(found) >= _numbers(last)):
         return Finding(name, WRONG, f"{found}; what works is {wanted}", advice)
     return Finding(name, FINE, found)
+
+
+def _judged_launches(way: str) -> Finding:
+    """What makes the launches: the module in C, or Python."""
+    if way == "compiled":
+        return Finding("launches", FINE, "made by the compiled module")
+    step = "install a C compiler and Python's headers, then numba-kcache anew, for launches that take half as long"
+    return Finding("launches", NOTE, "interpreted: the compiled module was not built", step)
 
 
 # -- driver, compilers and devices ----------------------------------------------------------------------------

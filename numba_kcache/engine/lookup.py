@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier
 
-MEMORY_LIMIT_BYTES = 64 * 2**20
+MEMORY_LIMIT_BYTES = 2 * 1024 * 1024
 """Artifacts kept in memory for other kernel objects of the same key."""
 
 LOOKING = ("readwrite", "readonly", "frozen")

@@ -209,7 +209,7 @@ class Definition:
         return self.launch_options
 
     def launcher(
-        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
         """Make what packs and launches a loaded kernel; None where only `Resolutions.launch_otherwise` can.
 
@@ -217,7 +217,7 @@ class Definition:
             loaded: On its device.
             variant: Of its arguments.
             relaunch: As in `Launcher`.
-            attributes: Launch attributes of the driver's kind.
+            attributes: Launch attributes, as `Launcher` takes them.
             more: `artifact`; `debug`: each launch is waited for; `otherwise`: takes what the launcher does not.
         """
         parameters = loaded.entry.parameters

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.session import Session, process_session
 from ..errors import LaunchConfigError, OptionError, shortened
-from ..launch import BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
-from ..launch.devices import check_interpreter, current_device, current_ordinal
+from ..launch import GRID_LIMIT, BindGrid, Dim3, Launch, LaunchShape, launch_shape, read_extents
+from ..launch.devices import check_interpreter, current_device, current_ordinal, stream_handle
 from ..launch.launcher import Launcher
-from ..launch.loader import GRID_LIMIT, CodeRefusedError, LoadedKernel
+from ..launch.loader import CodeRefusedError, LoadedKernel
 from ..model import choose_for_device, read_arch
 from ..store import IMPORTS, finish_imports
 from .base import Definition, RunsUncached, Variant
@@ -210,8 +210,10 @@ class Launches(Configurations):
         launch = None if launcher is None else launcher.bind(shape, stream)
         if options:
             options.check(shape, loaded, self._name_on(loaded))
-        if launcher is not None and launcher.binds_any_grid:
-            bind = launcher.over_grids(shape.block, shape.shared_bytes, stream)
+        if launcher is not None and self._bound and not launcher.attributes and loaded.module.device_of is None:
+            bind = functools.partial(
+                launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
+            )
             self.keep_row(config, loaded.live, GRID_LIMIT, bind)
         return launch
 
@@ -284,7 +286,7 @@ class Launches(Configurations):
             loaded,
             variant,
             relaunch=functools.partial(self._relaunch, loaded, variant),
-            attributes=options.apply(loaded, self._name_on(loaded)) if options else (),
+            attributes=options.apply(loaded, self._name_on(loaded)) if options else b"",
             artifact=artifact,
             debug=session.settings.debug_launches,
             otherwise=functools.partial(self._refused, variant),
@@ -306,7 +308,17 @@ class Launches(Configurations):
         except RunsUncached:
             return self._resolutions.block_size_otherwise(args, sharedmem)
         loaded.prepare(launch_shape(1, 1, sharedmem), self._name_on(loaded))
-        return loaded.potential_block_size(sharedmem)
+        from ..launch.attributes import potential_block_size
+
+        return potential_block_size(loaded, sharedmem)
+
+    def _resident_blocks(self, variant: Variant, shape: LaunchShape) -> int:
+        """The most blocks of this shape that the current device runs at once."""
+        loaded = self._loaded(variant)[1]
+        loaded.prepare(shape, self._name_on(loaded))
+        from ..launch.attributes import resident_blocks
+
+        return resident_blocks(loaded, shape.threads_per_block, shape.shared_bytes)
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""

@@ -257,6 +257,11 @@ class Kernel(Launches):
         return self._read_entry("const_bytes")
 
     @property
+    def handle(self) -> Any:
+        """The driver's function on the current device, an int. Its module stays loaded from then on."""
+        return self._by_variant(lambda variant: self._loaded(variant)[1].give_out())
+
+    @property
     def max_threads_per_block(self) -> Any:
         """Most threads of a block on the current device."""
         return self._by_variant(lambda variant: self._loaded(variant)[1].attribute("MAX_THREADS_PER_BLOCK"))
@@ -273,13 +278,7 @@ class Kernel(Launches):
             LaunchConfigError: The device does not take such a block.
         """
         shape = launch_shape(1, block, sharedmem)
-
-        def most(variant: Variant) -> int:
-            loaded = self._loaded(variant)[1]
-            loaded.prepare(shape, self._name_on(loaded))
-            return loaded.resident_blocks(shape.threads_per_block, shape.shared_bytes)
-
-        return self._by_variant(most, signature)
+        return self._by_variant(lambda variant: self._resident_blocks(variant, shape), signature)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":  # of `inspect.signature`, and what asks that

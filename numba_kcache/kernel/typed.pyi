@@ -23,6 +23,7 @@ class SourceKernel(Kernel):
     local_mem_per_thread: int
     const_mem_size: int
     max_threads_per_block: int
+    handle: int
 
     def cubin(self, arch: Arch | None = None, signature: None = None) -> bytes: ...
     def ptx(self, arch: Arch | None = None, signature: None = None) -> str: ...
@@ -39,6 +40,7 @@ class NumbaKernel(Kernel):
     local_mem_per_thread: dict[Any, int]
     const_mem_size: dict[Any, int]
     max_threads_per_block: dict[Any, int]
+    handle: dict[Any, int]
 
 class HasFunction(Protocol):
     """A dispatcher of `cuda.jit`."""

@@ -22,6 +22,12 @@ Dim3: TypeAlias = tuple[int, int, int]
 
 AXES = "xyz"
 
+GRID_LIMIT = (2**31 - 1, 65535, 65535)
+BLOCK_LIMIT = (1024, 1024, 64)
+"""The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
+Compute Capability"): not worth six questions to the driver on each warm start."""
+
+
 Launch = Callable[..., None]
 """`kernel[grid, block]`: called with the kernel's arguments, returns when the launch is queued."""
 

@@ -7,7 +7,7 @@ Promise     `Slot.settle` is the whole check of one argument. An address comes o
 Method      `memory_of` reads the device memory that an argument stands for. What cannot be settled by looking (a
             stream to wait for, a copy to make) is put on the `Call`, to be done once all arguments are checked.
 Not here    Numbers that need a conversion (`scalars`); rarer memory (`memory`), and rarer pairs of memory and pointer
-            (`pointers`); the lines of generated code for a slot (`generated`).
+            (`pointers`); arguments of exact types that fill several parameters (`typed`).
 Ground      CUDA Array Interface v3: streams 1 and 2 are the default ones; None asks for no wait.
 """
 
@@ -65,16 +65,13 @@ _TOO_LARGE = {
 _EXACT = {"i": (int,), "u": (int,), "f": (float, int), "b": (bool,)}
 """The Python types that `struct` packs just as the converters of each kind of code do, within its bounds."""
 
-Inline: TypeAlias = tuple[str, dict[str, Any], str]
-"""A slot's part of the generated code: its lines, the names that they need, the expressions of the values to pack."""
-
 
 class Call(NamedTuple):
     """One launch on its slow path.
 
     Args:
         shape: Grid, block and shared memory.
-        config: Taken by the driver: a stream, or the whole configuration.
+        handle: Of the launch stream.
         stream: The launch stream as the user gave it.
         arguments: Of the launch.
         before: To be done before the launch, in order.
@@ -83,7 +80,7 @@ class Call(NamedTuple):
     """
 
     shape: tuple[Dim3, Dim3, int]
-    config: Any
+    handle: int
     stream: Any
     arguments: tuple[Any, ...]
     before: list[Callable[[], object]]
@@ -100,16 +97,13 @@ that `struct` packs (`struct_format`), or a tuple of them; instead of an address
 class Slot:
     """One argument's part in a launch.
 
-    Args:
+    Attributes:
         settle: Checks one argument.
-        inline: Makes the slot's part of the generated code; most kernels of a process are never asked.
+        launcher: Of the kernel.
     """
 
     settle: Settle
-    inline: Callable[[], Inline]
-
-    def __init__(self, settle: Settle, inline: Callable[[], Inline]) -> None:
-        self.settle, self.inline = settle, inline
+    launcher: Launcher
 
 
 class ParameterSlot(Slot):
@@ -143,12 +137,6 @@ class ParameterSlot(Slot):
         from .failures import argument_error
 
         return argument_error(self, value, why, hint)
-
-    def inline(self) -> Inline:
-        """The generated code; see `Slot`."""
-        from .generated import inline
-
-        return inline(self)
 
 
 class ValueSlot(ParameterSlot):
@@ -260,7 +248,7 @@ class PointerSlot(ParameterSlot):
             if call is None:
                 return None
             waits = self.launcher.module.waits
-            call.before.append(functools.partial(waits.enqueue_wait, stream, stream_handle(call.stream)))
+            call.before.append(functools.partial(waits.enqueue_wait, stream, call.handle))
         return address
 
 

@@ -11,17 +11,21 @@ Ground      CUDA driver API, cuLaunchKernelEx and cuFuncSetAttribute; CUDA C++ P
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, OptionError
 from ..model import NamedTuple
 from . import AXES, Dim3, LaunchShape
-from .devices import bindings
+from .devices import bindings, done
 from .loader import LoadedKernel
 
 _CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}
 """Numba's words for the share of shared memory, in percent."""
+
+_COOPERATIVE, _CLUSTER_DIMENSION = 2, 4
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and _CLUSTER_DIMENSION; of 72 bytes each, with the value behind the first eight."""
 
 _PORTABLE_CLUSTER = 8
 _LARGEST_CLUSTER = 16
@@ -42,13 +46,12 @@ class LaunchOptions(NamedTuple):
     max_dynamic_shared: int = 0
     carveout: int | None = None
 
-    def apply(self, kernel: LoadedKernel, name: str) -> list[Any]:
-        """Set on a loaded kernel what belongs to it, and return the attributes that each launch has.
+    def apply(self, kernel: LoadedKernel, name: str) -> bytes:
+        """Set on a loaded kernel what belongs to it, and return the attributes of each launch as the driver takes them.
 
         Raises:
             LaunchError: The device cannot do it.
         """
-        driver = bindings()
         if self.max_dynamic_shared:
             limits = kernel.limits(self.max_dynamic_shared)
             room = limits.shared_bytes - limits.static_shared_bytes
@@ -60,11 +63,9 @@ class LaunchOptions(NamedTuple):
             kernel.allow_shared(self.max_dynamic_shared)
         if self.carveout is not None:
             kernel.prefer_shared(self.carveout)
-        attributes = []
+        attributes = b""
         if self.cooperative:
-            attributes.append(driver.CUlaunchAttribute())
-            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attributes[-1].value.cooperative = 1
+            attributes += struct.pack("=I4xI60x", _COOPERATIVE, 1)
         if self.cluster:
             if kernel.device.target.major < 9:
                 raise LaunchError(
@@ -73,10 +74,7 @@ class LaunchOptions(NamedTuple):
                 )
             if math.prod(self.cluster) > _PORTABLE_CLUSTER:
                 kernel.set_attribute("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, "allow large clusters of")
-            attributes.append(driver.CUlaunchAttribute())
-            attributes[-1].id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            extents = attributes[-1].value.clusterDim
-            extents.x, extents.y, extents.z = self.cluster
+            attributes += struct.pack("=I4x3I52x", _CLUSTER_DIMENSION, *self.cluster)
         return attributes
 
     def check(self, shape: LaunchShape, kernel: LoadedKernel, name: str) -> None:
@@ -93,13 +91,29 @@ class LaunchOptions(NamedTuple):
                     "round the grid up to whole clusters",
                 )
         if self.cooperative:
-            most = kernel.resident_blocks(shape.threads_per_block, shape.shared_bytes)
+            most = resident_blocks(kernel, shape.threads_per_block, shape.shared_bytes)
             if math.prod(shape.grid) > most:
                 raise LaunchConfigError(
                     f"cannot launch {name} with {math.prod(shape.grid)} blocks",
                     f"it is cooperative, and {most} of them fit on the device at once",
                     "let each thread take several elements in a loop: see .max_cooperative_grid_blocks()",
                 )
+
+
+def resident_blocks(kernel: LoadedKernel, threads: int, dynamic_bytes: int) -> int:
+    """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
+    kernel.allow_shared(dynamic_bytes)
+    answer = bindings().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, threads, dynamic_bytes)
+    each = int(done(answer, f"ask for the occupancy of {kernel.entry.name}"))
+    return each * kernel.of_device("MULTIPROCESSOR_COUNT")
+
+
+def potential_block_size(kernel: LoadedKernel, dynamic_bytes: int) -> int:
+    """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
+    kernel.allow_shared(dynamic_bytes)
+    status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(kernel.function, 0, dynamic_bytes, 0)
+    done((status,), f"ask for a block size of {kernel.entry.name}")
+    return int(block)
 
 
 def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import LaunchError
 from . import Dim3
-from .devices import stream_handle
+from .devices import bindings, stream_handle
 from .failures import describe
 
 
@@ -31,7 +31,7 @@ def watched(
     """Launch between two waits, and return the value of `launch`.
 
     Args:
-        driver: `cuda.bindings.driver`, or what offers its functions.
+        driver: `driver.bindings()`, or what offers its functions.
         stream: Of the launch, as the user gave it.
         launch: Queues it, and returns False where that was done elsewhere.
         kernel, shape, parameters, arguments: For the message.
@@ -43,7 +43,7 @@ def watched(
     if code:
         raise LaunchError(
             f"cannot launch {kernel}",
-            f"work that was queued before it failed: the driver answered {getattr(code, 'name', code)}",
+            f"work that was queued before it failed: the driver answered {bindings().name_of(code)}",
             "it was not launched by a cached kernel with debug_launches, which would have named it",
         )
     queued = launch()
@@ -54,7 +54,7 @@ def watched(
             grid, block, shared_bytes = shape
             raise LaunchError(
                 f"{kernel}({passed}) failed with grid {grid}, block {block}, sharedmem {shared_bytes}",
-                f"the driver answered {getattr(code, 'name', code)}",
+                f"the driver answered {bindings().name_of(code)}",
                 "run it under compute-sanitizer, with lineinfo=True, to see the line",
             )
     return queued

@@ -14,28 +14,129 @@ Ground      CUDA driver API, "Primary Context Management"; handles 0 and 1 are t
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import operator
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import LaunchConfigError, LaunchError, NoDeviceError, ToolchainMissingError
 from ..model import NamedTuple, Target
-from ..store import IMPORTS
+
+native: Any
+try:
+    from . import native
+except ImportError:  # built without a C compiler, or for another platform
+    native = None
+if native is not None:
+    _calls: Any = native
+else:
+    from . import by_ctypes as _calls
+
+address_of: Callable[[bytes | bytearray], int] = _calls.address_of
 
 NUMBA_DEVICES = "numba.cuda.core.config"
 """A module of numba-cuda; where it is imported, the program uses Numba, whose cudadrv.devices knows the contexts. The
 target that Numba itself brings has none of that name: its arrays are taken, in the driver's context, as CuPy's are."""
 
-_DRIVER = "cuda.bindings.driver"
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
 _LEGACY_DEFAULT = 1
 """The handle that names the legacy default stream explicitly; 0 means the same stream."""
 
 _NOT_INITIALIZED, _NO_CONTEXT, _CONTEXT_IS_DESTROYED = 3, 201, 709
+
+DISABLE_TIMING = 2
+"""CU_EVENT_DISABLE_TIMING."""
+
+_DEVICE_ATTRIBUTES = {
+    "MULTIPROCESSOR_COUNT": 16, "COMPUTE_CAPABILITY_MAJOR": 75, "COMPUTE_CAPABILITY_MINOR": 76,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 97,
+}  # fmt: skip
+"""Numbers of CU_DEVICE_ATTRIBUTE names."""
+
+_PATTERNS = {
+    "cuInit": "i",
+    "cuGetErrorName": "it",
+    "cuDeviceGet": "ni",
+    "cuDeviceGetCount": "n",
+    "cuDeviceGetAttribute": "nii",
+    "cuDevicePrimaryCtxRetain": "wi",
+    "cuDevicePrimaryCtxRelease_v2": "i",
+    "cuCtxGetDevice": "n",
+    "cuCtxGetCurrent": "w",
+    "cuCtxSetCurrent": "i",
+    "cuCtxGetId": "iw",
+    "cuModuleLoadData": "wi",
+    "cuModuleUnload": "i",
+    "cuModuleGetFunction": "wii",
+    "cuModuleGetGlobal_v2": "wwii",
+    "cuLibraryGetKernel": "wii",
+    "cuLibraryGetGlobal": "wwii",
+    "cuKernelGetFunction": "wi",
+    "cuFuncGetAttribute": "nii",
+    "cuFuncSetAttribute": "iii",
+    "cuLaunchKernel": "i" * 11,
+    "cuLaunchKernelEx": "iiii",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": "niii",
+    "cuOccupancyMaxPotentialBlockSize": "nniiii",
+    "cuPointerGetAttribute": "nii",
+    "cuThreadExchangeStreamCaptureMode": "x",
+    "cuStreamIsCapturing": "in",
+    "cuStreamSynchronize": "i",
+    "cuStreamWaitEvent": "iii",
+    "cuEventCreate": "wi",
+    "cuEventRecord": "ii",
+    "cuEventQuery": "i",
+    "cuEventDestroy_v2": "i",
+}
+"""Functions that are called, a letter for each argument. i goes in; n (32 bits), w (64) and t (text) come out through
+a pointer; x goes both ways. Bytes go in by their address."""
+
+
+class Driver:
+    """The functions of `_PATTERNS` as attributes.
+
+    Attributes:
+        addresses: Of the functions.
+    """
+
+    addresses: dict[str, int]
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"libcuda.so.1 cannot be loaded, or has no {name}")
+
+    def name_of(self, code: Any) -> str:
+        """The driver's own name of a code."""
+        try:
+            status, name = self.cuGetErrorName(code)
+        except RuntimeError:  # an error of before there is a driver
+            return str(code)
+        return str(code) if status else str(name)
+
+
+@functools.cache
+def bindings() -> Driver:
+    """The driver of this process. Without the library, its functions are found missing when they are called."""
+    driver = Driver()
+    driver.addresses = {}
+    for name, pattern in _PATTERNS.items():
+        found = _calls.function(name, pattern)
+        if found is not None:
+            driver.__dict__[name], driver.addresses[name] = found
+    return driver
+
+
+def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
+    """The value that came out of a call.
+
+    Raises:
+        LaunchError: The driver refused.
+    """
+    if answer[0] != 0:
+        raise LaunchError(f"cannot {action}", f"the driver answered {bindings().name_of(answer[0])}", hint)
+    return answer[1] if len(answer) > 1 else None
 
 
 class CurrentDevice(NamedTuple):
@@ -83,7 +184,7 @@ def current_ordinal() -> int:
     except (ImportError, RuntimeError):  # the latter where there is no driver library
         check_interpreter()
         return -1
-    return int(device) if status == 0 else -1
+    return device if status == 0 else -1
 
 
 _modules_without_driver = 0
@@ -96,6 +197,8 @@ def is_device_current() -> bool:
     if _modules_without_driver >= 0 and hasattr(os, "RTLD_NOLOAD"):
         if len(sys.modules) == _modules_without_driver:
             return False
+        import ctypes
+
         try:
             ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
             _modules_without_driver = -1
@@ -119,9 +222,7 @@ def check_interpreter() -> None:
 
 def device_attribute(ordinal: int, name: str) -> int:
     """An attribute of a device, by the end of its CU_DEVICE_ATTRIBUTE name."""
-    driver = bindings()
-    which = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-    answer = driver.cuDeviceGetAttribute(which, ordinal)
+    answer = bindings().cuDeviceGetAttribute(_DEVICE_ATTRIBUTES[name], ordinal)
     return int(answer[1] if answer[0] == 0 else done(answer, f"ask device {ordinal}"))
 
 
@@ -129,57 +230,10 @@ def context_id() -> int | None:
     """A number that no other context ever has, not even the next one of the same device."""
     driver = bindings()
     status, context = driver.cuCtxGetCurrent()
-    if status != 0 or not int(context):
+    if status != 0 or not context:
         return None
     status, found = driver.cuCtxGetId(context)
     return int(found) if status == 0 else None
-
-
-def device_of(address: int) -> int | None:
-    """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
-    driver = bindings()
-    names = driver.CUpointer_attribute
-    ordinal = ctypes.c_int(-1)  # from the library itself: cuda-bindings 13.3 answers 0 for memory of any device
-    asked = int(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-    if _driver_library().cuPointerGetAttribute(ctypes.byref(ordinal), asked, ctypes.c_uint64(address)) != 0:
-        return None
-    status, kind = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
-    if status != 0 or int(kind) != int(driver.CUmemorytype.CU_MEMORYTYPE_DEVICE):
-        return None
-    status, managed = driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_IS_MANAGED, address)
-    return None if status == 0 and managed else ordinal.value
-
-
-@functools.cache
-def _driver_library() -> ctypes.CDLL:
-    from cuda.pathfinder import load_nvidia_dynamic_lib
-
-    return ctypes.CDLL(load_nvidia_dynamic_lib("cuda").abs_path)
-
-
-@functools.cache
-def bindings() -> Any:
-    """`cuda.bindings.driver`, kept: each import statement costs a first launch as much as a call of the driver."""
-    if (
-        "signal" in sys.modules and _DRIVER not in sys.modules
-    ) or _DRIVER in IMPORTS:  # a handler may want it meanwhile
-        from ..waiting import imported
-
-        return imported(_DRIVER)
-    import cuda.bindings.driver as driver
-
-    return driver
-
-
-def done(answer: tuple[Any, ...], action: str, hint: str = "") -> Any:
-    """The value of a bindings call, which returns (status, value) or (status,).
-
-    Raises:
-        LaunchError: The driver refused.
-    """
-    if answer[0] != 0:
-        raise LaunchError(f"cannot {action}", f"the driver answered {answer[0].name}", hint)
-    return answer[1] if len(answer) > 1 else None
 
 
 # -- the driver's context ------------------------------------------------------------------------------
@@ -209,28 +263,24 @@ def _enter_primary_context() -> int:
             status = status or _NO_CONTEXT
         if status == _NO_CONTEXT:
             status, device = driver.cuDeviceGet(0)
-        context: Any = None
+        context = 0
         if status == 0:
             status, context = driver.cuDevicePrimaryCtxRetain(device)
-    except ImportError as problem:
-        raise ToolchainMissingError(
-            "cannot launch", f"cuda-bindings cannot be imported: {problem}", "pip install cuda-bindings"
-        ) from problem
     except RecursionError:
         raise
-    except RuntimeError as problem:  # the bindings found no driver library
+    except RuntimeError as problem:  # there is no driver library
         raise NoDeviceError(_NO_DEVICE, _message_of(problem), _WITHOUT_ONE) from problem
     if status != 0:
-        raise NoDeviceError(_NO_DEVICE, f"the driver answered {status.name}", _WITHOUT_ONE)
+        raise NoDeviceError(_NO_DEVICE, f"the driver answered {driver.name_of(status)}", _WITHOUT_ONE)
     ordinal = int(device)
     if ordinal in _held:
-        driver.cuDevicePrimaryCtxRelease(device)
+        driver.cuDevicePrimaryCtxRelease_v2(device)
     _held.add(ordinal)
     answer = driver.cuCtxGetCurrent()
     current = answer[1] if answer[0] == 0 else done(answer, "ask for the current context")
-    if not int(current):
+    if not current:
         done(driver.cuCtxSetCurrent(context), f"enter the context of device {ordinal}")
-    elif int(current) != int(context):
+    elif current != context:
         raise LaunchError(
             "cannot launch in the current context",
             f"it is not the primary context of device {ordinal}",
@@ -346,16 +396,3 @@ def stream_handle(stream: Any) -> int:
 def stream_identity(handle: int) -> int:
     """A number that two handles share exactly where they name the same stream."""
     return 0 if handle == _LEGACY_DEFAULT else handle
-
-
-def numba_stream(stream: Any) -> Any:
-    """The stream as Numba's own launch takes it: 0, Numba's or cuda.core's as they are, others by their handle.
-
-    Raises:
-        LaunchConfigError: It is no stream that is known here.
-    """
-    if not stream or type(stream).__module__.startswith(("numba.", "cuda.core")):
-        return stream or 0
-    from numba.cuda import external_stream
-
-    return external_stream(stream_handle(stream))

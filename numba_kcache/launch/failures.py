@@ -14,6 +14,7 @@ from typing import Any
 from ..errors import ArgumentError, LaunchError
 from . import Dim3
 from .arguments import ParameterSlot
+from .devices import bindings
 
 _SHOWN_LENGTH = 60
 _HINTS = {
@@ -40,13 +41,13 @@ RECOVERABLE = frozenset((3, 4, 98, 201, 400, 709))
 """Codes after which the kernel may run if it is loaded anew or its context made current."""
 
 
-def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: Any) -> LaunchError:
-    """The error for a launch that the driver answered with `code` (a `CUresult`, or its number)."""
+def launch_error(kernel: str, shape: tuple[Dim3, Dim3, int], code: int) -> LaunchError:
+    """The error for a launch that the driver answered with `code` (a CUresult)."""
     grid, block, shared_bytes = shape
     return LaunchError(
         f"cannot launch {kernel} with grid {grid}, block {block}, sharedmem {shared_bytes}",
-        f"the driver answered {getattr(code, 'name', code)}",
-        _HINTS.get(int(code), ""),
+        f"the driver answered {bindings().name_of(code)}",
+        _HINTS.get(code, ""),
     )
 
 

@@ -2,31 +2,25 @@
 
 Promise     Nothing is queued before every argument fits its parameter; then the bytes are those of the C ABI.
             A launch may run in any number of threads, and inside itself: no buffer is shared while in use.
-Method      After a few launches a kernel gets one straight-line function (`generated`): it recognises the
-            common exact types, packs with one `struct` call into a buffer from a free list, and passes the
-            driver the address of a pointer array made beforehand. Until then, and for whatever that function
-            does not recognise, `Launcher._slow` does the same argument by argument (`arguments`).
+Method      `bind` gives a function of the compiled module (`native`), which recognises the commonest exact types, packs
+            and launches; what it does not know, and all where that module is not built, `_slow` settles argument by
+            argument (`arguments`). A kernel that is launched once tells the module nothing (`recognition`).
 Not here    Loading, contexts and devices (loader, devices); shape and limits (`launch_shape` and `check_launch` of
             launch/__init__.py); which launches a kernel keeps bound (frontends.launches).
-Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL. Generating
-            costs as much as 60 interpreted launches, so a kernel that is launched once must not pay for it.
-            CPython: `function.__code__` may be set where the numbers of free variables agree.
+Ground      cuLaunchKernel copies the parameters before it returns, and is called without the GIL.
 """
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import sys
-import weakref
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
 from typing import Any
 
 from ..errors import ArgumentError, LaunchError
 from ..model.artifact import Parameter
 from ..store import IMPORTS, finish_imports
-from . import BindGrid, Dim3, Launch, LaunchShape
+from . import Dim3, Launch, LaunchShape, devices
 from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_format
 from .devices import NUMBA_DEVICES, check_interpreter, stream_handle, stream_identity
 from .loader import LoadedKernel
@@ -34,40 +28,6 @@ from .loader import LoadedKernel
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 """Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
 is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
-
-GENERATE_AFTER = 8
-"""Interpreted launches of a kernel after which its function is generated."""
-
-MISSING = object()
-"""Stands in the place of an argument that was not given."""
-
-STUB = -1
-"""The reason for which the stub hands over; the generated function says 0, or the driver's code."""
-
-
-def over_grids_stub(
-    bx: int, by: int, bz: int, shared: int, stream: Any, stream_id: int, given: Any
-) -> Callable[[int, int, int], FunctionType]:
-    """Make the function that makes a launch for each grid; the launch hands over, until it gets the generated code.
-
-    Never called as it is: `Launcher` makes a function of its code in a namespace that has `slow`, its own `_slow`, and
-    no other name; so -1 stands for `STUB`. The generated code that takes its place has the same cells.
-
-    Args:
-        bx, by, bz: Threads of a block.
-        shared: Bytes of dynamic shared memory.
-        stream: Taken by the driver: a stream, or the whole configuration.
-        stream_id: Of the stream (`devices.stream_identity`).
-        given: The stream as the user gave it.
-    """
-
-    def bind(gx: int, gy: int, gz: int) -> Callable[..., None]:
-        def launch(*arguments: Any) -> None:
-            slow(arguments, -1, ((gx, gy, gz), (bx, by, bz), shared), stream, stream_id, given)  # type: ignore[name-defined]  # noqa: F821
-
-        return launch
-
-    return bind  # type: ignore[return-value]
 
 
 class Launcher:
@@ -78,14 +38,10 @@ class Launcher:
         name: For messages.
         parameters: As the compiler laid them out, or as finer ones that fill the same bytes.
         strided: Whether arrays that do not lie in one piece are taken.
-        attributes: Launch attributes of the driver's kind (cooperative, cluster); none makes it plain.
+        attributes: Launch attributes as the driver takes them, one after another; none makes a plain launch.
         relaunch: Tried where this module, or this device, is not the one to launch on.
         slots: One for each argument, where an argument fills several parameters; None for one each.
         debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
-
-    Attributes:
-        binds_any_grid: Whether a launch may differ from the one before in its grid alone (`over_grids`): once its code
-            is generated, unless the device or a launch attribute depends on more.
     """
 
     def __init__(
@@ -95,7 +51,7 @@ class Launcher:
         parameters: Sequence[Parameter],
         *,
         strided: bool = False,
-        attributes: Sequence[Any] = (),
+        attributes: bytes = b"",
         relaunch: Relaunch | None = None,
         slots: list[Slot] | None = None,
         debug_labels: Sequence[object] | None = None,
@@ -107,31 +63,37 @@ class Launcher:
         layout = struct.Struct(struct_format(self.parameters))
         self.pack, self._buffer_bytes = layout.pack_into, layout.size
         self.idle: list[tuple[Any, int]] = []  # buffers; a list, because pop and append are atomic
-        self._slots = slots
-        self._namespace: dict[str, Any] = {"slow": self._slow}
-        self._over_grids = FunctionType(over_grids_stub.__code__, self._namespace)
-        self._code: CodeType | None = None
-        self._stubs: list[weakref.ref[FunctionType]] = []
-        self._interpreted = 0
-        self.binds_any_grid = False
+        self.slots = slots
+        for slot in slots or ():
+            slot.launcher = self
+        self._plan: Any = None
+        self._launches = 0
+        if devices.native is not None and debug_labels is None:
+            module, find = loaded.module, self.driver.addresses
+            plan = devices.native.plan(
+                self.function, find["cuLaunchKernel"], find["cuLaunchKernelEx"],
+                find["cuCtxGetDevice"] if module.device_of else 0, find["cuStreamIsCapturing"],
+                module.device.ordinal, not module.device_of,
+            )  # fmt: skip
+            self._plan = plan, self._slow, self.live, module.awaits_numba, module.stays, module.numba_context
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
         start = -(-self._buffer_bytes // 8) * 8
         memory = bytearray(start + 8 * len(self.parameters) + 1)  # never resized: its address stays
-        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        base = devices.address_of(memory)
         pointers = [base + each.offset for each in self.parameters]
         struct.pack_into(f"={len(pointers)}Q", memory, start, *pointers)
         return memory, base + start
 
-    def _make_slots(self) -> list[Slot]:
+    def make_slots(self) -> list[Slot]:
         """Make a slot for each parameter, at the first launch."""
         slots: list[Slot] = []
         for position, declared in enumerate(self.parameters, 1):
             code = declared.code
             kind = PointerSlot if code[0] == "*" else WordSlot if code == "?" and declared.size == 8 else ValueSlot
             slots.append(kind(self, position, declared))
-        self._slots = slots
+        self.slots = slots
         return slots
 
     def bind(self, shape: LaunchShape, stream: Any = 0) -> Launch:
@@ -145,99 +107,59 @@ class Launcher:
             LaunchConfigError: The shape is beyond the limits of the kernel and its device, or `stream` is no stream.
         """
         self._prepare(shape, self.name)
-        grid, block, shared = shape
-        handle = stream_id = 0
-        if type(stream) is not int or stream:
-            handle = stream_handle(stream)
-            stream_id = stream_identity(handle)
-        config = self.driver.CUstream(handle)
-        if self.attributes:
-            config = self._configuration(shape, config)
-        launch: FunctionType = self._over_grids(*block, shared, config, stream_id, stream)(*grid)
-        if launch.__code__ is not self._code:
-            self._stubs.append(weakref.ref(launch))
-            if self._code is not None:
-                self._upgrade()  # another thread has generated meanwhile
+        handle = stream if type(stream) is int and stream >= 0 else stream_handle(stream)
+        if handle > 1:
+            self.module.uses(handle, stream)
+        return self.over_grids(shape.block, shape.shared_bytes, handle, stream, *shape.grid)
+
+    def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
+        """Bind a grid of x, y and z blocks; all of it is known to fit."""
+        shape = (x, y, z), block, shared_bytes
+        if self._plan is None:
+            return lambda *arguments: self._slow(arguments, 0, shape, handle, stream)
+        config = self._configuration(shape, handle) if self.attributes else None
+        launch: Launch = devices.native.bind(self._plan, shape, handle, stream, config)
         return launch
 
-    def over_grids(self, block: Dim3, shared_bytes: int, stream: Any) -> BindGrid:
-        """Bind block, shared memory and stream for any grid that fits, once the launcher `binds_any_grid`."""
-        handle = stream_handle(stream)
-        bind: BindGrid = self._over_grids(
-            *block, shared_bytes, self.driver.CUstream(handle), stream_identity(handle), stream
+    def _configuration(self, shape: tuple[Dim3, Dim3, int], handle: int) -> bytes:
+        """The CUlaunchConfig of a launch with attributes."""
+        count = len(self.attributes) // 72
+        return struct.pack(
+            "=7I4xQQI4x", *shape[0], *shape[1], shape[2], handle, devices.address_of(self.attributes), count
         )
-        return bind
-
-    def generate(self) -> None:
-        """Generate the function of the kernel, where it may have one, and give it to what was bound before."""
-        if self._debug_labels is not None or sys.meta_path is None:
-            return  # at the end of the interpreter nothing is imported any more
-        if self._code is None:
-            from .generated import generate, inner_code
-
-            code = generate(self, self._namespace, self._slots or self._make_slots())
-            self._over_grids = FunctionType(code, self._namespace)
-            self._code = inner_code(inner_code(code))
-            self.binds_any_grid = not self.attributes and self.module.device_of is None
-        self._upgrade()
-
-    def _upgrade(self) -> None:
-        """Give the functions that were bound before the code was generated that code."""
-        while self._code is not None and self._stubs:
-            launch = self._stubs.pop()()
-            if launch is not None:
-                launch.__defaults__ = (MISSING,) * len(self._slots or ())
-                launch.__code__ = self._code
-
-    def _configuration(self, shape: LaunchShape, stream: Any) -> Any:
-        """The configuration that the driver takes for a launch with attributes."""
-        config = self.driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes, config.hStream = shape.shared_bytes, stream
-        config.attrs, config.numAttrs = list(self.attributes), len(self.attributes)
-        return config
 
     # -- the path that any launch can take -----------------------------------------------------------
 
     def _slow(
         self,
         arguments: tuple[Any, ...],
-        reason: int,
+        code: int,
         shape: tuple[Dim3, Dim3, int],
-        config: Any,
-        stream_id: int,
+        handle: int,
         stream: Any,
     ) -> None:
         """Launch with every check, or raise.
 
         Args:
             arguments: Of the launch.
-            reason: `STUB`, 0 where the generated function met something unusual, or the driver's code.
+            code: The driver's, where it refused the launch; 0 where that has still to be made.
             shape: Grid, block and shared memory.
-            config: Taken by the driver: a stream, or the whole configuration.
-            stream_id: Of the stream (`devices.stream_identity`).
+            handle: Of the stream.
             stream: The stream as the user gave it.
         """
         if IMPORTS:
             finish_imports()
-        if reason == STUB:
-            self._interpreted += 1
-            if self._interpreted > GENERATE_AFTER:
-                self.generate()
-        else:
-            arguments = tuple(each for each in arguments if each is not MISSING)
-        call, module = Call(shape, config, stream, arguments, [], [], []), self.module
-        if reason > 0:
-            self._recover(call, reason)
+        call, module = Call(shape, handle, stream, arguments, [], [], []), self.module
+        if code:
+            self._recover(call, code)
             return
         if module.awaits_numba[0] and NUMBA_DEVICES in sys.modules:
             module.watch_numba_context()
         status, device = self.driver.cuCtxGetDevice()
-        if status or int(device) != module.device.ordinal or not self.live[0]:
+        if status or device != module.device.ordinal or not self.live[0]:
             self._recover(call, 0)
             return
-        slots = self._slots or self._make_slots()
+        slots, stream_id = self.slots or self.make_slots(), stream_identity(handle)
         if len(arguments) != len(slots):
             raise self._wrong_count(call)
         values: list[Any] = []
@@ -247,6 +169,12 @@ class Launcher:
                 values += value
             else:
                 values.append(value)
+        if self._plan is not None:
+            if self._launches and sys.meta_path is not None:
+                from .recognition import recognise
+
+                recognise(self._plan[0], self, arguments, is_first=self._launches == 1)
+            self._launches += 1
         if call.before:
             for prepare in call.before:
                 prepare()
@@ -262,11 +190,14 @@ class Launcher:
         except IndexError:
             buffer = self.new_buffer()
         self.pack(buffer[0], 0, *values)
+        if call.handle and not self.module.stays[0] and self.driver.cuStreamIsCapturing(call.handle) != (0, 0):
+            self.module.stays[0] = True  # a graph may launch it at any time
+        grid, block, shared = call.shape
         if self.attributes:
-            answer = self.driver.cuLaunchKernelEx(call.config, self.function, buffer[1], 0)
+            config = self._configuration(call.shape, call.handle)
+            answer = self.driver.cuLaunchKernelEx(config, self.function, buffer[1], 0)
         else:
-            grid, block, shared = call.shape
-            answer = self.driver.cuLaunchKernel(self.function, *grid, *block, shared, call.config, buffer[1], 0)
+            answer = self.driver.cuLaunchKernel(self.function, *grid, *block, shared, call.handle, buffer[1], 0)
         self.idle.append(buffer)
         if answer[0]:
             self._recover(call, int(answer[0]))

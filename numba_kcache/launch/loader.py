@@ -19,29 +19,20 @@ Ground      numba-cuda 0.30.4, cudadrv/driver.py: Context.create_module_image, C
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import weakref
 from collections.abc import Hashable
 from threading import get_ident
-from types import SimpleNamespace
 from typing import Any
 
 from ..errors import KCacheError, LaunchError
 from ..model import Emit, Event, EventKind
 from ..model.artifact import Artifact, Entry, misfit
 from ..store import renewed_in_children
-from . import DeviceLimits, LaunchShape, check_launch
-from .devices import (
-    CurrentDevice,
-    bindings,
-    check_interpreter,
-    context_id,
-    current_device,
-    device_attribute,
-    device_of,
-    done,
-)  # fmt: skip
+from . import BLOCK_LIMIT, GRID_LIMIT, DeviceLimits, LaunchShape, check_launch, devices
+from .devices import CurrentDevice, bindings, check_interpreter, context_id, current_device, device_attribute, done
 
 _SHARED_BY_DEFAULT = 48 * 1024
 
@@ -51,10 +42,14 @@ _OF_THE_CODE = (
 )  # fmt: skip
 """Answers of the driver to code that it cannot use; others are about memory, the context or the device."""
 
-GRID_LIMIT = (2**31 - 1, 65535, 65535)
-_BLOCK_LIMIT = (1024, 1024, 64)
-"""The same for every device that CUDA 12 and 13 support (CUDA C++ Programming Guide, "Technical Specifications per
-Compute Capability"): not worth six questions to the driver on each warm start."""
+_FUNCTION_ATTRIBUTES = {
+    "MAX_THREADS_PER_BLOCK": 0, "SHARED_SIZE_BYTES": 1, "MAX_DYNAMIC_SHARED_SIZE_BYTES": 8,
+    "PREFERRED_SHARED_MEMORY_CARVEOUT": 9, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED": 14,
+}  # fmt: skip
+"""Numbers of CU_FUNC_ATTRIBUTE names."""
+
+_RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
 
 
 class CodeRefusedError(LaunchError):
@@ -95,18 +90,17 @@ class LoadedKernel:
         if self._limits is None or (dynamic_bytes and not self._limits.shared_bytes):
             self._limits = DeviceLimits(
                 grid=GRID_LIMIT,
-                block=_BLOCK_LIMIT,
+                block=BLOCK_LIMIT,
                 threads_per_block=self.attribute("MAX_THREADS_PER_BLOCK"),
-                shared_bytes=self._of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") if dynamic_bytes else 0,
+                shared_bytes=self.of_device("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN") if dynamic_bytes else 0,
                 static_shared_bytes=self.attribute("SHARED_SIZE_BYTES") if dynamic_bytes else 0,
             )
         return self._limits
 
     def set_attribute(self, name: str, value: int, action: str) -> None:
         """Set an attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name; `action` is for the error."""
-        driver = bindings()
-        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        done(driver.cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
+        which = _FUNCTION_ATTRIBUTES[name]
+        done(bindings().cuFuncSetAttribute(self.function, which, value), f"{action} {self.entry.name}")
 
     def allow_shared(self, dynamic_bytes: int) -> None:
         """Let a block take this much dynamic shared memory; beyond 48 KiB a kernel needs an attribute for it.
@@ -123,20 +117,6 @@ class LoadedKernel:
         """Ask for this share of the memory that L1 cache and shared memory divide, as Numba's carveout does."""
         self.set_attribute("PREFERRED_SHARED_MEMORY_CARVEOUT", percent, "set the carveout of")
 
-    def resident_blocks(self, threads: int, dynamic_bytes: int) -> int:
-        """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
-        self.allow_shared(dynamic_bytes)
-        answer = bindings().cuOccupancyMaxActiveBlocksPerMultiprocessor(self.function, threads, dynamic_bytes)
-        each = int(done(answer, f"ask for the occupancy of {self.entry.name}"))
-        return each * self._of_device("MULTIPROCESSOR_COUNT")
-
-    def potential_block_size(self, dynamic_bytes: int) -> int:
-        """The block size at which most threads are resident, from the driver (cuOccupancyMaxPotentialBlockSize)."""
-        self.allow_shared(dynamic_bytes)
-        status, _least_grid, block = bindings().cuOccupancyMaxPotentialBlockSize(self.function, None, dynamic_bytes, 0)
-        done((status,), f"ask for a block size of {self.entry.name}")
-        return int(block)
-
     def has_lost_its_context(self) -> bool:
         """True where it must be loaded anew because the context that it was loaded in is gone."""
         return bool(self.module.has_lost_its_context())
@@ -144,15 +124,21 @@ class LoadedKernel:
     @property
     def numba_function(self) -> Any:
         """The kernel as Numba's own launch code takes it."""
+        self.module.stays[0] = True
         return self.module.numba.get_function(self.entry.symbol)
 
     def attribute(self, name: str) -> int:
-        driver = bindings()
-        which = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-        answer = driver.cuFuncGetAttribute(which, self.function)
+        """An attribute of the function, by the end of its CU_FUNC_ATTRIBUTE name."""
+        answer = bindings().cuFuncGetAttribute(_FUNCTION_ATTRIBUTES[name], self.function)
         return int(answer[1] if answer[0] == 0 else done(answer, f"ask {self.entry.name}"))
 
-    def _of_device(self, attribute: str) -> int:
+    def give_out(self) -> int:
+        """The driver's handle, for whatever somebody wants it for: from now on the module stays loaded."""
+        self.module.stays[0] = True
+        return int(self.function)
+
+    def of_device(self, attribute: str) -> int:
+        """An attribute of the device."""
         return device_attribute(self.device.ordinal, attribute)
 
 
@@ -161,11 +147,19 @@ class Loader:
 
     Args:
         emit: Where loads are reported.
+
+    Attributes:
+        streams: That kernels were launched on, by their handles, with the objects that own them.
+        launches: The way that launches take.
     """
+
+    launches = "interpreted" if devices.native is None else "compiled"
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
-        self._modules: dict[tuple[str, int], LoadedModule] = {}
+        self._modules: dict[tuple[str, int], weakref.ref[LoadedModule]] = {}
+        self._dropped: list[tuple[Any, ...]] = []
+        self.streams: dict[int, Any] = {}
         self._loading: dict[Hashable, tuple[int, int]] = {}
         renewed_in_children.add(self)
 
@@ -194,23 +188,29 @@ class Loader:
                 from ..waiting import waited
 
                 waited(self._loading, name, owner)
-            module = modules.get(name)
-            if module is not None:
-                if not module.has_lost_its_context():
-                    return module.kernel(entry)
+            found = modules.get(name)
+            module = None if found is None else found()
+            if module is not None and not module.has_lost_its_context():
+                return module.kernel(entry)
+            if found is not None:
                 modules.pop(name, None)
             start = time.perf_counter()
             driver = bindings()
-            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-            answer = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+            answer = driver.cuThreadExchangeStreamCaptureMode(_RELAXED)
             before = answer[1] if answer[0] == 0 else done(answer, "load a module beside a capture")
             try:  # this thread may load while a stream is being captured, which the usual mode forbids
-                made = LoadedModule(artifact, device)
+                if self._dropped:
+                    from .unloading import unload_dropped
+
+                    unload_dropped(self._dropped, driver, device.ordinal, self.streams)
+                made = LoadedModule(artifact, device, name, self)
                 kernel = made.kernel(entry)  # a cubin for another device is refused here, not when it is loaded
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
-            first = modules.setdefault(name, made)
-            if first is not made:  # a signal handler in the middle of this, say: its module has the variables
+            first = modules.setdefault(name, weakref.ref(made))()
+            if (
+                first is not None and first is not made
+            ):  # a signal handler in the middle of this, say: it has the variables
                 made.unload()
                 return first.kernel(entry)
         finally:
@@ -223,10 +223,18 @@ class Loader:
         return kernel
 
     def forget(self) -> None:
-        """Make every later launch ask anew. Modules stay loaded: queued work may still use them."""
+        """Make every later launch ask anew. A module stays loaded while a launch holds it, or work is queued."""
         before, self._modules = self._modules, {}
-        for module in list(before.values()):
-            module.live[0] = False
+        for module in [found() for found in list(before.values())]:
+            if module is not None:
+                module.live[0] = False
+
+    def drop(self, name: tuple[str, int], dropped: tuple[Any, ...]) -> None:
+        """Note a module that nothing holds any more, as an `unloading.Dropped`. A finaliser calls this."""
+        found = self._modules.get(name)
+        if found is not None and found() is None:
+            self._modules.pop(name, None)
+        self._dropped.append(dropped)
 
     def after_fork(self) -> None:
         """Forget the parent's modules: CUDA does not survive a fork."""
@@ -239,11 +247,14 @@ class LoadedModule:
     Args:
         artifact: The module.
         device: The current device.
+        name: Its name in the loader.
+        loader: Gets what is left of it when nothing holds it any more.
 
     Attributes:
-        driver: `cuda.bindings.driver`.
+        driver: `driver.bindings()`.
         handle: The driver's, of a module, or of a library where Numba loaded it.
         live: One element, false once the handle must not be used any more.
+        stays: One element, true where it must not be unloaded: it may be launched by others.
         device_of: The device that alone can reach an address, or None for memory that others reach too
             (managed, host-mapped) and for addresses the driver does not know. None instead of a function
             where the process sees one device only.
@@ -251,22 +262,30 @@ class LoadedModule:
         numba_context: A proxy of the context that Numba's arrays of this device have their memory in.
     """
 
-    def __init__(self, artifact: Artifact, device: CurrentDevice) -> None:
+    def __init__(self, artifact: Artifact, device: CurrentDevice, name: tuple[str, int], loader: Loader) -> None:
         self.driver = driver = bindings()
-        self.device, self._target, self.live = device, artifact.target, [True]
+        self.device, self._target, self.live, self.stays = device, artifact.target, [True], [True]
+        self._name, self._loader, self._streams = name, loader, dict[int, Any]()
         status, count = driver.cuDeviceGetCount()
-        self.device_of = device_of if status == 0 and count > 1 else None
-        self._kernels: dict[str, LoadedKernel] = {}
+        self.device_of: Any = None
+        if status == 0 and count > 1:
+            from .memory import device_of
+
+            self.device_of = device_of
+        self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # they hold the module, not it them
         self._context_id: int | None = None
+        self._loaded_in, self._pid = context_id(), os.getpid()
         self._waits: Any = None
         self.numba: Any = None
+        self.numba_modules: Any = None
         self.numba_context: Any = None
         self.awaits_numba = [device.numba is None]
         if device.numba is None:
             status, self.handle = driver.cuModuleLoadData(artifact.cubin or artifact.ptx + b"\0")
             if status != 0:
-                raise self._refused(f"the driver answered {status.name}")
-            self._context_id = context_id()
+                raise self._refused(f"the driver answered {driver.name_of(status)}")
+            self._context_id = self._loaded_in
+            self.stays[0] = False
             return
         from cuda.core import ObjectCode
 
@@ -276,7 +295,29 @@ class LoadedModule:
         except Exception as error:  # Numba's own, the driver's or cuda.core's: all say that it was refused
             raise self._refused(str(error)) from error
         self.handle, self.numba_context = self.numba.handle, weakref.proxy(device.numba)
-        self._watch(device.numba.modules[self.handle])
+        self.numba_modules = device.numba.modules
+        self._watch(self.numba_modules[self.handle])
+        self.stays[0] = False
+
+    def __del__(self) -> None:
+        if self.stays[0]:
+            return
+        if self.numba is None:
+            unload = functools.partial(self.driver.cuModuleUnload, self.handle)
+        else:
+            unload = functools.partial(self.numba_modules.pop, self.handle, None)
+        self._loader.drop(self._name, (self.device.ordinal, self._loaded_in, self._streams, unload, [], self._pid))
+
+    def uses(self, handle: int, stream: Any) -> None:
+        """Note a stream that a kernel is launched on."""
+        if handle not in self._streams:
+            from .unloading import keeps_its_stream
+
+            self._streams[handle] = stream
+            if not keeps_its_stream(stream):
+                self.stays[0] = True
+            elif len(self._loader.streams) < 1000:
+                self._loader.streams[handle] = stream
 
     @property
     def waits(self) -> Any:
@@ -290,11 +331,11 @@ class LoadedModule:
 
     def unload(self) -> None:
         """Give up a module that nobody has launched. Of Numba's it lets go."""
-        self.live[0] = False
+        self.live[0], self.stays[0] = False, True
         if self.numba is None:
             self.driver.cuModuleUnload(self.handle)
         else:
-            self.numba_context.modules.pop(self.handle, None)
+            self.numba_modules.pop(self.handle, None)
 
     def watch_numba_context(self) -> None:
         """Be gone when Numba's context is, which `cuda.close()` destroys; at once, if it has been destroyed before."""
@@ -325,18 +366,21 @@ class LoadedModule:
         Raises:
             LaunchError: The driver refuses it.
         """
-        found = self._kernels.get(entry.symbol)
+        kept = self._kernels.get(entry.symbol)
+        found = None if kept is None else kept()
         if found is None:
             driver, symbol = self.driver, entry.symbol.encode()
             if self.numba is None:
                 status, function = driver.cuModuleGetFunction(self.handle, symbol)
             else:  # not Module.get_function: it asks the driver for five attributes that no launch needs
-                status, kernel = driver.cuLibraryGetKernel(self.handle, symbol)
+                status, kernel = driver.cuLibraryGetKernel(int(self.handle), symbol)
                 if status == 0:
                     status, function = driver.cuKernelGetFunction(kernel)
             if status != 0:
-                raise self._refused(f"the driver answered {status.name} to the kernel {entry.symbol}")
-            found = self._kernels[entry.symbol] = LoadedKernel(entry, self.device, function, self)
+                answered = driver.name_of(status)
+                raise self._refused(f"the driver answered {answered} to the kernel {entry.symbol}")
+            found = LoadedKernel(entry, self.device, function, self)
+            self._kernels[entry.symbol] = weakref.ref(found)
         return found
 
     def _refused(self, why: str) -> LaunchError:
@@ -349,10 +393,3 @@ class LoadedModule:
 
 class _ContextSentinel:
     """Kept among the modules of Numba's context, and dropped with them. The context itself is part of a cycle."""
-
-
-def loaded_by_numba(function: Any) -> LoadedKernel:
-    """A function that Numba loaded on the current device, as this package prepares and asks its own."""
-    handle = done(bindings().cuKernelGetFunction(function.handle), f"find {function.name}")
-    entry = Entry(function.name, function.name, (), False, function.attrs.regs, function.attrs.shared)
-    return LoadedKernel(entry, current_device(), handle, SimpleNamespace(live=[True]))

@@ -16,7 +16,22 @@ from functools import lru_cache
 from typing import Any
 
 from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
-from .devices import NUMBA_DEVICES, stream_handle
+from .devices import NUMBA_DEVICES, bindings
+
+_MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
+"""Numbers of CU_POINTER_ATTRIBUTE names."""
+
+_MEMORY_OF_DEVICE = 2
+
+
+def device_of(address: int) -> int | None:
+    """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
+    ask = bindings().cuPointerGetAttribute
+    (status, ordinal), (_, kind) = ask(_DEVICE_ORDINAL, address), ask(_MEMORY_TYPE, address)
+    if status != 0 or kind != _MEMORY_OF_DEVICE:
+        return None
+    status, managed = ask(_IS_MANAGED, address)
+    return None if status == 0 and managed & 1 else ordinal
 
 
 def rare_memory(value: Any) -> Memory | None:
@@ -127,7 +142,7 @@ def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
     copies: list[Any] = []
 
     def copy() -> None:
-        handle = stream_handle(call.stream)
+        handle = call.handle
         if NUMBA_DEVICES in sys.modules or type(wrapper).__module__ == _MLIR:
             from cuda.core import Stream
 

@@ -13,7 +13,6 @@ from typing import Any
 from ..errors import ArgumentError
 from ..model.artifact import CODE_SIZES, SCALAR_SIZES
 from .arguments import CARRIERS, NUMPY_NAMES, Call, Memory, PointerSlot, memory_of
-from .devices import stream_handle
 from .memory import copy_around, host_array_of, is_wrapper
 
 TAKE_ANY = ("?", "o", "i1", "u1")
@@ -26,15 +25,14 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
     Raises:
         ArgumentError: It may not.
     """
-    device_of, here = slot.launcher.module.device_of, slot.launcher.module.device.ordinal
-    if device_of is not None and memory.device != here and memory.address:
-        device = device_of(memory.address) if memory.device is None else memory.device
-        if device is not None and device != here:
-            raise slot.refuse(
-                value,
-                f"it is on device {device}, the launch on device {here}",
-                "copy it there, or make its device the current one",
-            )
+    module = slot.launcher.module
+    device = device_elsewhere(module, memory)
+    if device is not None:
+        raise slot.refuse(
+            value,
+            f"it is on device {device}, the launch on device {module.device.ordinal}",
+            "copy it there, or make its device the current one",
+        )
     if memory.element is None:
         return
     pointee, strides = slot.pointee, memory.strides
@@ -51,6 +49,15 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
     if memory.address % alignment_of(pointee):
         why = f"its address is no multiple of the {alignment_of(pointee)} bytes that {_elements(pointee)} need"
         raise slot.refuse(value, why)
+
+
+def device_elsewhere(module: Any, memory: Memory) -> int | None:
+    """The device of memory that the device of a module cannot reach; None for what it can."""
+    device_of, here = module.device_of, module.device.ordinal
+    if device_of is None or memory.device == here or not memory.address:
+        return None
+    device: int | None = device_of(memory.address) if memory.device is None else memory.device
+    return None if device == here else device
 
 
 def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[], int]:
@@ -71,7 +78,7 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
         from .dlpack import borrow
 
         try:
-            borrowed = borrow(value, stream_handle(call.stream))
+            borrowed = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
             why = f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
             raise slot.refuse(value, why) from error
@@ -120,6 +127,14 @@ def alignment_of(pointee: str) -> int:
         return 1
     count, component_bytes = int(pointee[1]), SCALAR_SIZES[pointee[2:]]
     return component_bytes if count in (1, 3) else min(count * component_bytes, 16)
+
+
+def is_c_contiguous(memory: Memory) -> bool:
+    """True where the elements lie in one piece in C order; empty arrays do."""
+    if memory.strides is None or 0 in memory.shape:
+        return True
+    axes = [axis for axis in zip(memory.shape, memory.strides, strict=True) if axis[0] != 1]
+    return _is_packed(axes[::-1], memory.item_bytes)
 
 
 def lies_flat(memory: Memory, strides: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import LaunchError
-from .devices import done
+from .devices import DISABLE_TIMING, done
 
 _HINT = "launch on the stream that produces the arguments"
 
@@ -19,7 +19,7 @@ class StreamWaits:
     """Makes one stream of a context wait for another; to be dropped together with the context.
 
     Args:
-        driver: `cuda.bindings.driver`, or what offers its event functions.
+        driver: `driver.bindings()`, or what offers its event functions.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -37,11 +37,9 @@ class StreamWaits:
         try:
             event = self._idle.pop()
         except IndexError:
-            flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
-            event = done(driver.cuEventCreate(flags), action, _HINT)
+            event = done(driver.cuEventCreate(DISABLE_TIMING), action, _HINT)
         done(driver.cuEventRecord(event, producer), action, _HINT)
-        wait = driver.CUevent_wait_flags.CU_EVENT_WAIT_EXTERNAL if is_external else 0
-        done(driver.cuStreamWaitEvent(consumer, event, wait), action, _HINT)
+        done(driver.cuStreamWaitEvent(consumer, event, int(is_external)), action, _HINT)  # 1: CU_EVENT_WAIT_EXTERNAL
         if not is_external:  # a graph waits for the event at each of its launches: it is not recorded again
             self._idle.append(event)
 

@@ -84,16 +84,17 @@ def device_array(kernel: LoadedKernel, variable: Variable, dtype: Any = None) ->
     if dtype is not None:
         layout = _seen_as(variable, layout, dtype)
     module, symbol, numba = kernel.module, variable.symbol, current_device().numba
-    find = module.driver.cuModuleGetGlobal if module.numba is None else module.driver.cuLibraryGetGlobal
-    status, address, _size = find(module.handle, symbol.encode())
+    find = module.driver.cuModuleGetGlobal_v2 if module.numba is None else module.driver.cuLibraryGetGlobal
+    status, address, _size = find(int(module.handle), symbol.encode())
+    module.stays[0] = True  # the array lies in it
     done((status,), f"find the variable {symbol} on device {kernel.device.ordinal}")
     if numba is None:
         return DeviceArray(kernel, int(address), layout)
     import numpy
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
-    from numba.cuda.cudadrv.driver import MemoryPointer
+    from numba.cuda.cudadrv.driver import MemoryPointer, binding
 
-    memory = MemoryPointer(weakref.proxy(numba), address, variable.size_bytes)
+    memory = MemoryPointer(weakref.proxy(numba), binding.CUdeviceptr(address), variable.size_bytes)
     strides = numpy.empty(layout.shape, "u1").strides
     found = numpy.dtype(dtype if layout.element == "o" else layout.typestr)
     return DeviceNDArray(layout.shape, tuple(each * found.itemsize for each in strides), found, gpu_data=memory)

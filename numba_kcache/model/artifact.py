@@ -323,11 +323,16 @@ def _is_exception(name: object) -> bool:
     return name is None or (isinstance(found, type) and issubclass(found, Exception))
 
 
+_listed: tuple[bytes, dict[int, int]] = b"", {}
+"""The sections of the cubin with several kernels that was read last, by the places of their names."""
+
+
 def misfit(artifact: Artifact, entry: Entry) -> str:
     """Say how a cubin contradicts the entry of one of its kernels; "" where it does not, and where there is none.
 
     This runs at each hit, so it reads the one kernel alone, and calls nothing of this package.
     """
+    global _listed
     cubin, (major, minor, _suffix, _virtual) = artifact.cubin, artifact.target
     if not cubin:
         return ""
@@ -343,14 +348,20 @@ def misfit(artifact: Artifact, entry: Entry) -> str:
             from .meaning import contradiction_of
 
             return contradiction_of(artifact)
-        starts = [each for (each,) in _SECTION_NAME.iter_unpack(cubin[table : table + 64 * count])]
+        of, starts = _listed
+        if of is not cubin:
+            starts = {}
+            for at, (start,) in enumerate(_SECTION_NAME.iter_unpack(cubin[table : table + 64 * count])):
+                starts.setdefault(start, at)
+            if len(artifact.entries) > 1:  # the others of a module are asked for one after another
+                _listed = cubin, starts
         names, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * names_at)
         name, at = b".nv.info." + entry.symbol.encode() + b"\0", names - 1
         while (at := cubin.find(name, at + 1, names + size)) >= 0 and at - names not in starts:
             pass  # the end of a longer name
         if at < 0:
             return f"its cubin has no kernel {entry.symbol}"
-        at, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * starts.index(at - names))
+        at, size = _SECTION_PLACE.unpack_from(cubin, table + 64 * starts[at - names])
         end, found = at + size, {}
         while at + 4 <= end:
             layout, attribute, size = _RECORD.unpack_from(cubin, at)

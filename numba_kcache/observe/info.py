@@ -32,6 +32,7 @@ class CacheInfo(NamedTuple):
         tiers: What was seen of each store behind the local directory (`tiers.tier.TierReport`); whether it answers,
             and how fast, in this process.
         obstacle: Why what is new does not get into the directory, and where it goes; "" where it does.
+        launches: The way that launches take, `"compiled"` or `"interpreted"`; "" where it is not known.
     """
 
     scope: str
@@ -51,6 +52,7 @@ class CacheInfo(NamedTuple):
     time_saved_s: float
     tiers: tuple[Any, ...] = ()
     obstacle: str = ""
+    launches: str = ""
 
     @property
     def hit_rate(self) -> float:
@@ -124,6 +126,7 @@ class CacheInfo(NamedTuple):
             ("time saved", seconds_text(self.time_saved_s) if self.time_saved_s > 0 else "none yet"),
             ("evictions", f"{self.evictions}"),
             ("errors", f"{self.errors}"),
+            *((("launches", self.launches),) if self.launches else ()),
             *(("tier", _tier_text(each, self.scope)) for each in self.tiers),
         )
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support.echo import CASES, Case, source
 
 pytestmark = pytest.mark.gpu
@@ -39,11 +38,11 @@ def check_echo(kernel: Any, cases: list[Case], filled: int) -> None:
 
 @pytest.mark.parametrize("c_type", dict.fromkeys(case.c_type for case in CASES))
 def test_kernel_sees_the_bytes_that_cxx_would_hold(cache: KernelCache, c_type: str) -> None:
-    """Each argument of each kind, while launches are interpreted and once they are generated."""
+    """Each argument of each kind, while launches are interpreted and once the compiled module makes them."""
     cases = [case for case in CASES if case.c_type == c_type]
     kernel = cached_kernel(source(cases[0]), cache=cache)
 
-    for turn in range(2 * GENERATE_AFTER):
+    for turn in range(16):
         for case in cases:
             check_echo(kernel, [case], FILLED[turn % 2])
 
@@ -53,7 +52,7 @@ def test_kernel_sees_many_parameters_each_in_its_place(cache: KernelCache) -> No
     cases = list({case.c_type: case for case in CASES}.values())
     kernel = cached_kernel(source(*cases), cache=cache)
 
-    for turn in range(GENERATE_AFTER + 4):
+    for turn in range(12):
         check_echo(kernel, cases, FILLED[turn % 2])
 
 
@@ -77,7 +76,7 @@ def test_arrays_of_every_library_are_the_memory_they_name(cache: KernelCache) ->
     except ImportError:
         pass
 
-    for round_ in range(GENERATE_AFTER):
+    for round_ in range(8):
         for array, read in arrays:
             kernel[1, 32](float(round_), array)
             assert (read(array) == round_).all()
@@ -92,7 +91,7 @@ def test_tensor_of_another_stream_is_complete_when_the_kernel_reads_it(cache: Ke
     ours, theirs, out = cuda.stream(), torch.cuda.Stream(), cuda.to_device(np.zeros(1, np.float32))
     source_ = torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
-    for round_ in range(1, GENERATE_AFTER + 4):
+    for round_ in range(1, 12):
         with torch.cuda.stream(theirs):
             torch.cuda._sleep(20_000_000)
             source_.fill_(round_)
@@ -112,7 +111,7 @@ def test_host_arrays_in_wrappers_are_copied_around_the_launch(cache: KernelCache
     )
     a, b, c = np.arange(8, dtype=np.float32), np.zeros(8, np.float32), np.ones(8, np.float32)
 
-    for round_ in range(GENERATE_AFTER + 2):
+    for round_ in range(10):
         b[:] = 0
         kernel[1, 8](cuda.In(a), cuda.Out(b), cuda.InOut(c))
         cuda.synchronize()

@@ -298,7 +298,7 @@ def test_kernel_alternates_between_devices(cache: KernelCache, two_devices: Any)
 
 
 def test_array_of_another_device_is_refused(cache: KernelCache, two_devices: Any) -> None:
-    """Named with both devices, before anything is queued; interpreted and generated."""
+    """Named with both devices, before anything is queued; interpreted and compiled."""
     kernel = cached_kernel(SAXPY, cache=cache)
     far = two_devices.to_device(np.ones(32, np.float32))
     with two_devices.gpus[1]:
@@ -438,16 +438,16 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
 }
 
 
-@pytest.mark.parametrize("generated", [False, True], ids=["interpreted", "generated"])
+@pytest.mark.parametrize("recognised", [False, True], ids=["interpreted", "compiled"])
 @pytest.mark.parametrize("case", REFUSED)
-def test_wrong_argument_is_refused_by_name(cache: KernelCache, case: str, generated: bool) -> None:
+def test_wrong_argument_is_refused_by_name(cache: KernelCache, case: str, recognised: bool) -> None:
     """Position, kernel, C++ type, parameter name, what was given and a hint; nothing was launched."""
     from numba import cuda
 
     make, message = REFUSED[case]
     d_x = cuda.to_device(np.ones(64, np.float32))
     kernel = cached_kernel(SAXPY, cache=cache)
-    for _ in range(12 if generated else 0):
+    for _ in range(12 if recognised else 0):
         kernel[1, 64](0.0, d_x, d_x, 0)
 
     with pytest.raises(ArgumentError, match=message):

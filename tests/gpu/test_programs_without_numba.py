@@ -56,7 +56,7 @@ def said(folder: Path, script: str) -> str:
 
 
 def test_results_are_right_and_numba_is_not_imported(tmp_path: Path) -> None:
-    """Cold and warm, interpreted launches and generated ones, on memory of nobody's package."""
+    """Cold and warm, interpreted launches and compiled ones, on memory of nobody's package."""
     script = """
 context()
 saxpy_is_right(cached_kernel(SAXPY), 20)
@@ -79,7 +79,7 @@ print(kernel.regs_per_thread > 0, kernel.max_threads_per_block, "numba" in sys.m
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_arrays_of_other_libraries_need_no_numba(tmp_path: Path, library: str) -> None:
-    """In their context, on their streams; the generated code recognises them."""
+    """In their context, on their streams; the compiled module recognises them."""
     pytest.importorskip(library)
     make = {
         "cupy": "import cupy as lib; x, y = lib.arange(N, dtype='f4'), lib.ones(N, 'f4'); stream = lib.cuda.Stream()",

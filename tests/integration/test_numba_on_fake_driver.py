@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.launch.launcher import GENERATE_AFTER
 from tests.support import numba_server
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 from tests.support.numba_programs import (
@@ -48,14 +47,14 @@ def surroundings(log: str | Path = "", devices: str | Path = "90", **env: str | 
 
 
 def test_parameters_are_those_of_numbas_own_launch(tmp_path: Path) -> None:
-    """Scalars, arrays of every layout, records, complex, fp16, tuples: the same bytes, cold, warm and generated."""
+    """Scalars, arrays of every layout, records, complex, fp16, tuples: the same bytes, cold, warm and compiled."""
     for misses, start in (("30 misses", forked), ("0 misses", child)):
         log = tmp_path / f"log {misses}"
 
         said = start(PARITY, tmp_path / "cache", log=log)
 
         launches = [each["parameters"] for each in read_log(log, "launch") if "echo" in each["kernel"]]
-        size = 1 + GENERATE_AFTER + 2
+        size = 1 + 6
         groups = [launches[at : at + size] for at in range(0, len(launches), size)]
         assert len(groups) == said.count("launched") == 45
         assert misses in said

@@ -129,8 +129,8 @@ def test_parameter_bytes_are_those_of_the_c_abi(layout: list[tuple[Parameter, An
     parameters, arguments, expected = zip(*layout, strict=True)
     kernel = Kernel(parameters)
 
-    for generated in (False, True):
-        assert kernel.bytes_of(*arguments, generated=generated) == list(expected)
+    for native in (False, True):
+        assert kernel.bytes_of(*arguments, native=native) == list(expected)
 
 
 ANYTHING = (
@@ -165,9 +165,9 @@ def test_generated_code_takes_and_refuses_what_the_interpreted_path_does(code: s
     """Whatever is passed for whatever parameter, both paths come to the same bytes or the same words."""
     parameters = (Parameter(0, CODE_SIZES[code] or 8, code, "T", "p"),)
     outcomes = []
-    for generated in (False, True):
+    for native in (False, True):
         try:
-            outcomes.append(Kernel(parameters).bytes_of(argument, generated=generated))
+            outcomes.append(Kernel(parameters).bytes_of(argument, native=native))
         except ArgumentError as refused:
             outcomes.append(str(refused))
 
@@ -180,10 +180,10 @@ def test_generated_code_takes_and_refuses_what_the_interpreted_path_does(code: s
 def test_parameters_of_known_size_take_certain_bytes_only(size: int, argument: Any) -> None:
     """Where only a size is known, what arrives is as long as that, and never a Python number's guess."""
     outcomes = []
-    for generated in (False, True):
+    for native in (False, True):
         kernel = Kernel((Parameter(0, size, "?"),), typed=False)
         try:
-            outcomes.append(kernel.bytes_of(argument, generated=generated))
+            outcomes.append(kernel.bytes_of(argument, native=native))
         except ArgumentError as refused:
             outcomes.append(str(refused))
 

@@ -142,8 +142,8 @@ def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, value
 
     arguments, expected = zip(*(written(each, values) for each in program.types), strict=True)
     launcher = Kernel(kernel.params)
-    for generated in (False, True):
-        assert launcher.bytes_of(*arguments, generated=generated) == list(expected), source
+    for native in (False, True):
+        assert launcher.bytes_of(*arguments, native=native) == list(expected), source
 
 
 @settings(max_examples=1, deadline=None)

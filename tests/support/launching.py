@@ -6,15 +6,19 @@ The parameter bytes are read back the way the driver would: through the pointer 
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
 from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from numba_kcache.launch import Launch, LaunchShape
+from numba_kcache.launch import Launch, LaunchShape, devices
+from numba_kcache.launch.arguments import Call
 from numba_kcache.launch.launcher import Launcher
+from numba_kcache.launch.recognition import recognise
 from numba_kcache.model.artifact import CODE_SIZES, Parameter
 
 SHAPE = LaunchShape((3, 2, 1), (32, 4, 1), 16)
@@ -27,8 +31,12 @@ SAXPY = (
 )
 
 
+_CALLED = {"cuLaunchKernel": 11, "cuLaunchKernelEx": 4, "cuCtxGetDevice": 1, "cuStreamIsCapturing": 2}
+"""What the compiled module calls itself, and the number of arguments."""
+
+
 class Driver:
-    """Answers as `cuda.bindings.driver` does and keeps every launch.
+    """Answers as the driver does and keeps every launch.
 
     Attributes:
         launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
@@ -38,9 +46,6 @@ class Driver:
         ran: What waiting for a stream answers.
     """
 
-    CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
-    CUevent_wait_flags = SimpleNamespace(CU_EVENT_WAIT_EXTERNAL=1)
-
     def __init__(self, parameters: Sequence[Parameter] = SAXPY) -> None:
         self.parameters, self.launches = parameters, list[tuple[Any, ...]]()
         self.events: list[tuple[str, int]] = []
@@ -48,17 +53,35 @@ class Driver:
         self.answer = 0
         self.capturing: set[int] = set()
         self.ran = 0
+        self._callbacks: dict[str, Any] = {}
+
+        self.addresses = {name: self._address(name, words) for name, words in _CALLED.items()}
+
+    def _address(self, name: str, words: int) -> int:
+        """Where the compiled module finds a function."""
+
+        def call(*given: int | None) -> int:
+            *ins, out = (each or 0 for each in given)
+            if name in ("cuLaunchKernel", "cuLaunchKernelEx"):
+                return int(getattr(self, name)(*ins, out)[0])
+            status, value = getattr(self, name)(*ins)
+            ctypes.c_int.from_address(out).value = value or 0
+            return int(status)
+
+        made = self._callbacks[name] = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * words)(call)
+        return ctypes.cast(made, ctypes.c_void_p).value or 0
 
     @staticmethod
-    def CUstream(handle: int) -> int:
-        return handle
+    def name_of(code: int) -> str:
+        """The driver's name of a code."""
+        return devices.bindings().name_of(code)
 
     def cuCtxGetDevice(self) -> tuple[int, int | None]:
         return (201, None) if self.device is None else (0, self.device)
 
     def cuLaunchKernel(self, function: int, *rest: Any) -> tuple[int]:
         *extents, stream, address, extra = rest
-        assert function == 77
+        assert function in (0, 77)
         assert extra == 0
         assert address % 8 == 0
         pointers = (ctypes.c_uint64 * len(self.parameters)).from_address(address)
@@ -67,17 +90,14 @@ class Driver:
             self.launches.append((tuple(extents), stream, read))
         return (self.answer,)
 
-    CUlaunchConfig = SimpleNamespace
-
-    def cuLaunchKernelEx(self, config: Any, function: int, address: int, extra: int) -> tuple[int]:
-        self.attributes = config.attrs[: config.numAttrs]
-        return self.cuLaunchKernel(
-            function, config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY,
-            config.blockDimZ, config.sharedMemBytes, config.hStream, address, extra,
-        )  # fmt: skip
+    def cuLaunchKernelEx(self, config: bytes | int, function: int, address: int, extra: int) -> tuple[int]:
+        read = config if isinstance(config, bytes) else ctypes.string_at(config, 56)
+        *extents, stream, attributes, count = struct.unpack("=7I4xQQI4x", read)
+        self.attributes = ctypes.string_at(attributes, 72 * count)
+        return self.cuLaunchKernel(function, *extents, stream, address, extra)
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[int, int | None]:
-        return (906, None) if self.capturing and stream in (0, 1) else (0, int(stream in self.capturing))
+        return (906, 0) if self.capturing and stream in (0, 1) else (0, int(stream in self.capturing))
 
     def cuStreamSynchronize(self, stream: int) -> tuple[int]:
         self.events.append(("synchronize", stream))
@@ -96,7 +116,7 @@ class Driver:
 
 
 class Kernel:
-    """A launcher with its fake driver; `launch` takes the interpreted or the generated path.
+    """A launcher with its fake driver; `launch` takes the interpreted path, or the compiled one wherever that goes.
 
     Args:
         parameters: Of the kernel.
@@ -109,30 +129,62 @@ class Kernel:
         waits = SimpleNamespace(enqueue_wait=lambda producer, consumer: self.waits.append((producer, consumer)))
         module = SimpleNamespace(
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),
-            numba_context=options.pop("context", None), waits=waits, awaits_numba=[False],
+            numba_context=options.pop("context", None), waits=waits, awaits_numba=[False], stays=[False],
+            uses=lambda handle, stream: None,
         )  # fmt: skip
-        entry = SimpleNamespace(typed=options.pop("typed", True))
+        entry, function = SimpleNamespace(typed=options.pop("typed", True)), options.pop("function", 77)
         loaded: Any = SimpleNamespace(
-            entry=entry, function=77, module=module, live=self.live, prepare=lambda shape, name: None
+            entry=entry,
+            function=function,
+            module=module,
+            live=self.live,
+            prepare=lambda shape, name: None,
         )
         self._stream = options.pop("stream", 0)
-        self.launcher = Launcher(loaded, "saxpy", parameters, **options)
+        self.launcher_class: Any = CountingLauncher
+        self._make = lambda: self.launcher_class(loaded, "saxpy", parameters, **options)
 
-    def bind(self, *, generated: bool = False) -> Launch:
-        """The bound launch, with its generated code already in place if asked for."""
-        if generated:
-            self.launcher.generate()
-        return self.launcher.bind(SHAPE, self._stream)
+    def bind(self, *, native: bool = False) -> Launch:
+        """The bound launch; through the compiled module, which then knows the type of each argument that is passed."""
+        with pytest.MonkeyPatch.context() as patch:
+            if not native:
+                patch.setattr(devices, "native", None)
+            launcher = self.launcher = self._make()
+        launch = launcher.bind(SHAPE, self._stream)
+        if launcher._plan is None:
+            return launch
+        recognise(launcher._plan[0], launcher, (), is_first=True)
 
-    def bytes_of(self, *arguments: Any, generated: bool = False) -> list[bytes]:
+        def taught(*arguments: Any) -> None:
+            for position, (slot, value) in enumerate(zip(launcher.slots or (), arguments, strict=False)):
+                try:
+                    slot.settle(value, 0, Call(SHAPE, 0, 0, arguments, [], [], []))
+                except Exception:
+                    continue
+                recognise(launcher._plan[0], launcher, [None] * position + [value], is_first=False)
+            launch(*arguments)
+
+        return taught
+
+    def bytes_of(self, *arguments: Any, native: bool = False) -> list[bytes]:
         """Launch, and return the bytes of each parameter that reached the driver."""
-        self.bind(generated=generated)(*arguments)
+        self.bind(native=native)(*arguments)
         return self.driver.launches[-1][2]
 
     @property
     def untouched(self) -> bool:
         """Whether nothing reached the driver, no wait either."""
         return not self.driver.launches and not self.waits
+
+
+class CountingLauncher(Launcher):
+    """Counts the launches that the compiled module did not make."""
+
+    interpreted = 0
+
+    def _slow(self, *given: Any) -> None:
+        self.interpreted += 1
+        super()._slow(*given)
 
 
 def one(code: str, c_type: str = "", size: int | None = None) -> tuple[Parameter]:

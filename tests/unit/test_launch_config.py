@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from numba_kcache.errors import LaunchConfigError, LaunchError
-from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, launch_shape
+from numba_kcache.launch import DeviceLimits, LaunchShape, check_launch, devices, launch_shape
 from numba_kcache.launch.devices import stream_handle, stream_identity
 from numba_kcache.launch.streams import StreamWaits
 from tests.support.launching import Driver
@@ -134,11 +134,12 @@ def test_order_is_made_with_events_on_the_device() -> None:
     assert driver.events == [("record", 7), ("wait", 9), ("record", 8), ("wait", 9)]
 
 
-def test_stream_that_takes_no_event_is_named() -> None:
+def test_stream_that_takes_no_event_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream under capture may refuse: an error with the stream and the driver's word."""
     driver = Driver()
-    refusal = SimpleNamespace(name="CUDA_ERROR_STREAM_CAPTURE_ISOLATION")
-    driver.cuStreamWaitEvent = lambda *_: (refusal,)  # type: ignore[method-assign,return-value]
+    names = {905: "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"}
+    monkeypatch.setattr(devices.Driver, "name_of", lambda _self, code: names[code])
+    driver.cuStreamWaitEvent = lambda *_: (905,)  # type: ignore[method-assign]
 
     with pytest.raises(LaunchError, match="stream 0x9: the driver answered CUDA_ERROR_STREAM_CAPTURE_ISOLATION"):
         StreamWaits(driver).enqueue_wait(7, 9)

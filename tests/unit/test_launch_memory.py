@@ -17,7 +17,7 @@ from numba_kcache.model.artifact import Parameter
 from tests.support.launching import CupyArray, DlpackArray, Interface, Kernel, Tensor, fake_cupy, fake_torch, one
 
 ADDRESS = 0x7F0000001000
-PATHS = pytest.mark.parametrize("generated", [False, True], ids=["interpreted", "generated"])
+PATHS = pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 
 
 def word(address: int) -> bytes:
@@ -35,10 +35,10 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 @PATHS
 @pytest.mark.parametrize("library", [CupyArray, Tensor])
-def test_array_of_another_library_gives_its_address(stream: Any, library: Any, generated: bool) -> None:
+def test_array_of_another_library_gives_its_address(stream: Any, library: Any, native: bool) -> None:
     """CuPy's and PyTorch's arrays are taken, the first one and the next."""
     kernel = Kernel(one("*f4"))
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
 
     for address in (ADDRESS, ADDRESS + 64, ADDRESS + 128):
         launch(library(address))
@@ -49,10 +49,10 @@ def test_array_of_another_library_gives_its_address(stream: Any, library: Any, g
 
 @PATHS
 @pytest.mark.parametrize("library", [CupyArray, Tensor])
-def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, generated: bool) -> None:
+def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, native: bool) -> None:
     """What the library queues on a stream of its own is ordered before the launch, each time."""
     kernel = Kernel(one("*f4"), stream=9)
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
 
     for handle in (9, 7, 9, 0):
         stream["handle"] = handle
@@ -64,10 +64,10 @@ def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, ge
 
 @PATHS
 @pytest.mark.parametrize(("dtype", "code"), [("bfloat16", "bf"), ("float16", "f2"), ("float8_e4m3fn", "e4")])
-def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code: str, generated: bool) -> None:
+def test_tensors_of_small_floats_fit_their_pointee(stream: Any, dtype: str, code: str, native: bool) -> None:
     """PyTorch has the types that NumPy lacks, and they are known by name."""
     kernel = Kernel(one(f"*{code}"))
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
 
     for _ in range(2):
         launch(Tensor(ADDRESS, dtype))
@@ -91,11 +91,11 @@ TENSORS = {
 
 @PATHS
 @pytest.mark.parametrize("case", TENSORS)
-def test_unfit_tensor_is_refused(stream: Any, case: str, generated: bool) -> None:
+def test_unfit_tensor_is_refused(stream: Any, case: str, native: bool) -> None:
     """What a kernel cannot use as it lies is refused, also once tensors are recognised."""
     options, why = TENSORS[case]
     kernel = Kernel(one("*f4"), device_of=lambda address: 1)
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
     launch(Tensor(ADDRESS))
     kernel.driver.launches.clear()
 
@@ -107,10 +107,10 @@ def test_unfit_tensor_is_refused(stream: Any, case: str, generated: bool) -> Non
 
 @PATHS
 @pytest.mark.parametrize("code", ["*?", "*c4", "*v2f4"])
-def test_conjugated_tensor_is_refused(stream: Any, code: str, generated: bool) -> None:
+def test_conjugated_tensor_is_refused(stream: Any, code: str, native: bool) -> None:
     """Lazily conjugated memory is wrong for every reader, also for one that says nothing of elements."""
     kernel = Kernel(one(code))
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
     launch(Tensor(ADDRESS, "complex64"))
 
     with pytest.raises(ArgumentError, match="only on paper"):
@@ -118,18 +118,18 @@ def test_conjugated_tensor_is_refused(stream: Any, code: str, generated: bool) -
 
 
 @PATHS
-def test_transposed_tensor_lies_in_one_piece(stream: Any, generated: bool) -> None:
+def test_transposed_tensor_lies_in_one_piece(stream: Any, native: bool) -> None:
     """Fortran order fills its memory too."""
     tensor = Tensor(ADDRESS, shape=(2, 3), stride=(1, 2))
 
-    assert Kernel(one("*f4")).bytes_of(tensor, generated=generated) == [word(ADDRESS)]
+    assert Kernel(one("*f4")).bytes_of(tensor, native=native) == [word(ADDRESS)]
 
 
 @PATHS
-def test_strided_cupy_array_is_refused(stream: Any, generated: bool) -> None:
+def test_strided_cupy_array_is_refused(stream: Any, native: bool) -> None:
     """Recognised or not, a view with gaps is no flat memory."""
     kernel = Kernel(one("*f4"))
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
     launch(CupyArray(ADDRESS))
 
     with pytest.raises(ArgumentError, match="does not lie in one piece"):
@@ -137,10 +137,10 @@ def test_strided_cupy_array_is_refused(stream: Any, generated: bool) -> None:
 
 
 @PATHS
-def test_cupy_array_of_another_device_is_refused(stream: Any, generated: bool) -> None:
+def test_cupy_array_of_another_device_is_refused(stream: Any, native: bool) -> None:
     """The inline check asks the array, the other one the driver."""
     kernel = Kernel(one("*f4"), device_of=lambda address: int(address != ADDRESS))
-    launch = kernel.bind(generated=generated)
+    launch = kernel.bind(native=native)
     for _ in range(2):
         launch(CupyArray(ADDRESS))
 
@@ -150,12 +150,12 @@ def test_cupy_array_of_another_device_is_refused(stream: Any, generated: bool) -
 
 @PATHS
 @pytest.mark.parametrize("versioned", [True, False])
-def test_dlpack_exporter_is_told_the_launch_stream(versioned: bool, generated: bool) -> None:
+def test_dlpack_exporter_is_told_the_launch_stream(versioned: bool, native: bool) -> None:
     """Objects that speak DLPack alone give their address and order themselves before our stream."""
     array = DlpackArray(np.arange(6, dtype="f4")[2:], versioned=versioned)
 
     for handle, told in ((0, 1), (9, 9)):
-        read = Kernel(one("*f4"), stream=handle).bytes_of(array, generated=generated)
+        read = Kernel(one("*f4"), stream=handle).bytes_of(array, native=native)
 
         assert read == [word(array.array.ctypes.data)]
         assert array.streams[-1] == told
@@ -249,12 +249,12 @@ class Wrapper(ArgHint):  # type: ignore[misc]
 
 
 @PATHS
-def test_copying_wrapper_copies_around_the_launch(generated: bool) -> None:
+def test_copying_wrapper_copies_around_the_launch(native: bool) -> None:
     """`cuda.InOut` and its kin copy on the launch stream, after all checks, and back after the launch."""
     log: list[str] = []
     kernel = Kernel(one("*f4"), stream=9)
 
-    assert kernel.bytes_of(Wrapper(np.zeros(3, "f4"), log), generated=generated) == [word(ADDRESS)]
+    assert kernel.bytes_of(Wrapper(np.zeros(3, "f4"), log), native=native) == [word(ADDRESS)]
 
     assert log == ["copy in on 9", "copy back"]
 
@@ -265,12 +265,12 @@ def test_copying_wrapper_copies_around_the_launch(generated: bool) -> None:
     (np.zeros(6, "f4")[::2], "does not lie in one piece"),
     (2.0, "a pointer takes a device array"),
 ])  # fmt: skip
-def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, generated: bool) -> None:
+def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, native: bool) -> None:
     """What it holds is checked on the host, before any copy."""
     log: list[str] = []
 
     with pytest.raises(ArgumentError, match=why):
-        Kernel(one("*f4")).bytes_of(Wrapper(value, log), generated=generated)
+        Kernel(one("*f4")).bytes_of(Wrapper(value, log), native=native)
 
     assert not log
 

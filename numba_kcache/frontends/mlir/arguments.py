@@ -30,21 +30,17 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...launch import Dim3, Launch, LaunchShape
-from ...launch.arguments import Call, Slot
+from ...launch.arguments import Call, Settle, Slot
 from ...launch.devices import stream_identity
-from ...launch.launcher import MISSING, Launcher, Relaunch
+from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
-from ..python.arguments import OtherTypes, Otherwise, TypedLauncher, lay_out, number_code, number_slot
-from .arrays import array_slot, copied
+from ...launch.typed import OtherTypes
+from ..python.arguments import Otherwise, TypedLauncher, lay_out, number_code, number_slot
+from .arrays import MlirArraySlot, copied
 from .internals import surface
 
 _ON_STREAMS_LIMIT = 256
 """Launches on streams of arrays that one launcher keeps."""
-
-_SETTLED_LINES = """\
-            if (v{k} := settle{k}(a{k}, stream_id, None)) is None:
-                {slow}
-"""
 
 
 class _Sentinel:
@@ -82,20 +78,20 @@ class MlirLauncher(TypedLauncher):
         self._kinds, self._complete, self._is_cast = kinds, complete, is_cast
         self._on_streams: dict[tuple[Any, ...], Launch] = {}
 
-    def _make_slots(self) -> list[Slot]:
-        self._slots = slots = [slot_of(each, self, self._is_cast) for each in self._kinds]
+    def make_slots(self) -> list[Slot]:
+        """Make a slot for each argument, at the first launch."""
+        self.slots = slots = [slot_of(each, self, self._is_cast) for each in self._kinds]
         return slots
 
     def _slow(
-        self, arguments: tuple[Any, ...], reason: int, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int,
-        stream: Any,
-    ) -> None:  # fmt: skip
-        given = self._complete(tuple(each for each in arguments if each is not MISSING))
-        handle = _current_stream(given) if stream is None else 0
-        if handle:
-            self._on_stream((*shape, handle))(*given)
+        self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
+    ) -> None:
+        given = self._complete(arguments)
+        current = 0 if code or stream is not None else _current_stream(given)
+        if current:
+            self._on_stream((*shape, current))(*given)
         else:
-            super()._slow(given, reason, shape, config, stream_id, stream)
+            super()._slow(given, code, shape, handle, stream)
 
     def _on_stream(self, config: tuple[Dim3, Dim3, int, int]) -> Launch:
         """The launch of a shape on the stream that the arrays are on."""
@@ -130,7 +126,7 @@ def make_launcher(
     relaunch: Relaunch,
     otherwise: Otherwise,
     complete: Callable[[tuple[Any, ...]], tuple[Any, ...]],
-    attributes: Sequence[Any] = (),
+    attributes: bytes = b"",
     labels: Sequence[str] | None = None,
     is_cast: bool = False,
 ) -> MlirLauncher | None:
@@ -143,7 +139,7 @@ def make_launcher(
         relaunch: As in `Launcher`.
         otherwise: As in `TypedLauncher`.
         complete: As in `MlirLauncher`.
-        attributes: Launch attributes of the driver's kind.
+        attributes: Launch attributes, as `Launcher` takes them.
         labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
         is_cast: Whether numbers are converted to the types, which the user wrote.
 
@@ -210,15 +206,15 @@ def slot_of(kind: Any, launcher: Launcher, is_cast: bool = False) -> Slot:
     """
     parts, of = surface(), type(kind)
     if of is parts.Array:
-        return array_slot(kind, launcher)
+        return MlirArraySlot(kind, launcher)
     if of is parts.NoneType:
-        return _settled_slot(lambda value: () if value is None else _other())
+        return _values_slot(lambda value: () if value is None else _other())
     if of is parts.Record:
         return _record_slot(kind)
     if isinstance(kind, parts.BaseTuple):
         return _tuple_slot(kind, [slot_of(each, launcher) for each in kind])
     if of in (parts.types.NPDatetime, parts.types.NPTimedelta):
-        return _settled_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _other())
+        return _values_slot(lambda value: (int(value.view("int64")),) if parts.typeof(value) == kind else _other())
     codes_of(kind)
     slot = number_slot(dtype_of(kind))
     return _cast_slot(slot, dtype_of(kind)) if is_cast else slot
@@ -228,23 +224,15 @@ def _other() -> Any:
     raise OtherTypes
 
 
-def _settled_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
-    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
-        return values_of(value)
+class _SettledSlot(Slot):
+    """The slot of an argument that one function settles, on every launch."""
 
-    return _by_settling(settle)
+    def __init__(self, settle: Settle) -> None:
+        self.settle = settle
 
 
-def _by_settling(settle: Callable[[Any, int, Call | None], Any]) -> Slot:
-    """A slot whose generated code calls `settle` too."""
-
-    def quick(value: Any, stream_id: int, call: Call | None) -> Any:
-        try:
-            return settle(value, stream_id, call)
-        except OtherTypes:
-            return None  # the slow path finds out once more
-
-    return Slot(settle, lambda: (_SETTLED_LINES, {"settle{k}": quick}, "*v{k}"))
+def _values_slot(values_of: Callable[[Any], tuple[Any, ...]]) -> Slot:
+    return _SettledSlot(lambda value, _stream_id, _call: values_of(value))
 
 
 def _cast_slot(exact: Slot, dtype: Any) -> Slot:
@@ -252,15 +240,13 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
     own, letter, bits = dtype.type, dtype.kind, 8 * dtype.itemsize
     least, beyond = (-(1 << bits - 1), 1 << bits - 1) if letter == "i" else (0, 1 << bits)
 
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
         try:
             number = operator.index(value) if letter in "iu" else {"f": float, "c": complex, "b": bool}[letter](value)
             fits = letter not in "iu" or least <= number < beyond
         except TypeError:
             fits = False
         if not fits:
-            if call is None:
-                return None
             raise ArgumentError(
                 f"cannot pass {value!r}", f"the parameter is of {dtype.name}, which does not hold it",
                 "convert it, or change the signature",
@@ -268,36 +254,33 @@ def _cast_slot(exact: Slot, dtype: Any) -> Slot:
         found: tuple[Any, ...] = exact.settle(own(number), stream_id, call)
         return found
 
-    return _by_settling(settle)
+    return _SettledSlot(settle)
 
 
 def _tuple_slot(kind: Any, slots: Sequence[Slot]) -> Slot:
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
         if not isinstance(value, tuple) or len(value) != len(slots):
             raise OtherTypes
         if getattr(kind, "instance_class", type(value)) is not type(value):
             raise OtherTypes
         found: list[Any] = []
         for slot, each in zip(slots, value, strict=True):
-            values = slot.settle(each, stream_id, call)
-            if values is None:
-                return None
-            found += values
+            found += slot.settle(each, stream_id, call)
         return tuple(found)
 
-    return _by_settling(settle)
+    return _SettledSlot(settle)
 
 
 def _record_slot(kind: Any) -> Slot:
     parts = surface()
 
-    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
+    def settle(value: Any, _stream_id: int, call: Call | None) -> tuple[Any, ...]:
         if isinstance(value, parts.DeviceRecord):
             if parts.typeof(value) != kind:
                 raise OtherTypes
             return (value.gpu_data.device_ctypes_pointer.value,)
-        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind:
+        if isinstance(value, parts.DeviceNDArray) or parts.typeof(value) != kind or call is None:
             raise OtherTypes
-        return None if call is None else (copied(value, call)[0],)
+        return (copied(value, call)[0],)
 
-    return _by_settling(settle)
+    return _SettledSlot(settle)

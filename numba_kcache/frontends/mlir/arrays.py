@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import CARRIERS, NUMPY_NAMES, Call, Memory, Slot, Unfit, memory_of
-from ...launch.devices import stream_handle, stream_identity
+from ...launch.arguments import Call, Memory, Unfit, memory_of
+from ...launch.devices import stream_identity
 from ...launch.launcher import Launcher
+from ...launch.typed import ArraySlot, OtherTypes
 from ...model.artifact import SCALAR_SIZES
-from ..python.arguments import OtherTypes
 from .internals import surface
 
 _NAMES = {
@@ -26,31 +26,6 @@ _NAMES = {
     "c8": "complex128", "bf": "bfloat16", "e4": "fp8_e4m3", "e5": "fp8_e5m2",
 }  # fmt: skip
 """The type of each element's code (`model.artifact`)."""
-
-_ARRAY_LINES = """\
-            t = type(a{k})
-            if t is NumbaArray{k} and a{k}._numba_type_ is kind{k}:
-                v{k} = a{k}.gpu_data.device_ctypes_pointer.value or 0
-                s{k} = a{k}.strides
-                d{k} = a{k}.shape
-            elif t is CupyArray and a{k}.dtype == dtype{k} and a{k}.ndim == {ndim} and {cupy_layout}{cupy_device}:
-                v{k} = a{k}.data.ptr
-                s{k} = a{k}.strides
-                d{k} = a{k}.shape
-                cupy = True
-            elif (t is Tensor and a{k}.dtype is torch_dtype{k} and a{k}.dim() == {ndim} and {torch_layout}
-                    and a{k}.get_device() == device and not a{k}.is_neg() and not a{k}.is_conj()):
-                v{k} = a{k}.data_ptr()
-                s{k} = [each * {item} for each in a{k}.stride()]
-                d{k} = a{k}.shape
-                torch = True
-            elif (r{k} := pointer{k}(a{k}, stream_id)) is not None:
-                v{k} = r{k}[0]
-                d{k} = r{k}[3:{end}]
-                s{k} = [each * {unit} for each in r{k}[{end}:]]
-            else:
-                {slow}
-"""
 
 
 def array_type_of(value: Any) -> Any:
@@ -79,7 +54,7 @@ def _borrowed(value: Any, call: Call | None) -> tuple[Memory, object] | None:
         return None
     from ...launch.dlpack import borrow
 
-    found = borrow(value, 0 if call is None else stream_handle(call.stream))
+    found = borrow(value, 0 if call is None else call.handle)
     return None if found is None or found[0].element not in _NAMES else found
 
 
@@ -113,74 +88,67 @@ def _packed(shape: Sequence[int], item_bytes: int) -> tuple[int, ...]:
 # -- slots -----------------------------------------------------------------------------------------------------------
 
 
-def array_slot(kind: Any, launcher: Launcher) -> Slot:
-    parts = surface()
-    element = next((code for code, name in _NAMES.items() if getattr(parts.types, name, None) == kind.dtype), "")
-    unit = SCALAR_SIZES[element] if element else _unit_of(kind)
-    array, ndim, module = parts.DeviceNDArray, kind.ndim, launcher.module
+class MlirArraySlot(ArraySlot):
+    """The slot of an array of any library, or of the host.
 
-    def settle(value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...] | None:
-        if type(value) is array:
+    Args:
+        kind: Its type.
+        launcher: Of the kernel.
+    """
+
+    others = "C"  # an array of another library is of a type of its own in "F" order, and in "A"
+
+    def __init__(self, kind: Any, launcher: Launcher) -> None:
+        parts = surface()
+        array = parts.DeviceNDArray
+        element = next((code for code, name in _NAMES.items() if getattr(parts.types, name, None) == kind.dtype), "")
+
+        def own(value: Any) -> Memory | None:
+            if type(value) is not array:
+                return None
             if not (value._numba_type_ is kind or value._numba_type_ == kind):
                 raise OtherTypes
             address = value.gpu_data.device_ctypes_pointer.value or 0
-            return address, address, 0, *value.shape, *[each // unit for each in value.strides]
-        found = _memory_of(value, call)
-        if found is None:
-            return _host_values(value, kind, unit, call)
-        memory, keeper = found
-        if _type_of_memory(memory) != kind:
+            return Memory(address, shape=value.shape, strides=value.strides)
+
+        super().__init__(
+            kind, element=element, item_bytes=SCALAR_SIZES[element] if element else _unit_of(kind), axes=kind.ndim,
+            layout=kind.layout, own=own, passed_as="aa0se", is_readonly=not kind.mutable,
+        )  # fmt: skip
+        self.launcher = launcher
+
+    def settle(self, value: Any, stream_id: int, call: Call | None) -> tuple[Any, ...]:
+        """Check one argument; see `Settle`.
+
+        Raises:
+            OtherTypes: It is not of this type.
+        """
+        memory = self.own(value)
+        if memory is None:
+            if call is None:
+                raise OtherTypes
+            found = _memory_of(value, call)
+            if found is None:
+                return _host_values(value, self.kind, self.item_bytes, call)
+            memory = self._of_this_type(*found, stream_id, call)
+        return self.values_of(memory)
+
+    def _of_this_type(self, memory: Memory, keeper: object, stream_id: int, call: Call) -> Memory:
+        """The memory of an array of another library; it is ordered before the launch."""
+        module = self.launcher.module
+        if _type_of_memory(memory) != self.kind:
             raise OtherTypes
         if module.device_of is not None and memory.address:
             device = module.device_of(memory.address) if memory.device is None else memory.device
             if device not in (None, module.device.ordinal):
                 raise OtherTypes
-        if call is not None and keeper is not None:
+        if keeper is not None:
             call.borrowed.append(keeper)
-        if call is None and keeper is not None:
-            return None
         if memory.stream is not None and stream_identity(memory.stream) != stream_id:
-            if call is None:
-                return None
-            call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, stream_handle(call.stream)))
-        strides = memory.strides if memory.strides is not None else _packed(memory.shape, memory.item_bytes)
-        return memory.address, memory.address, 0, *memory.shape, *[each // unit for each in strides]
-
-    def inline() -> tuple[str, dict[str, Any], str]:
-        layout = kind.layout
-        lines = _ARRAY_LINES
-        for part, text in {
-            "{ndim}": str(ndim),
-            "{cupy_layout}": {"C": "a{k}._c_contiguous", "F": "a{k}._f_contiguous and not a{k}._c_contiguous"}.get(
-                layout, "not (a{k}._c_contiguous or a{k}._f_contiguous)"
-            ),
-            "{cupy_device}": " and a{k}.data.device_id == device",
-            "{torch_layout}": "a{k}.is_contiguous()" if layout == "C" else "False",
-            "{item}": str(unit),
-            "{unit}": str(unit),
-            "{end}": str(3 + ndim),
-        }.items():
-            lines = lines.replace(part, text)
-        strides = "".join(f", s{{k}}[{axis}] // {unit}" for axis in range(ndim))
-        values = f"v{{k}}, v{{k}}, 0, *d{{k}}{strides}"
-        never = object()
-        names: dict[str, Any] = {"kind{k}": kind, "NumbaArray{k}": array, "pointer{k}": _quick(settle)}
-        is_known = element and kind.mutable
-        names["dtype{k}"] = NUMPY_NAMES[element] if is_known and element not in CARRIERS else never
-        names["torch_dtype{k}"] = NUMPY_NAMES[element] if is_known else never
-        return lines, names, values
-
-    return Slot(settle, inline)
-
-
-def _quick(settle: Callable[[Any, int, Call | None], Any]) -> Callable[..., Any]:
-    def quick(value: Any, stream_id: int, _call: Call | None = None) -> Any:
-        try:
-            return settle(value, stream_id, None)
-        except OtherTypes:
-            return None
-
-    return quick
+            call.before.append(functools.partial(module.waits.enqueue_wait, memory.stream, call.handle))
+        if memory.strides is not None:
+            return memory
+        return memory._replace(strides=_packed(memory.shape, memory.item_bytes))
 
 
 def _unit_of(kind: Any) -> int:
@@ -191,14 +159,12 @@ def _unit_of(kind: Any) -> int:
     return int(parts.as_dtype(kind.dtype).itemsize) if is_counted else 1
 
 
-def _host_values(value: Any, kind: Any, unit: int, call: Call | None) -> tuple[Any, ...] | None:
-    """The values of a host array, which is copied around the launch; None where there is no launch yet."""
+def _host_values(value: Any, kind: Any, unit: int, call: Call) -> tuple[Any, ...]:
+    """The values of a host array, which is copied around the launch."""
     parts = surface()
     inner = value.value if isinstance(value, parts.ArgHint) else value
     if isinstance(inner, parts.DeviceNDArray) or parts.typeof(value) != kind:
         raise OtherTypes
-    if call is None:
-        return None
     address, copies = copied(value, call)
 
     def strides(axis: int) -> Callable[[], int]:
@@ -223,7 +189,7 @@ def copied(value: Any, call: Call) -> tuple[Callable[[], int], list[Any]]:
     def copy() -> None:
         from cuda.core import Stream
 
-        copies.append(wrapper.to_device(call.after, Stream.from_handle(stream_handle(call.stream))))
+        copies.append(wrapper.to_device(call.after, Stream.from_handle(call.handle)))
 
     def address() -> int:
         pointer = getattr(copies[0], "device_ctypes_pointer", None)

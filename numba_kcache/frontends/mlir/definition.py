@@ -171,7 +171,7 @@ class MlirDefinition(PythonDefinition):
     # -- launches -----------------------------------------------------------------------------------
 
     def launcher(
-        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
         """Make what packs arguments of these types; None where the dispatcher's launch is needed."""
         known = more["artifact"].attributes

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import CompileError, NoDeviceError
 from ...launch import LaunchShape
-from ...launch.devices import check_interpreter, current_device, stream_handle
+from ...launch.devices import bindings, check_interpreter, current_device, stream_handle
 from ...model.artifact import Artifact
 from ..base import RunsUncached
 from ..python.arguments import Signature
@@ -271,8 +271,6 @@ def launch(resolutions: MlirResolutions, shape: LaunchShape, stream: Any, argume
 
 
 def _launch_watched(configured: Any, shape: LaunchShape, stream: int, arguments: Sequence[Any], function: Any) -> None:
-    import cuda.bindings.driver as driver
-
     from ...launch.debugging import watched
 
     def queue() -> bool:
@@ -280,7 +278,7 @@ def _launch_watched(configured: Any, shape: LaunchShape, stream: int, arguments:
         return True
 
     watched(
-        driver, stream, queue, kernel=function.__name__, shape=shape,
+        bindings(), stream, queue, kernel=function.__name__, shape=shape,
         parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
     )  # fmt: skip
 

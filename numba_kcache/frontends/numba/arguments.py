@@ -9,8 +9,10 @@ Method      One slot per argument (`slots`). An array is known by the type that 
                 float32, float64    itself
                 complex64, 128      real and imaginary part
 
-Not here    Host arrays, records, tuples, enums, dates, pointers, other libraries' arrays, `cuda.In` and its kin,
-            extensions and debug kernels: Numba's own launch code does those (dispatcher).
+            Arrays of CuPy and PyTorch, and what has an array interface, are passed like Numba's; they are ordered
+            before the launch on the device.
+Not here    Host arrays, records, tuples, enums, dates, pointers, `cuda.In` and its kin, extensions and debug kernels:
+            Numba's own launch code does those (dispatcher).
 Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel._prepare_args` hands on its strides as
             they are.
 """
@@ -18,22 +20,22 @@ Ground      numba-cuda 0.30.4: DeviceNDArray keeps its `_numba_type_`; `_Kernel.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...launch.arguments import Call, Slot
+from ...launch.arguments import CODES, NUMPY_NAMES, Memory, Slot, Unfit, memory_of
 from ...launch.launcher import Relaunch
 from ...launch.loader import LoadedKernel
+from ...launch.typed import ArraySlot
 from ...model.artifact import Parameter
-from ..python.arguments import OtherTypes, Otherwise, Signature, TypedLauncher, number_code, number_slot
+from ..python.arguments import Otherwise, Signature, TypedLauncher, number_code, number_slot
 from ..python.arguments import lay_out as lay_out_codes
 
-_ARRAY_LINES = """\
-            if type(a{k}) is not NumbaArray or a{k}._numba_type_ is not kind{k}:
-                {slow}
-            v{k} = a{k}.gpu_data.device_ctypes_pointer.value or 0
-"""
-_ARRAY_VALUES = "0, 0, a{k}.size, a{k}.dtype.itemsize, v{k}, *a{k}.shape, *a{k}.strides"
+_PASSED_AS = "00niasb"
+"""How numba-cuda passes an array (`launch.typed`): meminfo and parent, items, item size, address, extents, strides."""
+
+_TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 
 
 def types_of(arguments: Sequence[Any]) -> Signature:
@@ -44,8 +46,37 @@ def types_of(arguments: Sequence[Any]) -> Signature:
     """
     typeof, array, plain = _typing()
     return Signature([
-        each._numba_type_ if type(each) is array else plain.get(type(each)) or typeof(each) for each in arguments
+        each._numba_type_ if type(each) is array else
+        plain.get(type(each)) or _type_of_others(each) or typeof(each)
+        for each in arguments
     ])  # fmt: skip
+
+
+def _type_of_others(value: Any) -> Any:
+    """The type of an array of CuPy or PyTorch, which Numba finds out in a hundred microseconds; None for all others.
+
+    Numba calls every view of theirs that is not in C order `"A"`; and some of one axis `"C"` that are not.
+    """
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    is_known = (torch is not None and type(value) is torch.Tensor) or (cupy is not None and type(value) is cupy.ndarray)
+    try:
+        memory = memory_of(value) if is_known else None
+    except Unfit:
+        return None
+    if memory is None or memory.element not in _TYPED:
+        return None
+    from ...launch.pointers import is_c_contiguous
+
+    return _array_type(memory.element, len(memory.shape), "C" if is_c_contiguous(memory) else "A", memory.readonly)
+
+
+@functools.lru_cache(maxsize=256)
+def _array_type(element: str, axes: int, layout: str, readonly: bool) -> Any:
+    import numpy
+    from numba.cuda import types
+    from numba.cuda.np.numpy_support import from_dtype
+
+    return types.Array(from_dtype(numpy.dtype(NUMPY_NAMES[element])), axes, layout, readonly=readonly)
 
 
 @functools.cache
@@ -64,7 +95,7 @@ def make_numba_launcher(
     *,
     relaunch: Relaunch,
     otherwise: Otherwise,
-    attributes: Sequence[Any] = (),
+    attributes: bytes = b"",
     labels: Sequence[str] | None = None,
 ) -> TypedLauncher | None:
     """Make what launches one signature on the kernel's device; None where an argument type is not for this path.
@@ -75,7 +106,7 @@ def make_numba_launcher(
         types: Numba types of the arguments.
         relaunch: As in `Launcher`.
         otherwise: As in `TypedLauncher`.
-        attributes: Launch attributes of the driver's kind.
+        attributes: Launch attributes, as `Launcher` takes them.
         labels: Name and type of each argument where each launch is to be waited for (`debugging`), else None.
 
     Raises:
@@ -134,11 +165,18 @@ def slot_of(kind: Any) -> Slot:
 
 def _array_slot(kind: Any) -> Slot:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
+    from numba.cuda.np.numpy_support import as_dtype
 
-    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
+    dtype = as_dtype(kind.dtype)
+
+    def own(value: Any) -> Memory | None:
         if type(value) is not DeviceNDArray or not (value._numba_type_ is kind or value._numba_type_ == kind):
-            raise OtherTypes
+            return None
         address = value.gpu_data.device_ctypes_pointer.value or 0
-        return 0, 0, value.size, value.dtype.itemsize, address, *value.shape, *value.strides
+        return Memory(address, shape=value.shape, strides=value.strides)
 
-    return Slot(settle, lambda: (_ARRAY_LINES, {"kind{k}": kind}, _ARRAY_VALUES))
+    return ArraySlot(
+        kind, element=CODES.get(dtype.name, ""),
+        item_bytes=dtype.itemsize, axes=kind.ndim, layout=kind.layout, own=own, passed_as=_PASSED_AS,
+        is_readonly=not kind.mutable,
+    )  # fmt: skip

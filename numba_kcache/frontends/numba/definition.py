@@ -126,7 +126,7 @@ class NumbaDefinition(PythonDefinition):
         return build(self, found, types, target, ptx_target, headers)
 
     def launcher(
-        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: Sequence[Any], **more: Any
+        self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any
     ) -> Launcher | None:
         """Make what packs arguments of exactly these types; None where Numba's own launch is needed."""
         is_numbas = more["artifact"].attributes.get("debug") or self.declared.targetoptions.get("extensions")

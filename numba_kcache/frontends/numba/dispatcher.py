@@ -24,8 +24,9 @@ from typing import Any
 from ...errors import CompileError, NoDeviceError
 from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
-from ...launch.devices import check_interpreter, current_device, numba_stream
-from ...launch.loader import CodeRefusedError, LoadedKernel, loaded_by_numba
+from ...launch.devices import bindings, check_interpreter, current_device
+from ...launch.loader import CodeRefusedError, LoadedKernel
+from ...launch.numba_own import loaded_by_numba, numba_stream
 from ..base import RunsUncached
 from ..python.signatures import read_signature_list
 from .definition import CompilerLock, NumbaResolutions
@@ -155,8 +156,6 @@ def launch(resolutions: NumbaResolutions, shape: LaunchShape, stream: Any, argum
 def _launch_watched(
     configured: Any, shape: LaunchShape, stream: Any, arguments: Sequence[Any], function: FunctionType
 ) -> None:
-    import cuda.bindings.driver as driver
-
     from ...launch.debugging import watched
 
     def launch() -> bool:
@@ -164,7 +163,7 @@ def _launch_watched(
         return True
 
     watched(
-        driver, stream, launch, kernel=function.__name__, shape=shape,
+        bindings(), stream, launch, kernel=function.__name__, shape=shape,
         parameters=function.__code__.co_varnames[: len(arguments)], arguments=arguments,
     )  # fmt: skip
 

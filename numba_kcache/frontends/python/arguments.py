@@ -3,7 +3,7 @@
 Promise     A launch made here has the parameter bytes of Numba's own. What is not of exactly the types that the
             kernel was compiled for is handed on before anything is queued (`OtherTypes`). A cubin whose parameters have
             other sizes than the signature's is refused, never guessed.
-Not here    Arrays and complex numbers, whose parameters differ (numba.arguments, mlir.arguments).
+Not here    Arrays, and how many parameters a complex number fills (numba.arguments, mlir.arguments).
 Ground      Numba types a Python int as int64, a float as float64, a complex as complex128. Parameters in PTX are
             aligned to their size.
 """
@@ -15,20 +15,10 @@ from typing import Any
 
 from ...errors import ArgumentError
 from ...launch import Dim3
-from ...launch.arguments import Call, Slot
-from ...launch.launcher import MISSING, Launcher
+from ...launch.arguments import CODES, Call
+from ...launch.launcher import Launcher
+from ...launch.typed import NumberSlot, OtherTypes
 from ...model.artifact import Parameter
-
-NUMBER_LINES = """\
-            if (t := type(a{k})) is not first{k} and t is not second{k}:
-                {slow}
-"""
-_HALF_LINES = (
-    NUMBER_LINES
-    + """\
-            v{k} = bits{k}(a{k})
-"""
-)
 
 _PYTHON = {"int64": int, "float64": float, "complex128": complex, "bool": bool}
 """Python's classes that Numba types as if they were NumPy's."""
@@ -42,10 +32,6 @@ class Signature(tuple[Any, ...]):
         if found is None:
             found = self.__dict__["_taken"] = tuple.__hash__(self)
         return found
-
-
-class OtherTypes(Exception):
-    """These arguments are not of the types of this kernel, or not of the exact classes that are taken here."""
 
 
 Otherwise = Callable[[tuple[Any, ...], tuple[Any, ...]], None]
@@ -65,16 +51,15 @@ class TypedLauncher(Launcher):
         self._otherwise = otherwise
 
     def _slow(
-        self, arguments: tuple[Any, ...], reason: int, shape: tuple[Dim3, Dim3, int], config: Any, stream_id: int,
-        stream: Any,
-    ) -> None:  # fmt: skip
+        self, arguments: tuple[Any, ...], code: int, shape: tuple[Dim3, Dim3, int], handle: int, stream: Any
+    ) -> None:
         try:
-            super()._slow(arguments, reason, shape, config, stream_id, stream)
+            super()._slow(arguments, code, shape, handle, stream)
             return
         except OtherTypes:
             pass  # left behind before going on: it is no part of what may be raised there
         grid, block, shared = shape
-        self._otherwise((grid, block, stream, shared), tuple(each for each in arguments if each is not MISSING))
+        self._otherwise((grid, block, stream, shared), arguments)
 
     def _wrong_count(self, call: Call) -> Exception:
         """Numba says itself how many arguments it takes."""
@@ -110,27 +95,23 @@ def number_code(dtype: Any) -> str:
     return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
 
 
-def number_slot(dtype: Any) -> Slot:
+def number_slot(dtype: Any) -> NumberSlot:
     """Make the slot of a number, known by its class."""
-    own, python = dtype.type, _PYTHON.get(dtype.name)
-    classes = frozenset((own, python or own))
-    is_complex, is_half = dtype.kind == "c", dtype.name == "float16"
-
-    def settle(value: Any, _stream_id: int, _call: Call | None) -> tuple[Any, ...]:
-        if type(value) not in classes or (type(value) is int and not -(2**63) <= value < 2**63):
-            raise OtherTypes  # Numba types a larger int as uint64, or refuses it
-        if is_complex:
-            return value.real, value.imag
-        return (_half_bits(value) if is_half else value,)
-
-    lines, values = NUMBER_LINES, "a{k}"
-    if is_complex:
-        values = "a{k}.real, a{k}.imag"
-    elif is_half:
-        lines, values = _HALF_LINES, "v{k}"
-    names = {"first{k}": python or own, "second{k}": own, "bits{k}": _half_bits}
-    return Slot(settle, lambda: (lines, names, values))
+    values: Callable[[Any], tuple[Any, ...]] = _itself
+    if dtype.kind == "c":
+        values = _parts
+    elif dtype.name == "float16":
+        values = _half_bits
+    return NumberSlot(CODES[dtype.name], dtype.type, _PYTHON.get(dtype.name) or dtype.type, values)
 
 
-def _half_bits(value: Any) -> int:
-    return int(value.view("uint16"))
+def _itself(value: Any) -> tuple[Any, ...]:
+    return (value,)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value.real, value.imag
+
+
+def _half_bits(value: Any) -> tuple[Any, ...]:
+    return (int(value.view("uint16")),)

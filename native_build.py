@@ -1,0 +1,85 @@
+"""Build the compiled launch module into a wheel, or into the checkout for an editable install.
+
+Promise     Without a C compiler, Python's headers, or on another platform than Linux, a line says that it is left out;
+            the package is complete without it, and launches take longer. One build for the limited API serves every
+            CPython from 3.11 on that has a GIL; a free-threaded one gets its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a script, below
+    BuildHookInterface = object
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "numba_kcache" / "launch" / "native.c"
+IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fvisibility=hidden", "-shared", "-fPIC")
+
+
+def build() -> tuple[Path, str]:
+    """Compile the module beside its source.
+
+    Returns:
+        The module, and the tag of a wheel that has it.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: It cannot be compiled here.
+    """
+    if not sys.platform.startswith("linux"):
+        raise OSError(f"{sys.platform} has no CUDA driver that it knows")
+    version = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") if IS_FREE_THREADED else ".abi3.so"
+    python, abi = (version, f"{version}t") if IS_FREE_THREADED else ("cp311", "abi3")
+    target = SOURCE.with_name(f"native{suffix}")
+    made = target.with_name(f".{os.getpid()}.{target.name}")
+    include = sysconfig.get_path("include")
+    limited = () if IS_FREE_THREADED else ("-DPy_LIMITED_API=0x030b0000",)
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    command = [*compiler, *FLAGS, *limited, f"-I{include}", str(SOURCE), "-o", str(made), "-ldl", "-lm"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        made.replace(target)  # a process that has the old one mapped keeps it
+    finally:
+        made.unlink(missing_ok=True)
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return target, f"{python}-{abi}-{platform}"
+
+
+def left_out(error: Exception) -> str:
+    """One line that says why there is no module."""
+    why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+    return f"numba-kcache: the compiled launch module is left out: {why[0] if why else error}"
+
+
+class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
+    """Hatchling's hook."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the module to the wheel, if it can be built."""
+        try:
+            module, tag = build()
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.app.display_warning(left_out(error))
+            return
+        build_data.update(tag=tag, pure_python=False)
+        if version != "editable":
+            build_data["force_include"][str(module)] = f"numba_kcache/launch/{module.name}"
+
+
+if __name__ == "__main__":
+    try:
+        print(build()[0])
+    except (OSError, subprocess.CalledProcessError) as problem:
+        raise SystemExit(left_out(problem)) from None

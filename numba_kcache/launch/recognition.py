@@ -1,0 +1,191 @@
+"""Tell the compiled module what a kernel's arguments are to be, and which types and dtypes have been met.
+
+Promise     The module recognises exactly what was settled here before it: it learns a type from a value that the
+            interpreted path has just taken. No library is imported; types are kept for as long as the process.
+Not here    What the module does with them (native.c).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .arguments import CARRIERS, NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype
+from .devices import native
+from .pointers import TAKE_ANY, alignment_of
+from .typed import ArraySlot, NumberSlot
+
+if TYPE_CHECKING:
+    from .launcher import Launcher
+
+ELEMENTS = tuple(code for code in NUMPY_NAMES)
+"""Codes in the order in which the module counts them."""
+
+_ANYTHING = 2**32 - 1
+_CONST, _STRIDED, _EXACT = 1, 2, 4
+_MOST_BYTES, _MOST_PARAMETERS, _MOST_FIELDS = 4096, 256, 40
+_ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
+
+_met: set[Any] = set()
+"""Types and dtypes that the module was told, or that are nothing to tell."""
+
+
+def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_first: bool) -> None:
+    """Let the module recognise launches like this one.
+
+    Args:
+        plan: The module's, of the kernel.
+        launcher: Of the kernel.
+        arguments: That were settled.
+        is_first: Whether the module does not know the kernel yet.
+    """
+    slots = launcher.slots or launcher.make_slots()
+    if "numpy" in sys.modules and "numpy" not in _met:
+        _met.add("numpy")
+        _meet_numpy()
+    for position, (slot, value) in enumerate(zip(slots, arguments, strict=False)):
+        kind = type(value)
+        if kind not in _met and len(_met) < 10_000:
+            _met.add(kind)
+            _meet(kind, value)
+        if kind.__name__ == "DeviceNDArray":
+            _meet_numba_type(plan, launcher, position, slot, value)
+        elif hasattr(kind, "_c_contiguous"):
+            _meet_dtype(value.dtype)
+    if is_first:
+        rows, offsets = list(_rows(launcher, slots)), [each.offset for each in launcher.parameters]
+        end = max((each.offset + each.size for each in launcher.parameters), default=0)
+        if len(rows) == len(slots) and end <= _MOST_BYTES and len(offsets) <= _MOST_PARAMETERS:
+            types = [kind for _row, *two in rows for kind in two]
+            packed = struct.pack(f"={len(offsets)}H", *offsets)
+            native.fill(plan, b"".join([row for row, *_two in rows]), tuple(types), packed)
+
+
+def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
+    """What each argument is to be, and the types that it is restricted to."""
+    parameters = iter(launcher.parameters)
+    for slot in slots:
+        if isinstance(slot, ArraySlot):
+            fields = [(next(parameters).offset, letter.encode(), axis) for letter, axis in slot.fields]
+            flags = _EXACT | (_CONST if slot.is_readonly else 0)
+            element = ELEMENTS.index(slot.element) if slot.element else 0
+            accepts = 1 << element if slot.element else 0
+            if len(fields) > _MOST_FIELDS:
+                return
+            yield (
+                _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=slot.layout,
+                     accepts=accepts, fields=fields), None, None,
+            )  # fmt: skip
+        elif isinstance(slot, NumberSlot):
+            first = next(parameters)
+            if slot.element[0] == "c":
+                next(parameters)
+            yield _row("n", ELEMENTS.index(slot.element), first.offset), slot.own, slot.python
+        elif isinstance(slot, PointerSlot):
+            offset, pointee = next(parameters).offset, slot.pointee
+            is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"
+            flags = (_STRIDED if launcher.strided else 0) | (0 if is_writable else _CONST)
+            mask = alignment_of(pointee) - 1 if slot.code[0] == "*" else 0
+            yield (
+                _row("a", flags=flags, mask=mask, accepts=_fitting(pointee), fields=[(offset, b"a", 0)]), None, None
+            )  # fmt: skip
+        elif isinstance(slot, ParameterSlot):
+            declared = next(parameters)
+            kind, element = ("n", ELEMENTS.index(slot.code)) if slot.code in ELEMENTS else ("b", 0)
+            yield _row(kind, element, declared.offset, declared.size), None, None
+
+
+def _row(
+    kind: str, element: int = 0, offset: int = 0, size: int = 1, *, flags: int = 0, axes: int = 0, layout: str = "C",
+    mask: int = 0, accepts: int = 0, fields: Sequence[tuple[int, bytes, int]] = (),
+) -> bytes:  # fmt: skip
+    """A `Row` of native.c."""
+    head = kind.encode(), layout.encode(), element, flags, axes, mask, offset, size, len(fields), accepts
+    return struct.pack(_ROW, *head, b"".join([struct.pack("=HcB", *each) for each in fields]))
+
+
+def _fitting(pointee: str) -> int:
+    """The elements that fit a pointee (`pointers.fits`), a bit each."""
+    if pointee in TAKE_ANY:
+        return _ANYTHING
+    fitting = {pointee, CARRIERS.get(pointee[-2:], "")}
+    if pointee[0] == "v":
+        fitting |= {pointee[2:], {"v2f4": "c4", "v2f8": "c8"}.get(pointee, "")}
+    return sum(1 << ELEMENTS.index(each) for each in fitting if each in ELEMENTS)
+
+
+def _meet(kind: type, value: Any) -> None:
+    """Tell the module what this type is, if it can be of use there."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
+    if numba is not None and kind is numba.DeviceNDArray:
+        letter = "N"
+    elif torch is not None and isinstance(value, torch.Tensor):
+        if kind is torch.Tensor or kind.__module__ == "torch.nn.parameter":
+            capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+            if capsule is not None:
+                native.know(kind, ord("T"), capsule, torch.Tensor.is_neg, torch.Tensor.is_conj)
+        return
+    elif cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
+        native.know(kind, ord("C"), _current_stream_of_cupy(), cupy.cuda.get_current_stream)
+        return
+    elif getattr(value, "__cuda_ndarray__", False):
+        return
+    elif hasattr(value, "__cuda_array_interface__"):
+        letter = "I"
+    elif getattr(value, "__cuda_memory__", False):
+        return
+    elif kind is ctypes.c_void_p:
+        letter = "P"
+    elif kind.__name__ == "CUdeviceptr":
+        letter = "w"
+    elif kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
+        letter = "H"
+    elif hasattr(value, "__dlpack__"):
+        letter = "D"
+    elif kind in (bytearray, memoryview) or isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
+        letter = "s"
+    else:
+        return
+    if letter:
+        native.know(kind, ord(letter))
+
+
+def _meet_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
+    """Tell the module that arrays of this type of Numba's fit an argument, if every one of them does."""
+    try:
+        numba_type = value._numba_type_
+    except Exception:  # Numba's own, for elements that it has no type for
+        return
+    is_whole = launcher.strided or numba_type.layout in "CF"
+    if slot.kind == numba_type if isinstance(slot, ArraySlot) else is_whole:
+        native.fits(plan, position, numba_type)
+
+
+def _meet_numpy() -> None:
+    """Tell the module NumPy's scalars; those of 64 bits without a sign are addresses too."""
+    import numpy as np
+
+    for letters, what in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
+        for each in letters:
+            kind = np.dtype(each).type
+            native.know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what))
+            _met.add(kind)
+
+
+def _meet_dtype(dtype: Any) -> None:
+    if dtype not in _met and len(_met) < 10_000:
+        _met.add(dtype)
+        code = element_of_dtype(dtype)
+        if code in ELEMENTS:
+            native.know(dtype, 256 + ELEMENTS.index(code))
+
+
+def _current_stream_of_cupy() -> Any:
+    """CuPy's own C function for the current stream of this thread, where it has the form that is known here."""
+    stream = sys.modules.get("cupy_backends.cuda.stream")
+    capsule = getattr(stream, "__pyx_capi__", {}).get("get_current_stream_ptr")
+    return capsule if capsule is not None and '"intptr_t (void)"' in repr(capsule) else None

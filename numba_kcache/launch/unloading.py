@@ -1,0 +1,102 @@
+"""Unload modules that nothing holds any more, once the work that they queued is done.
+
+Promise     Nothing is unloaded in a finaliser, while work of the module may be queued, or while a stream that is known
+            here is captured: it waits for a later load. The host waits for nothing. What was launched under capture, on
+            a stream that may be gone, or whose handle was given out, stays for as long as its context.
+Method      A module that goes leaves a `Dropped`. The next load records an event in each stream that it was launched
+            on; that load or a later one finds all events done, and unloads.
+Ground      A graph keeps functions by handle. An event of the legacy default stream comes after all that the blocking
+            streams have queued; cuStreamIsCapturing of it fails while one of those is captured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from .devices import DISABLE_TIMING, context_id, stream_handle
+
+
+class Dropped(NamedTuple):
+    """A module that nothing holds.
+
+    Args:
+        ordinal: Of its device.
+        context: The number of the context that it was loaded in.
+        streams: That it was launched on, by their handles, beside the default one; with the objects that own them.
+        unload: Unloads it.
+        events: Recorded behind its work; none before the first load after it went.
+        pid: Of the process that loaded it.
+    """
+
+    ordinal: int
+    context: int | None
+    streams: Mapping[int, Any]
+    unload: Callable[[], object]
+    events: list[int]
+    pid: int
+
+
+def keeps_its_stream(stream: Any) -> bool:
+    """True for a stream that lives as long as its object: those that CuPy, PyTorch and Numba make themselves."""
+    kind = type(stream)
+    owner = kind.__module__.partition(".")[0]
+    return kind.__name__ == "Stream" and owner in ("cupy", "torch", "numba") and not getattr(stream, "external", False)
+
+
+def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mapping[int, Any]) -> None:
+    """Unload what can be of a list of `Dropped`, in the current context, which is that of device `ordinal`.
+
+    Args:
+        dropped: What remains to be done stays in it.
+        driver: `devices.bindings()`.
+        ordinal: Of the current device.
+        streams: That kernels were launched on, by their handles, with the objects that own them.
+    """
+    known = {handle for handle, stream in list(streams.items()) if stream_handle(stream) == handle}
+    if any(driver.cuStreamIsCapturing(handle) != (0, 0) for handle in (*known, *_current_streams(ordinal))):
+        return
+    context, waiting = context_id(), list[Dropped]()
+    while True:
+        try:
+            each = Dropped(*dropped.pop())
+        except IndexError:  # the last one, or another thread took it
+            break
+        if each.pid != os.getpid():
+            continue
+        if each.ordinal != ordinal or (each.context == context and not _is_over(each, driver)):
+            waiting.append(each)  # all others are gone, with their context or just now
+    dropped += waiting
+
+
+def _current_streams(ordinal: int) -> Iterable[int]:
+    """The streams in which PyTorch and CuPy queue their work now, where the program uses them."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        yield torch.cuda.current_stream(ordinal).cuda_stream
+    if cupy is not None and hasattr(cupy, "cuda"):
+        yield cupy.cuda.get_current_stream().ptr
+
+
+def _is_over(each: Dropped, driver: Any) -> bool:
+    """Unload one module; False where it has to wait."""
+    streams = [0, *each.streams]
+    if any(stream_handle(stream) != handle for handle, stream in each.streams.items()):
+        return True  # closed since then: what it queued cannot be asked for, and the module stays
+    if any(driver.cuStreamIsCapturing(stream) != (0, 0) for stream in streams):
+        return False
+    if not each.events:
+        for stream in streams:
+            status, event = driver.cuEventCreate(DISABLE_TIMING)
+            if status or driver.cuEventRecord(event, stream)[0]:
+                each.events.clear()
+                return False
+            each.events.append(event)
+    if any(driver.cuEventQuery(event)[0] for event in each.events):
+        return False
+    for event in each.events:
+        driver.cuEventDestroy_v2(event)
+    each.unload()
+    return True

@@ -1,0 +1,255 @@
+"""The compiled launch module beside the interpreted path: the same bytes at the driver, the same words, all memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import types
+
+from numba_kcache.errors import ArgumentError
+from numba_kcache.frontends.numba.arguments import lay_out, slot_of
+from numba_kcache.frontends.python.arguments import TypedLauncher
+from numba_kcache.launch import devices
+from numba_kcache.model.artifact import SCALAR_SIZES, Parameter
+from tests.support.launching import SHAPE, CupyArray, Interface, Kernel, Numba, fake_cupy, fake_torch, one
+
+ADDRESS = 0x7F0000001000
+
+pytestmark = pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
+
+
+class Pair(ctypes.Structure):
+    """A struct by value."""
+
+    _fields_ = (("a", ctypes.c_int), ("b", ctypes.c_float))
+
+
+_pointer_of = ctypes.PyDLL(None).PyCapsule_GetPointer
+_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+class Exporter:
+    """Speaks DLPack alone, and poses as memory of the device."""
+
+    def __init__(self, array: Any, device: tuple[int, int] = (2, 0)) -> None:
+        self._array, self._device = array, device
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, *, stream: int, max_version: tuple[int, int] | None = None) -> Any:
+        capsule = self._array.__dlpack__(max_version=max_version)
+        tensor = _pointer_of(capsule, b"dltensor_versioned") + 32
+        ctypes.c_int32.from_address(tensor + 8).value = self._device[0]
+        return capsule
+
+
+MEMORY = np.arange(64, dtype="f4")
+VALUES: dict[str, tuple[str, Any]] = {
+    "c_void_p": ("*f4", ctypes.c_void_p(ADDRESS)),
+    "null": ("*f4", None),
+    "uintp": ("*f4", np.uintp(ADDRESS)),
+    "array interface": ("*f4", Interface(ADDRESS)),
+    "const array interface": ("*kf4", Interface(ADDRESS, readonly=True)),
+    "Fortran order": ("*f4", Interface(ADDRESS, shape=(2, 3), strides=(4, 8))),
+    "struct": ("o", Pair(7, 2.5)),
+    "bytes": ("o", b"12345678"),
+    "record": ("o", np.zeros(1, [("a", "i4"), ("b", "f4")])[0]),
+    "complex64": ("c4", np.complex64(1 - 2j)),
+    "complex": ("c8", 3 + 4j),
+    "a real for a complex": ("c4", 2.5),
+    "half": ("f2", np.float16(1.5)),
+    "float for half": ("f2", 0.1),
+    "float for bfloat16": ("bf", 3.14159),
+    "float for e4m3": ("e4", 0.3),
+    "float for e5m2": ("e5", -0.07),
+    "int32": ("i4", np.int32(-5)),
+    "uint64": ("u8", 2**64 - 1),
+    "bool": ("b1", True),
+    "numpy bool": ("b1", np.bool_(True)),
+    "float64 for float": ("f4", np.float64(0.1)),
+    "int for float": ("f4", 16777217),
+}
+
+
+def both(parameters: Any, argument: Any, **options: Any) -> list[Any]:
+    """What came of an argument on the interpreted path, and through the module: bytes or words; and who launched."""
+    outcomes: list[Any] = []
+    for native in (False, True):
+        kernel = Kernel(parameters, **options)
+        try:
+            outcomes.append(kernel.bytes_of(argument, native=native))
+        except ArgumentError as refused:
+            outcomes.append(str(refused))
+    return [*outcomes, kernel.launcher.interpreted]
+
+
+@pytest.mark.parametrize("what", VALUES)
+def test_common_memory_and_values_go_through_the_module(what: str) -> None:
+    """Each with the bytes of the interpreted path, which is not asked."""
+    code, value = VALUES[what]
+
+    interpreted, compiled, asked = both(one(code, size=8), value)
+
+    assert compiled == interpreted
+    assert isinstance(compiled, list)
+    assert asked == 0
+
+
+def test_dlpack_exporter_goes_through_the_module() -> None:
+    """The address of its tensor; one of another element type is refused in the words of the interpreted path."""
+    interpreted, compiled, asked = both(one("*f4"), Exporter(MEMORY))
+    assert (compiled, asked) == (interpreted, 0)
+    assert compiled == [MEMORY.ctypes.data.to_bytes(8, "little")]
+
+    refused, again, _ = both(one("*i4"), Exporter(MEMORY))
+    assert refused == again
+    assert "the kernel takes int32 there" in refused
+
+
+@pytest.mark.slow
+def test_every_pair_of_a_value_and_a_parameter_has_one_outcome() -> None:
+    """Bytes or words, whichever path: each value above for each kind of parameter."""
+    codes = [*SCALAR_SIZES, "v2f4", "o", "?", *(f"*{code}" for code in ("f4", "i4", "u1", "?", "v4f4")), "*kf4"]
+    for code in codes:
+        for name, (_, value) in VALUES.items():
+            interpreted, compiled, _ = both(one(code, size=8), value)
+            assert compiled == interpreted, (code, name)
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_several(ordinal: int) -> None:
+    """The driver says where it is; what is elsewhere is refused."""
+    for value in (Interface(ADDRESS), ctypes.c_void_p(ADDRESS)):
+        interpreted, compiled, asked = both(one("*f4"), value, device_of=lambda _address: ordinal)
+
+        assert compiled == interpreted
+        assert isinstance(compiled, str) == bool(ordinal)
+        assert asked == 1
+
+
+def test_launch_under_capture_notes_that_the_module_stays() -> None:
+    """On either path, and not before."""
+    for native in (False, True):
+        kernel = Kernel(one("i4"), stream=9)
+        launch = kernel.bind(native=native)
+        launch(1)
+        assert kernel.launcher.module.stays == [False]
+        kernel.driver.capturing = {9}
+        launch(1)
+        assert kernel.launcher.module.stays == [True]
+
+
+def test_keyboard_interrupt_of_an_argument_passes() -> None:
+    """What ends a program is no reason to ask the argument again."""
+
+    class Interrupting(Interface):
+        is_ending = False
+
+        def __init__(self) -> None:
+            pass
+
+        @property
+        def __cuda_array_interface__(self) -> Any:  # type: ignore[override]
+            if self.is_ending:
+                raise KeyboardInterrupt
+            return {"shape": (4,), "typestr": "<f4", "data": (ADDRESS, False), "version": 3}
+
+    value, kernel = Interrupting(), Kernel(one("*f4"))
+    kernel.bind(native=True)(value)
+    launch = kernel.launcher.bind(SHAPE)
+    value.is_ending = True
+
+    with pytest.raises(KeyboardInterrupt):
+        launch(value)
+
+    assert kernel.launcher.interpreted == 0
+
+
+# -- kernels of one signature ----------------------------------------------------------------------
+
+
+class Typed:
+    """A Numba kernel of one signature on the fake driver."""
+
+    def __init__(self, *kinds: Any, native: bool) -> None:
+        sizes, offset = [each.size for each in _parameters(kinds)], 0
+        found = []
+        for size in sizes:
+            offset = -(-offset // size) * size
+            found.append(Parameter(offset, size, "?"))
+            offset += size
+        self.parameters = lay_out("k", kinds, found)
+        self.kernel = Kernel(self.parameters)
+        self.refused: list[Any] = []
+
+        def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
+            return TypedLauncher(
+                loaded, name, parameters, slots=[slot_of(each) for each in kinds],
+                otherwise=lambda config, args: self.refused.append(args), **options,
+            )  # fmt: skip
+
+        self.kernel.launcher_class = make
+        self.launch = self.kernel.bind(native=native)
+
+
+def _parameters(kinds: Any) -> list[Parameter]:
+    from numba_kcache.frontends.numba.arguments import _codes  # sizes alone
+
+    return [Parameter(0, int(code[1:]), code) for kind in kinds for code in _codes(kind)]
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    current = {"handle": 0}
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
+    return current
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
+def test_numba_kernel_takes_arrays_of_cupy_as_its_own(libraries: dict[str, int], native: bool) -> None:
+    """The same parameter bytes; what is of another type is handed on."""
+    numba, kind = Numba(), types.Array(types.float32, 1, "C")
+    typed = Typed(kind, types.float64, native=native)
+
+    typed.launch(numba.array(ADDRESS, shape=(4,)), 2.0)
+    typed.launch(CupyArray(ADDRESS), 2.0)
+    typed.launch(Interface(ADDRESS, shape=(4,)), 2.0)
+    first, second, third = (each[2] for each in typed.kernel.driver.launches)
+    assert first == second == third
+
+    typed.launch(CupyArray(ADDRESS, contiguous=False), 2.0)
+    typed.launch(CupyArray(ADDRESS, "f8"), 2.0)
+    typed.launch(Interface(ADDRESS, shape=(2, 2)), 2.0)
+    typed.launch(Interface(ADDRESS, readonly=True), 2.0)
+    typed.launch(np.zeros(4, "f4"), 2.0)
+    assert len(typed.refused) == 5
+    assert len(typed.kernel.driver.launches) == 3
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
+def test_array_of_another_stream_is_waited_for_by_a_numba_kernel_too(libraries: dict[str, int], native: bool) -> None:
+    """On the device."""
+    typed = Typed(types.Array(types.float32, 1, "C"), native=native)
+    typed.launch(CupyArray(ADDRESS))
+
+    libraries["handle"] = 7
+    typed.launch(CupyArray(ADDRESS))
+
+    assert typed.kernel.waits[-1] == (7, 0)
+    assert len(typed.kernel.driver.launches) == 2
+
+
+def test_driver_functions_answer_alike_from_c_and_from_ctypes() -> None:
+    """None of them where there is no driver; every name has a pattern either way."""
+    from numba_kcache.launch import by_ctypes
+
+    assert devices.native.function("cuNoSuchFunction", "n") is None
+    assert by_ctypes.function("cuNoSuchFunction", "n") is None
+    memory = bytearray(16)
+    assert devices.native.address_of(memory) == by_ctypes.address_of(memory)
