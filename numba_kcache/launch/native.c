@@ -174,8 +174,8 @@ static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
 
 static bool lies_as_said(View *view, PyObject *array) {
     int same;
-    return axes_of(part(array, 1, n_shape), view->shape, &view->axes) &&
-           axes_of(part(array, 1, n_strides), view->strides, &same) && same == view->axes;
+    return axes_of(PyObject_GetAttr(array, n_shape), view->shape, &view->axes) &&
+           axes_of(PyObject_GetAttr(array, n_strides), view->strides, &same) && same == view->axes;
 }
 
 static PyObject *item_of(PyObject *dict, PyObject *name) {
@@ -227,13 +227,13 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
 
 /* Numba's device array: the type that it keeps says element, axes and layout at once. */
 static bool read_numba(View *view, PyObject *value, const Slot *slot, const Launch *launch) {
-    PyObject *type = part(value, 1, n__numba_type_), *stream;
+    PyObject *type = PyObject_GetAttr(value, n__numba_type_), *stream;
     bool fits = false;
     for (int each = 0; type && each < FITTING; each++)
         fits |= __atomic_load_n(&slot->types[each], __ATOMIC_ACQUIRE) == type;
     Py_XDECREF(type);
     if (fits && !(slot->row.flags & IS_EXACT)) {  /* Numba's own kernels heed no stream of an array */
-        stream = part(value, 1, n_stream);
+        stream = PyObject_GetAttr(value, n_stream);
         fits = stream && (stream == launch->given || (PyLong_CheckExact(stream) && !PyObject_IsTrue(stream)));
         Py_XDECREF(stream);
     }
@@ -244,14 +244,14 @@ static bool read_numba(View *view, PyObject *value, const Slot *slot, const Laun
 }
 
 static bool read_cupy(View *view, PyObject *value, const Slot *slot, const Plan *plan) {
-    PyObject *dtype = slot->row.accepts + 1 ? part(value, 1, n_dtype) : NULL;
+    PyObject *dtype = slot->row.accepts + 1 ? PyObject_GetAttr(value, n_dtype) : NULL;
     Known *place;
     int what = dtype ? what_is(dtype, &place) : 0;
     uint64_t device = (uint64_t)plan->ordinal;
     Py_XDECREF(dtype);
     view->element = what >= 256 ? what - 256 : UNKNOWN;
-    bool is_c = is_it(part(value, 1, n__c_contiguous), Py_True);
-    view->layout = is_c ? 'C' : is_it(part(value, 1, n__f_contiguous), Py_True) ? 'F' : 'A';
+    bool is_c = is_it(PyObject_GetAttr(value, n__c_contiguous), Py_True);
+    view->layout = is_c ? 'C' : is_it(PyObject_GetAttr(value, n__f_contiguous), Py_True) ? 'F' : 'A';
     if (!plan->is_alone && (!word_of(part(value, 2, n_data, n_device_id), &device) || device != (uint64_t)plan->ordinal))
         return false;
     if (!word_of(part(value, 2, n_data, n_ptr), &view->address))
@@ -278,7 +278,7 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
 static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     enum { MASK, TYPE, DATA, SHAPE, STRIDES, STREAM, ITEMS };
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
-    PyObject *interface = launch->plan->is_alone ? part(value, 1, n___cuda_array_interface__) : NULL;
+    PyObject *interface = launch->plan->is_alone ? PyObject_GetAttr(value, n___cuda_array_interface__) : NULL;
     uint64_t producer = launch->identity;
     int same = UNKNOWN, bytes;
     Py_ssize_t length = 0;
@@ -312,7 +312,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
 
 /* `__dlpack__`, called with the stream of the launch; the capsule is kept until that is queued, and not consumed. */
 static bool read_exporter(View *view, PyObject *value, Launch *launch) {
-    PyObject *method = launch->held_count < MOST_HELD ? part(value, 1, n___dlpack__) : NULL, *none = PyTuple_New(0);
+    PyObject *method = launch->held_count < MOST_HELD ? PyObject_GetAttr(value, n___dlpack__) : NULL, *none = PyTuple_New(0);
     PyObject *how = Py_BuildValue("{OKO(ii)}", n_stream, launch->stream ? launch->stream : 1, n_max_version, 1, 0);
     PyObject *capsule = method && none && how ? PyObject_Call(method, none, how) : NULL;
     Py_XDECREF(method), Py_XDECREF(none), Py_XDECREF(how);
@@ -338,9 +338,9 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
     case 'T': is_read = read_exchange(&view, value, plan, type), launch->tensor = type; break;
     case 'I': is_read = read_interface(&view, value, launch); break;
     case 'D': is_read = read_exporter(&view, value, launch); break;
-    case 'P': is_read = plan->is_alone && word_of(part(value, 1, n_value), &view.address); break;
+    case 'P': is_read = plan->is_alone && word_of(PyObject_GetAttr(value, n_value), &view.address); break;
     case 'w': is_read = plan->is_alone && word_of(Py_NewRef(value), &view.address); break;
-    case 'H': is_read = plan->is_alone && word_of(part(value, 1, n_handle), &view.address) && view.address; break;
+    case 'H': is_read = plan->is_alone && word_of(PyObject_GetAttr(value, n_handle), &view.address) && view.address; break;
     default: is_read = value == Py_None;
     }
     if (!is_read || view.address & slot->row.alignment_mask)
@@ -425,7 +425,7 @@ static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {
     double real, imaginary = 0;
     int half = size == 8 ? F4 : F8;
     if (letter == 'c') {
-        bool is_read = kind == 'c' ? real_of(part(value, 1, n_real), &real) && real_of(part(value, 1, n_imag), &imaginary)
+        bool is_read = kind == 'c' ? real_of(PyObject_GetAttr(value, n_real), &real) && real_of(PyObject_GetAttr(value, n_imag), &imaginary)
                                    : kind != 'b' && real_of(Py_NewRef(value), &real);
         return is_read && put_real(at, half, real) && put_real(at + size / 2, half, imaginary);
     }
@@ -476,7 +476,7 @@ static bool is_in_stream(Launch *launch) {
         cupys = (uint64_t)((intptr_t (*)(void))launch->cupy->more)();
     else if (launch->cupy) {
         PyObject *stream = PyObject_CallNoArgs(launch->cupy->first);
-        bool is_read = stream && word_of(part(stream, 1, n_ptr), &cupys);
+        bool is_read = stream && word_of(PyObject_GetAttr(stream, n_ptr), &cupys);
         Py_XDECREF(stream);
         if (!is_read)
             return false;

@@ -45,16 +45,16 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
     slots = launcher.slots or launcher.make_slots()
     if "numpy" in sys.modules and "numpy" not in _met:
         _met.add("numpy")
-        _meet_numpy()
+        _tell_numpy()
     for position, (slot, value) in enumerate(zip(slots, arguments, strict=False)):
         kind = type(value)
         if kind not in _met and len(_met) < 10_000:
             _met.add(kind)
-            _meet(kind, value)
+            _tell(kind, value)
         if kind.__name__ == "DeviceNDArray":
-            _meet_numba_type(plan, launcher, position, slot, value)
+            _tell_numba_type(plan, launcher, position, slot, value)
         elif hasattr(kind, "_c_contiguous"):
-            _meet_dtype(value.dtype)
+            _tell_dtype(value.dtype)
     if is_first:
         rows, offsets = list(_rows(launcher, slots)), [each.offset for each in launcher.parameters]
         end = max((each.offset + each.size for each in launcher.parameters), default=0)
@@ -117,7 +117,7 @@ def _fitting(pointee: str) -> int:
     return sum(1 << ELEMENTS.index(each) for each in fitting if each in ELEMENTS)
 
 
-def _meet(kind: type, value: Any) -> None:
+def _tell(kind: type, value: Any) -> None:
     """Tell the module what this type is, if it can be of use there."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
@@ -154,7 +154,7 @@ def _meet(kind: type, value: Any) -> None:
         native.know(kind, ord(letter))
 
 
-def _meet_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
+def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
     """Tell the module that arrays of this type of Numba's fit an argument, if every one of them does."""
     try:
         numba_type = value._numba_type_
@@ -165,7 +165,7 @@ def _meet_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, v
         native.fits(plan, position, numba_type)
 
 
-def _meet_numpy() -> None:
+def _tell_numpy() -> None:
     """Tell the module NumPy's scalars; those of 64 bits without a sign are addresses too."""
     import numpy as np
 
@@ -176,7 +176,7 @@ def _meet_numpy() -> None:
             _met.add(kind)
 
 
-def _meet_dtype(dtype: Any) -> None:
+def _tell_dtype(dtype: Any) -> None:
     if dtype not in _met and len(_met) < 10_000:
         _met.add(dtype)
         code = element_of_dtype(dtype)
