@@ -2,7 +2,7 @@
 
 Promise     The module recognises exactly what was settled here before it: it learns a type from a value that the
             interpreted path has just taken. No library is imported; types are kept for as long as the process.
-Not here    What the module does with them (native.c).
+Not here    Types and values themselves (arguments, typed).
 """
 
 from __future__ import annotations
