@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from numba_kcache.launch import devices
 from tests.support.compiling import SAXPY
 from tests.support.fake_driver import build, environment, needs_fake_driver, read_log, run
 
@@ -270,7 +271,8 @@ kernel[1, 32](2.0, None, None, 0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("comes", ["before", "after"])
-def test_generated_code_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
+@pytest.mark.skipif(devices.native is None, reason="the compiled module is not built (no C compiler)")
+def test_compiled_module_takes_numbas_arrays_by_itself(tmp_path: Path, comes: str) -> None:
     """After the first of them no launch goes the slow way, of a CUDA C++ kernel or of a Numba kernel."""
     come = """
 import numpy as np
