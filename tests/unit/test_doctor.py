@@ -316,3 +316,12 @@ def test_doctor_asks_the_driver(
 
     assert done.returncode == code, done.stdout + done.stderr
     assert all(each in done.stdout for each in words), done.stdout
+
+
+@pytest.mark.parametrize(("way", "state"), [("compiled", FINE), ("interpreted", NOTE)])
+def test_interpreted_launches_are_a_note(way: str, state: str) -> None:
+    """With what to install; they are no error."""
+    found = doctor._judged_launches(way)
+
+    assert found.state == state
+    assert ("C compiler" in found.advice) == (way == "interpreted")
