@@ -67,7 +67,7 @@ class Launcher:
         for slot in slots or ():
             slot.launcher = self
         self._plan: Any = None
-        self._launches = 0
+        self._stage = 0  # 1 once it was launched, 2 once the compiled module was told of it
         if devices.native is not None and debug_labels is None:
             module, find = loaded.module, self.driver.addresses
             plan = devices.native.plan(
@@ -170,11 +170,12 @@ class Launcher:
             else:
                 values.append(value)
         if self._plan is not None:
-            if self._launches and sys.meta_path is not None:
+            if self._stage and sys.meta_path is not None:
                 from .recognition import recognise
 
-                recognise(self._plan[0], self, arguments, is_first=self._launches == 1)
-            self._launches += 1
+                recognise(self._plan[0], self, arguments, is_first=self._stage == 1)
+                self._stage = 2
+            self._stage = self._stage or 1
         if call.before:
             for prepare in call.before:
                 prepare()
