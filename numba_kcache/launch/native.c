@@ -111,8 +111,7 @@ typedef struct {
     PyObject *bound, *given, *context;
     uint64_t stream, identity;    /* identity: 0 for either name of the legacy default stream */
     unsigned extents[7];
-    /* from here on, of one call */
-    int held_count;
+    int held_count;               /* from here on, of one call */
     PyObject *held[MOST_HELD];
     Known *tensor, *cupy;         /* seen: its current stream is to be that of the launch */
     char *buffer;
@@ -312,10 +311,11 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
 
 /* `__dlpack__`, called with the stream of the launch; the capsule is kept until that is queued, and not consumed. */
 static bool read_exporter(View *view, PyObject *value, Launch *launch) {
-    PyObject *method = launch->held_count < MOST_HELD ? PyObject_GetAttr(value, n___dlpack__) : NULL, *none = PyTuple_New(0);
-    PyObject *how = Py_BuildValue("{OKO(ii)}", n_stream, launch->stream ? launch->stream : 1, n_max_version, 1, 0);
-    PyObject *capsule = method && none && how ? PyObject_Call(method, none, how) : NULL;
-    Py_XDECREF(method), Py_XDECREF(none), Py_XDECREF(how);
+    PyObject *method = launch->held_count < MOST_HELD - 1 ? PyObject_GetAttr(value, n___dlpack__) : NULL, *none = PyTuple_New(0);
+    if (!launch->held_count)  /* before all of them what each is called with */
+        launch->held[launch->held_count++] = Py_BuildValue("{OKO(ii)}", n_stream, launch->stream + !launch->stream, n_max_version, 1, 0);
+    PyObject *capsule = method && none && launch->held[0] ? PyObject_Call(method, none, launch->held[0]) : NULL;
+    Py_XDECREF(method), Py_XDECREF(none);
     if (!capsule)
         return false;
     launch->held[launch->held_count++] = capsule;
@@ -527,7 +527,7 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
     launch.bound = bound, launch.buffer = (char *)buffer;
     int code = __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count ? try_launch(&launch, args) : -1;
     while (launch.held_count)
-        Py_DECREF(launch.held[--launch.held_count]);
+        Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
         Py_RETURN_NONE;
     if (PyErr_Occurred()) {  /* the interpreted path comes to it again, and words it; what ends a program passes */
