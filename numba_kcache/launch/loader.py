@@ -300,7 +300,7 @@ class LoadedModule:
         self.stays[0] = False
 
     def __del__(self) -> None:
-        if self.stays[0]:
+        if self.stays[0] or functools is None:  # the latter when the interpreter ends
             return
         if self.numba is None:
             unload = functools.partial(self.driver.cuModuleUnload, self.handle)
