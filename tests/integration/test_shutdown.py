@@ -73,7 +73,7 @@ elif where == "threads":
 """
 
 
-@pytest.mark.parametrize("launches", [1, 12], ids=["interpreted", "generated"])
+@pytest.mark.parametrize("launches", [1, 12], ids=["interpreted", "compiled"])
 @pytest.mark.parametrize("where", ["atexit, first", "atexit, last", "__del__", "threads"])
 def test_end_of_the_program_brings_no_surprise(tmp_path: Path, where: str, launches: int) -> None:
     """A launch is made or refused in words; nothing is printed that the program did not print, and it ends with 0."""

@@ -41,7 +41,7 @@ def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (
 
 @pytest.mark.slow
 def test_warm_start_imports_neither_numba_nor_numpy_nor_compilers(tmp_path: Path) -> None:
-    """The whole launch, interpreted and generated, on memory that is nobody's: not one module more."""
+    """The whole launch, interpreted and compiled, on memory that is nobody's: not one module more."""
     script = """
 context()
 x, y = lent(), lent()

@@ -125,7 +125,7 @@ def _structure(held: bytes) -> Any:
 @settings(max_examples=25, deadline=None)
 @given(programs(), st.data())
 def test_launch_lays_parameters_out_as_the_compiler_does(program: Program, values: st.DataObject) -> None:
-    """Offsets, sizes and bytes of every scalar, vector, nested struct and alignment, interpreted and generated."""
+    """Offsets, sizes and bytes of every scalar, vector, nested struct and alignment, interpreted and compiled."""
     whole = struct("all", program.types, 0)
     declared = ", ".join(f"{each.name} p{index}" for index, each in enumerate(program.types))
     source = "\n".join([*program.definitions, f'extern "C" __global__ void k({declared}) {{}}'])
