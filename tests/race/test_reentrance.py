@@ -273,18 +273,12 @@ assert came and done
     run(IMPORTED + script, env=environ)
 
 
-def test_launch_while_its_thread_imports_the_bindings_is_refused(environ: dict[str, str]) -> None:
-    """There is no driver yet: the hook gets an error that says so, and the launch that it interrupted goes on."""
+def test_launch_while_its_thread_imports_the_bindings_goes_on(environ: dict[str, str]) -> None:
+    """The driver is called without them: what the hook launches runs, and so does the launch that it interrupted."""
     script = """
-refused = []
-def use():
-    try:
-        launch_all()
-    except LaunchError as error:
-        refused.append(str(error))
-when_imported("cuda/pathfinder/__init__.py", use)
+when_imported("cuda/pathfinder/__init__.py", launch_all)
 launch_all()
-assert "importing it" in refused[0], refused
+assert came and numba_kcache.info("process").entries == 3
 """
     run(IMPORTED + script, env=environ)
 
