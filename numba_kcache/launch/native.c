@@ -80,7 +80,7 @@ static PyObject *know(PyObject *module, PyObject *args) {
     return PyBool_FromLong(what_is(object, &place) == what);
 }
 
-enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4 };  /* exact: of one layout and number of axes, writable or not */
+enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8 };  /* exact: of one layout and number of axes */
 
 /* As `recognition` packs it. */
 typedef struct {
@@ -121,7 +121,7 @@ typedef struct {
     uint64_t address;
     int element, axes;            /* axes: UNKNOWN until read */
     char layout;                  /* 'C', 'F' or 'A' */
-    bool is_readonly;
+    bool is_readonly, is_strided;
     int64_t shape[MOST_AXES], strides[MOST_AXES];
 } View;
 
@@ -294,7 +294,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
         PyObject *readonly = PyTuple_GetItem(item[DATA], 1);
         bytes = length == 3 ? text[2] - '0' : 10 * (text[2] - '0') + text[3] - '0';
         view->element = text[0] == '<' || (text[0] == '|' && bytes == 1) ? element_of(text[1], bytes) : UNKNOWN;
-        view->is_readonly = readonly == Py_True;
+        view->is_readonly = readonly == Py_True, view->is_strided = item[STRIDES] != NULL;
         is_read = view->element != UNKNOWN && PyBool_Check(readonly) &&
                   word_of(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), &view->address) &&
                   axes_of(Py_XNewRef(item[SHAPE]), view->shape, &view->axes) &&
@@ -349,7 +349,7 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
         bool fits = !(slot->row.accepts + 1) || (view.element != UNKNOWN && slot->row.accepts >> view.element & 1);
         if (is_exact)
             fits &= view.is_readonly == is_const && view.axes == slot->row.axes && slot->row.layout != 'F' &&
-                    (slot->row.layout == 'C') == (view.layout == 'C');
+                    (slot->row.layout == 'C') == (view.layout == 'C') && !(view.is_strided && slot->row.flags & IS_PLAIN);
         else
             fits &= (is_const || !view.is_readonly) && (view.layout != 'A' || slot->row.flags & IS_STRIDED);
         if (!fits)

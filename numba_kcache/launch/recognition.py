@@ -25,9 +25,12 @@ ELEMENTS = tuple(code for code in NUMPY_NAMES)
 """Codes in the order in which the module counts them."""
 
 _ANYTHING = 2**32 - 1
-_CONST, _STRIDED, _EXACT = 1, 2, 4
+_CONST, _STRIDED, _EXACT, _PLAIN = 1, 2, 4, 8
 _MOST_BYTES, _MOST_PARAMETERS, _MOST_FIELDS = 4096, 256, 40
 _ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
+
+_NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
+"""The modules of both Numbas that have the class of arrays that keep their type."""
 
 _met: set[Any] = set()
 """Types and dtypes that the module was told, or that are nothing to tell."""
@@ -70,18 +73,19 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
     for slot in slots:
         if isinstance(slot, ArraySlot):
             fields = [(next(parameters).offset, letter.encode(), axis) for letter, axis in slot.fields]
-            flags = _EXACT | (_CONST if slot.is_readonly else 0)
+            flags = _EXACT | (_CONST if slot.is_readonly else 0) | (0 if "A" in slot.others else _PLAIN)
+            layout = slot.layout if slot.layout in slot.others else "F"  # F: of no other library
             element = ELEMENTS.index(slot.element) if slot.element else 0
             accepts = 1 << element if slot.element else 0
             if len(fields) > _MOST_FIELDS:
                 return
             yield (
-                _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=slot.layout,
+                _row("a", element, size=slot.item_bytes, flags=flags, axes=slot.axes, layout=layout,
                      accepts=accepts, fields=fields), None, None,
             )  # fmt: skip
         elif isinstance(slot, NumberSlot):
             first = next(parameters)
-            if slot.element[0] == "c":
+            if slot.element[0] == "c" and first.code[0] != "c":
                 next(parameters)
             yield _row("n", ELEMENTS.index(slot.element), first.offset), slot.own, slot.python
         elif isinstance(slot, PointerSlot):
@@ -120,8 +124,8 @@ def _fitting(pointee: str) -> int:
 def _tell(kind: type, value: Any) -> None:
     """Tell the module what this type is, if it can be of use there."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
-    numba = sys.modules.get("numba.cuda.cudadrv.devicearray")
-    if numba is not None and kind is numba.DeviceNDArray:
+    homes = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
+    if any(each is not None and kind is each.DeviceNDArray for each in homes):
         letter = "N"
     elif torch is not None and isinstance(value, torch.Tensor):
         if kind is torch.Tensor or kind.__module__ == "torch.nn.parameter":
@@ -129,8 +133,9 @@ def _tell(kind: type, value: Any) -> None:
             if capsule is not None:
                 native.know(kind, ord("T"), capsule, torch.Tensor.is_neg, torch.Tensor.is_conj)
         return
-    elif cupy is not None and kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):
-        native.know(kind, ord("C"), _current_stream_of_cupy(), cupy.cuda.get_current_stream)
+    elif cupy is not None and isinstance(value, cupy.ndarray):
+        if kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):  # interfaces need not say CuPy's current stream
+            native.know(kind, ord("C"), _current_stream_of_cupy(), cupy.cuda.get_current_stream)
         return
     elif getattr(value, "__cuda_ndarray__", False):
         return

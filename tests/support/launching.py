@@ -233,10 +233,15 @@ class Interface:
 class CupyArray:
     """What `cupy.ndarray` offers to the launch, and nothing else."""
 
-    def __init__(self, address: int, dtype: Any = "f4", *, contiguous: bool = True, device: int = 0) -> None:
+    def __init__(
+        self, address: int, dtype: Any = "f4", *, contiguous: bool = True, device: int = 0,
+        shape: tuple[int, ...] = (4,), order: Any = "C",
+    ) -> None:  # fmt: skip
         self.data = SimpleNamespace(ptr=address, device_id=device)
-        self.dtype, self._contiguous = np.dtype(dtype), contiguous
-        self.shape = (4,)
+        self.dtype, self.shape = np.dtype(dtype), shape
+        like = np.empty(shape, dtype, order) if contiguous else np.empty((*shape, 2), dtype)[..., 0]
+        self.strides, self._f_contiguous = like.strides, like.flags.f_contiguous
+        self._contiguous = like.flags.c_contiguous
 
     @property
     def _c_contiguous(self) -> bool:
@@ -248,7 +253,7 @@ class CupyArray:
             "shape": self.shape,
             "typestr": self.dtype.str,
             "data": (self.data.ptr, False),
-            "strides": None if self._contiguous else (2 * self.dtype.itemsize,),
+            "strides": None if self._contiguous else self.strides,
             "version": 3,
             "stream": sys.modules["cupy"].cuda.get_current_stream().ptr or 1,
         }
@@ -322,8 +327,9 @@ def fake_cupy(stream: dict[str, int]) -> ModuleType:
     """A module `cupy` whose current stream is `stream["handle"]`."""
     cupy = ModuleType("cupy")
     cupy.ndarray = CupyArray  # type: ignore[attr-defined]
-    current = lambda: SimpleNamespace(ptr=stream["handle"])  # noqa: E731
-    cupy.cuda = SimpleNamespace(get_current_stream=current)  # type: ignore[attr-defined]
+    # The compiled module keeps the first such function of a process, as there is one CuPy.
+    current = lambda: SimpleNamespace(ptr=sys.modules["cupy"].cuda.stream["handle"])  # noqa: E731
+    cupy.cuda = SimpleNamespace(get_current_stream=current, stream=stream)  # type: ignore[attr-defined]
     return cupy
 
 

@@ -1,0 +1,231 @@
+"""Arguments of numba-cuda-mlir's kernels: both paths of a launch hand the driver the same, on the same stream."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numba_kcache.launch import devices
+from numba_kcache.model.artifact import Parameter
+from tests.support.launching import CupyArray, Interface, Kernel, fake_cupy, fake_torch
+
+pytest.importorskip("numba_cuda_mlir")
+
+from numba_kcache.frontends.mlir.arguments import MlirLauncher, codes_of
+from numba_kcache.frontends.mlir.internals import surface
+from numba_kcache.frontends.python.arguments import lay_out
+
+ADDRESS = 0x7F0000001000
+
+
+@pytest.fixture(params=[False, True], ids=["interpreted", "native"])
+def native(request: pytest.FixtureRequest) -> bool:
+    if request.param and devices.native is None:
+        pytest.skip("the compiled module is not built (no C compiler)")
+    return bool(request.param)
+
+
+@pytest.fixture
+def libraries(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    surface()  # its imports look for the true ones
+    current = {"handle": 0}
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
+    return current
+
+
+class Typed:
+    """A kernel of one signature on the fake driver, launched without a stream.
+
+    Attributes:
+        refused: Arguments that were handed on.
+    """
+
+    def __init__(self, *kinds: Any, native: bool, defaults: Sequence[Any] = (), stream: Any = None) -> None:
+        codes, found, offset = [code for each in kinds for code in codes_of(each)], list[Parameter](), 0
+        for code in codes:
+            size = int(code[1:]) * (2 if code[0] == "c" else 1)
+            offset = -(-offset // size) * size
+            found.append(Parameter(offset, size, "?"))
+            offset += size
+        self.refused: list[Any] = []
+        self.interpreted = 0
+        test = self
+
+        class Counting(MlirLauncher):
+            def _slow(self, *given: Any) -> None:
+                test.interpreted += 1
+                super()._slow(*given)
+
+        def make(loaded: Any, name: str, parameters: Any, **options: Any) -> Any:
+            return Counting(
+                loaded, name, parameters, kinds=kinds, is_cast=False,
+                complete=lambda given: given + tuple(defaults[: len(kinds) - len(given)]),
+                otherwise=lambda config, given: self.refused.append(given), **options,
+            )  # fmt: skip
+
+        self.kernel = Kernel(lay_out("k", codes, found), stream=stream)
+        self.kernel.launcher_class = make
+        self.launch = self.kernel.bind(native=native)
+
+    @property
+    def launches(self) -> list[tuple[int, bytes]]:
+        """Stream and parameters of each launch."""
+        return [(stream, b"".join(values)) for _, stream, values in self.kernel.driver.launches]
+
+
+def array(element: str = "float32", axes: int = 1, layout: str = "C", readonly: bool = False) -> Any:
+    types = surface().types
+    return types.Array(getattr(types, element), axes, layout, readonly=readonly)
+
+
+def values(address: int, *rest: int) -> bytes:
+    """An array of numba-cuda-mlir's: the address twice, the offset, extents, strides in elements."""
+    return struct.pack(f"<3Q{len(rest)}q", address, address, 0, *rest)
+
+
+class Chosen(CupyArray):
+    """Of a class that is made of CuPy's, with an interface that names no stream."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**super().__cuda_array_interface__, "stream": None}
+
+
+def test_arrays_of_any_library_have_the_same_parameters(libraries: dict[str, int], native: bool) -> None:
+    """Those of CuPy and those with an array interface, without a detour once their types are known."""
+    typed = Typed(array(), native=native)
+
+    typed.launch(CupyArray(ADDRESS))
+    typed.launch(Interface(ADDRESS, shape=(4,)))
+
+    assert typed.launches == [(0, values(ADDRESS, 4, 1))] * 2
+    assert typed.interpreted == (0 if native else 2)
+
+
+@pytest.mark.parametrize("kind", [CupyArray, Chosen], ids=["CuPy", "of a class of its own"])
+def test_launch_without_a_stream_goes_to_that_of_its_arrays(libraries: dict[str, int], native: bool, kind: Any) -> None:
+    """Whichever was current when the kernel was launched before."""
+    typed = Typed(array(), native=native)
+
+    for handle in (0, 7, 0, 9):
+        libraries["handle"] = handle
+        typed.launch(kind(ADDRESS))
+
+    assert [stream for stream, _ in typed.launches] == [0, 7, 0, 9]
+    assert typed.kernel.waits == []
+
+
+def test_launch_on_a_stream_waits_for_that_of_its_arrays(libraries: dict[str, int], native: bool) -> None:
+    """On the device, and stays on the stream that was given."""
+    typed = Typed(array(), native=native, stream=5)
+    libraries["handle"] = 7
+
+    typed.launch(CupyArray(ADDRESS))
+
+    assert [stream for stream, _ in typed.launches] == [5]
+    assert set(typed.kernel.waits) == {(7, 5)}
+
+
+def test_order_of_foreign_arrays_is_part_of_their_type(libraries: dict[str, int], native: bool) -> None:
+    """Arrays in C order, in Fortran's and in neither are of three types."""
+    orders = {"C": None, "F": (4, 8), "A": (24, 8)}
+    for layout in orders:
+        typed = Typed(array(axes=2, layout=layout), native=native)
+        for strides in orders.values():
+            typed.launch(Interface(ADDRESS, shape=(2, 3), strides=strides))
+        for order in ("C", "F"):
+            typed.launch(CupyArray(ADDRESS, shape=(2, 3), order=order))
+        typed.launch(CupyArray(ADDRESS, shape=(2, 3), contiguous=False))
+        assert len(typed.launches) == 2
+        assert len(typed.refused) == 4
+
+
+def test_strides_that_are_said_count_as_they_are(libraries: dict[str, int], native: bool) -> None:
+    """Also of an axis of one item, where any would do."""
+    typed = Typed(array(axes=2), native=native)
+
+    typed.launch(Interface(ADDRESS, shape=(1, 3), strides=(12, 4)))
+    typed.launch(Interface(ADDRESS, shape=(1, 3), strides=(400, 4)))
+
+    assert typed.launches == [(0, values(ADDRESS, 1, 3, 3, 1))]
+    assert len(typed.refused) == 1
+
+
+def test_other_elements_axes_and_permissions_are_other_types(libraries: dict[str, int], native: bool) -> None:
+    """Each is handed on, with nothing queued; a read-only array goes to a kernel of its type."""
+    typed = Typed(array(), native=native)
+    for other in (
+        Interface(ADDRESS, "f8", shape=(4,)), Interface(ADDRESS, shape=(2, 2)), CupyArray(ADDRESS, "i4"),
+        Interface(ADDRESS, shape=(4,), readonly=True),
+    ):  # fmt: skip
+        typed.launch(other)
+    assert len(typed.refused) == 4
+    assert typed.launches == []
+
+    typed = Typed(array(readonly=True), native=native)
+    typed.launch(Interface(ADDRESS, shape=(4,), readonly=True))
+    assert typed.launches == [(0, values(ADDRESS, 4, 1))]
+
+
+def test_complex_number_is_one_parameter(native: bool) -> None:
+    """Of both parts; what comes after it lies where it should."""
+    types = surface().types
+    typed = Typed(types.complex64, types.int32, types.complex128, native=native)
+
+    typed.launch(np.complex64(1 - 2j), np.int32(3), 4 + 5j)
+
+    assert typed.launches == [(0, struct.pack("<ffidd", 1, -2, 3, 4, 5))]
+    assert typed.interpreted == (0 if native else 1)
+
+
+def test_numbers_go_by_the_type_of_the_kernel(native: bool) -> None:
+    """A number of another class is handed on."""
+    types = surface().types
+    typed = Typed(types.int64, types.float16, types.boolean, native=native)
+
+    typed.launch(5, np.float16(0.5), True)
+    for other in ((5.0, np.float16(0.5), True), (np.int32(5), np.float16(0.5), True), (5, 0.5, True)):
+        typed.launch(*other)
+
+    assert typed.launches == [(0, struct.pack("<qe?", 5, 0.5, True))]
+    assert len(typed.refused) == 3
+
+
+def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
+    """Where an argument is left out."""
+    types = surface().types
+    typed = Typed(types.int64, types.int64, native=native, defaults=(3,))
+
+    typed.launch(7)
+    typed.launch(7, 4)
+
+    assert typed.launches == [(0, struct.pack("<qq", 7, 3)), (0, struct.pack("<qq", 7, 4))]
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "A"])
+def test_own_arrays_go_by_the_type_that_they_keep(native: bool, layout: str) -> None:
+    """Of every layout, with their strides; one of another layout is handed on."""
+    typed = Typed(array(axes=2, layout=layout), native=native)
+    arrays = {"C": own(strides=(12, 4)), "F": own(strides=(4, 8)), "A": own(strides=(24, 8))}
+
+    for each in arrays.values():
+        typed.launch(each)
+
+    steps = {"C": (3, 1), "F": (1, 2), "A": (6, 2)}[layout]
+    assert typed.launches == [(0, values(ADDRESS, 2, 3, *steps))]
+    assert typed.refused == [(each,) for name, each in arrays.items() if name != layout]
+    assert typed.interpreted == (2 if native else 3)
+
+
+def own(strides: tuple[int, ...]) -> Any:
+    """An array of numba-cuda-mlir's of two rows of three."""
+    memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_void_p(ADDRESS), size=1 << 20)
+    return surface().DeviceNDArray((2, 3), strides, np.dtype("f4"), 0, memory)
