@@ -38,8 +38,12 @@ if TYPE_CHECKING:  # a hit goes without them, and without what they import
     from ..tiers.checked_tier import CheckedTier
     from ..tiers.tier import Tier
 
-MEMORY_LIMIT_BYTES = 2 * 1024 * 1024
-"""Artifacts kept in memory for other kernel objects of the same key."""
+MEMORY_LIMIT_BYTES = 8 * 2**20
+"""Artifacts kept in memory for other kernel objects of the same key, 1 KiB more counted for each.
+
+Room for several modules of a megabyte, which take a quarter of a millisecond to read and verify again (small ones
+0.02); a process that makes and drops 10,000 kernels of 5 KB grows by less than 1 KiB for each of them.
+"""
 
 LOOKING = ("readwrite", "readonly", "frozen")
 """Modes in which what is stored is served."""
