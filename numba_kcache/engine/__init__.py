@@ -1,1 +1,98 @@
-"""From a request to an artifact: the keys that may serve it, where they are found, one compile for all."""
+"""From a request to an artifact; here the order of it: which request, in which store, made by whose compiler.
+
+Promise     There is no other order: look-ups, waiting for another process, tiers and explanations all read
+            `candidates`. Compilers are identified no earlier than the first candidate that needs them.
+Method      Identifying compilers that are not installed takes longer than the rest of a first launch. So while they
+            are not on record, code that any compiler may have made is looked for first, wherever that will do.
+Not here    The keys of a candidate and what is stored under them (lookup).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..keys import Component
+from ..model import NamedTuple
+from .request import Request, Wanted
+
+if TYPE_CHECKING:
+    from ..tiers.checked_tier import CheckedTier
+    from .lookup import Lookup
+
+_SAME_DEVICE = "code for the same device without its architecture-specific instructions"
+_ANY_COMPILER = "code of any compiler is accepted there"
+_OLDER_TARGET = "code for an earlier target runs on the device, and nothing is compiled for that store"
+
+
+class Candidate(NamedTuple):
+    """One place where one request is looked for.
+
+    Args:
+        request: What is looked for.
+        components: Of the request; with the compilers, where they were identified.
+        tier: Where; None for the local store.
+        any_compiler: Whether code of another compiler will do.
+        is_identified: Whether `components` say who compiles here: otherwise it has no key of its own.
+        why: Reason for which it serves in place of the request; "" for the request itself.
+    """
+
+    request: Request
+    components: tuple[Component, ...]
+    tier: CheckedTier | None
+    any_compiler: bool
+    is_identified: bool
+    why: str
+
+
+def candidates(
+    lookup: Lookup, wanted: Wanted, places: Sequence[CheckedTier | None] | None = None
+) -> Iterator[Candidate]:
+    """Yield what may serve a request, best first.
+
+    Args:
+        lookup: Knows the tiers, the mode and the compilers.
+        wanted: The request, its alternatives and its fallbacks.
+        places: Stores to look in, None among them for the local one; default all.
+    """
+    places = (None, *lookup.tiers) if places is None else places
+    local, tiers = [each for each in places if each is None], [each for each in places if each is not None]
+    settings = lookup.settings
+    frozen = settings.mode == "frozen"
+    readonly = [each for each in tiers if each.readonly]
+    lenient = [*local, *tiers] if frozen else readonly
+
+    if lookup.compilers(wanted.request, looks=False) is None:
+        if frozen or settings.toolchain == "any":
+            yield from _unidentified(lookup, wanted.requests(), local)
+            yield from _unidentified(lookup, wanted.requests(), tiers)
+            yield from _unidentified(lookup, wanted.fallbacks(), lenient)
+        else:
+            yield from _unidentified(lookup, wanted.requests(), [each for each in readonly if not each.tier.is_remote])
+            if lookup.lacks_compilers(wanted.request):
+                yield from _unidentified(lookup, wanted.requests(), local)
+                yield from _unidentified(lookup, wanted.requests(), readonly)
+                yield from _unidentified(lookup, wanted.fallbacks(), readonly)
+
+    for stores in (local, tiers):
+        for request in wanted.requests() if stores else ():
+            for tier in stores:
+                yield _identified(lookup, request, tier, "" if request is wanted.request else _SAME_DEVICE)
+    for request in wanted.fallbacks() if lenient else ():
+        for tier in lenient:
+            yield _identified(lookup, request, tier, _OLDER_TARGET)
+
+
+def _identified(lookup: Lookup, request: Request, tier: CheckedTier | None, why: str) -> Candidate:
+    components = request.components + (lookup.compilers(request) or ())
+    any_compiler = (tier is not None and tier.readonly) or lookup.takes_any_compiler(components)
+    return Candidate(request, components, tier, any_compiler, True, why)
+
+
+def _unidentified(
+    lookup: Lookup, requests: Iterable[Request], places: Sequence[CheckedTier | None]
+) -> Iterator[Candidate]:
+    """Yield candidates for which nobody has to know the compilers of this machine."""
+    for request in requests if places else ():
+        for tier in places:
+            yield Candidate(request, lookup.unidentified(request), tier, True, False, _ANY_COMPILER)

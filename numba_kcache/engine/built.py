@@ -28,7 +28,7 @@ from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
 from ..model.reason import ReasonKind
 from ..model.request import Origin
-from .candidates import candidates
+from . import candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 

@@ -15,7 +15,7 @@ from ..explanation.nearest import Missed, explain_entry, why_missed
 from ..explanation.text import Explanation, summary
 from ..keys import Component, derive
 from ..model.reason import Reason, ReasonKind
-from .candidates import candidates
+from . import candidates
 from .request import Request, Wanted
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ..store import renewed_in_children
 from ..store.disk import DiskStore, open_store
 from ..store.entry import is_key
 from ..toolchain import Identified, Record, Toolchain
-from .candidates import Candidate, candidates
+from . import Candidate, candidates
 from .request import Request, Resolution, only
 
 if TYPE_CHECKING:  # a hit goes without them, and without what they import

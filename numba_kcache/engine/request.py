@@ -3,7 +3,7 @@
 Promise     A `Request` is all that the engine knows of a kernel, of whatever kind: what enters its key, what makes it,
             and what people call it.
 Not here    How a kind makes one (frontends.source.request, frontends.numba.request), and the order in which what may
-            serve is looked for (candidates).
+            serve is looked for (engine/__init__.py).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from ..model import Event, EventKind
 from ..observe import Events, Statistics
 from ..settings import Settings, default_directory, read_settings
 from ..store.disk import DiskStore
-from .candidates import candidates
+from . import candidates
 from .lookup import LOOKING, STORING, Lookup, uncacheable
 from .request import Request, Resolution, Wanted, only
 

@@ -1,1 +1,89 @@
-"""Kinds of kernels: each folder is one front end behind the seam in base.py."""
+"""Kinds of kernels: a folder for each front end, behind the seam in base.py; here, which of them may know a thing.
+
+Promise     Nothing is imported and nothing of the user's is called. A dispatcher is told by its class; a function by
+            the `cuda` that its code names: the module, or anything that comes from it. Where nothing tells, "".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from ..errors import OptionError
+
+BUILT_IN = {"source": ("cuda", "ptx", "cubin", "fatbin", "ltoir"), "numba": ("numba",), "mlir": ("mlir",)}
+"""Front ends of this package, and their kinds."""
+
+
+def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
+    """List the front ends of this package that may know a thing, in the order in which they are asked.
+
+    Args:
+        thing: What the user wraps.
+        kind: As the user gives it; None for what shows.
+    """
+    if kind is not None:
+        return tuple(name for name, kinds in BUILT_IN.items() if kind in kinds)
+    told = numba_of(thing)
+    if told:
+        return (told,)
+    has_mlir_alone = "numba_cuda_mlir" in sys.modules and "numba.cuda" not in sys.modules
+    numba = "mlir" if has_mlir_alone else "numba"
+    is_textless = type(thing) is FunctionType and not _has_text(thing)
+    return (numba,) if is_textless else ("source", numba)
+
+
+def numba_of(thing: Any) -> str:
+    """The kind, "numba" or "mlir", that a dispatcher or function is of; "" where it does not show.
+
+    A function that says that it returns a text is none, whatever it names.
+    """
+    if type(thing) is not FunctionType:
+        return _kind_of(type(thing).__module__) if hasattr(thing, "py_func") else ""
+    if thing.__annotations__.get("return") in (str, "str", "'str'") or not thing.__code__.co_argcount:
+        return ""
+    return next((kind for value in _named(thing) if (kind := _kind_of_value(value))), "")
+
+
+def _has_text(function: FunctionType) -> bool:
+    """Tell if it may return a text: it says so, or has one beside its docstring."""
+    texts = [each for each in function.__code__.co_consts if type(each) is str and each != function.__doc__]
+    return bool(texts) or "return" in function.__annotations__ or not function.__code__.co_argcount
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """Values of the outer names that a function's code has."""
+    namespace = function.__globals__
+    for name in function.__code__.co_names:
+        if name in namespace:
+            yield namespace[name]
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty yet
+            pass
+
+
+def _kind_of_value(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return _kind_of(value.__name__)
+    module = getattr(value, "__module__", None)
+    return _kind_of(module if type(module) is str and module in sys.modules else type(value).__module__)
+
+
+def _kind_of(module: str) -> str:
+    top, _, rest = module.partition(".")
+    if top == "numba_cuda_mlir":
+        return "mlir"
+    return "numba" if top == "numba_cuda" or (top == "numba" and rest.partition(".")[0] in ("cuda", "core")) else ""
+
+
+def not_source(thing: object) -> OptionError:
+    """The refusal of what no front end knows."""
+    return OptionError(
+        f"cannot make a kernel of {thing!r}",
+        f"a {type(thing).__name__} is not source",
+        "wrap a function that returns CUDA C++, a str or a pathlib.Path",
+    )

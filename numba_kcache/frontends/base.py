@@ -26,6 +26,7 @@ from ..launch.loader import LoadedKernel
 from ..model import Choice, Event, EventKind, Target, UnknownTargetError
 from ..model.artifact import Artifact, Entry
 from ..store import IMPORTS, finish_imports
+from . import BUILT_IN, asked, not_source
 
 if TYPE_CHECKING:
     from ..explanation.text import Explanation
@@ -83,8 +84,6 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     if IMPORTS:
         finish_imports()
     if (kind := options.get("kind")) is not None:
-        from .kinds import BUILT_IN
-
         known = [name for kinds in (*(each.kinds for each in _registered), *BUILT_IN.values()) for name in kinds]
         if kind not in known:
             raise OptionError(f"cannot use kind={kind!r}", "there is no such kind", f"choose from {', '.join(known)}")
@@ -92,8 +91,6 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
     candidates: list[Any] = [*_registered, *([] if has_parameters or kind else ["source"]), None]
     for each in candidates:  # those built in are imported when they are reached
         if each is None:  # it is no source without parameters
-            from .kinds import asked, not_source
-
             candidates += asked(thing, kind)
             continue
         front_end: FrontEnd = import_module(f".{each}", __package__).FRONT_END if isinstance(each, str) else each

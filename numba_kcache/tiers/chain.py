@@ -4,7 +4,7 @@ Promise     The verbs of the local store mean what they meant, but that `get` go
             has nothing.
 Method      A hit in a tier is written to the local store, with its variant of the manifest, so that it is asked for
             once. A put goes to the local store, then to every tier that takes it.
-Not here    What may stand in for what (engine.candidates), and what is done with one tier (tiers.checked_tier).
+Not here    What may stand in for what (engine), and what is done with one tier (tiers.checked_tier).
 """
 
 from __future__ import annotations

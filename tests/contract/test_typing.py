@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_kcache.frontends import options
+from numba_kcache.frontends import BUILT_IN, options
 from numba_kcache.frontends.base import COMMON_OPTIONS
-from numba_kcache.frontends.kinds import BUILT_IN
 from numba_kcache.frontends.mlir.definition import DECORATOR_OPTIONS as OF_MLIR
 from numba_kcache.frontends.numba.definition import DECORATOR_OPTIONS
 from numba_kcache.frontends.numba.definition import OWN_OPTIONS as OF_NUMBA

@@ -33,8 +33,8 @@ from typing import Any
 from xxhash import xxh3_128
 
 from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.engine import candidates
 from numba_kcache.engine.arrival import arrived
-from numba_kcache.engine.candidates import candidates
 from numba_kcache.engine.explain import explain_key
 from numba_kcache.engine.request import only
 from numba_kcache.errors import BundleError, EntryError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numba_kcache.frontends.kinds import asked, numba_of
+from numba_kcache.frontends import asked, numba_of
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from ...engine.request import Request
 from ...errors import OptionError
 from ...model import Target
 from ...model.request import SOURCE_KINDS, CompileOptions, ModuleEntries
+from .. import not_source
 from ..base import COMMON_OPTIONS, LAUNCH_OPTIONS, Definition, Resolutions, Variant
 from .request import source_request
 from .source import Source, define_function, define_path, define_text, returns_source, template_defaults
@@ -197,8 +198,6 @@ def define_module(thing: Any, options: Mapping[str, Any], entries: ModuleEntries
             f"cannot make a module of {thing!r}", "it is a Numba kernel", "decorate it with cached_kernel"
         )
     if source is None:
-        from ..kinds import not_source
-
         raise not_source(thing)
     return ModuleDefinition(thing, source, options, entries)
 
