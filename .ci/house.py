@@ -76,7 +76,7 @@ LIMITS = {
     "CUDA C++, warm: calls": 150,
     "CUDA C++, warm: crossings": 30,
     "Numba, warm: modules": 40,
-    "lines of code": 23_000,
+    "lines of code": 26_000,
     "modules above 400 lines": 0,
     "names that were given up": 0,
 }
