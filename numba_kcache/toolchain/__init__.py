@@ -128,7 +128,8 @@ class Toolchain:
         return None
 
     def library(self, name: str, *, saves: bool = True) -> Library | None:
-        """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"` or `"libdevice"`; None where it is absent.
+        """Identify `"nvrtc"`, `"nvrtc-builtins"`, `"nvJitLink"`, `"nvvm"`, `"libdevice"`, or an archive that a Numba
+        links, as `"numba.cuda:cudadevrt"`; None where it is absent.
 
         Unless it `saves`, what is found is put on record by the next question.
         """

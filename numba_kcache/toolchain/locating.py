@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..waiting import imported
+
 if TYPE_CHECKING:
     from . import Library
 
@@ -28,6 +30,8 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
     if name == "nvrtc-builtins":
         nvrtc = library("nvrtc")
         return _beside(nvrtc.path) if nvrtc else None
+    if ":" in name:
+        return _static_library(*name.split(":"))
     return (name == "libdevice" and _numbas_libdevice()) or on_disk(name) or loaded_path(name)
 
 
@@ -38,6 +42,14 @@ def _numbas_libdevice() -> str:
         return str(find().info or "") if find is not None else ""
     except Exception:  # a private name, of a version that is not known
         return ""
+
+
+def _static_library(package: str, name: str) -> str | None:
+    """Ask the Numba that links an archive, which is in no process as such; None where it finds none."""
+    try:
+        return str(imported(f"{package}.cudadrv.libs").get_cudalib(name, static=True))
+    except Exception:  # as above; or the archive is not installed
+        return None
 
 
 def on_disk(name: str) -> str | None:

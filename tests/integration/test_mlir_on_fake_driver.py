@@ -78,15 +78,17 @@ def test_every_option_is_in_the_key(tmp_path: Path) -> None:
 
 
 def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
-    """An edited callee, another global and a captured array miss; what is unchanged hits, and stays cooperative."""
+    """An edited callee, another global, a captured array and another device runtime miss; all else hits as it was."""
     cache, log = tmp_path / "cache", tmp_path / "log"
     cold = said(mlir_programs.DEFECTS, cache, "cold", "2.0", "2.0")
     warm = said(mlir_programs.DEFECTS, cache, "warm", "2.0", "2.0", log=log)
     edited = said(mlir_programs.DEFECTS, cache, "edited", "3.0", "5.0")
+    relinked = said(mlir_programs.DEFECTS, cache, "relinked", "3.0", "5.0")
 
     assert cold == [f"{name} compiled" for name in ("calls", "reads", "synced", "captures", "links")]
     assert warm == ["calls hit", "reads hit", "synced hit", "captures compiled", "links hit"]
     assert edited == ["calls compiled", "reads compiled", "synced hit", "captures compiled", "links hit"]
+    assert relinked == ["calls hit", "reads hit", "synced compiled", "captures compiled", "links hit"]
     assert [each["cooperative"] for each in read_log(log, "launch") if "synced" in each["kernel"]] == [True]
     assert not list(Path(f"{cache}-its-own").rglob("*.nbi"))
 

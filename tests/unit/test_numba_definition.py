@@ -11,6 +11,7 @@ from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
 from numba_kcache.errors import KCacheWarning
+from numba_kcache.frontends.base import RunsUncached
 from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.model import EventKind, Target
 
@@ -106,3 +107,59 @@ def test_change_between_decoration_and_first_use_invalidates_key(
     CHANGES[what](program)
 
     assert kernel.key() != before
+
+
+def _synchronises(x):  # type: ignore[no-untyped-def]
+    cuda.cg.this_grid().sync()
+    x[0] = 1.0
+
+
+def _does_not(x):  # type: ignore[no-untyped-def]
+    x[0] = 1.0
+
+
+@pytest.fixture
+def device_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of CUDA's device runtime that Numba finds."""
+    from numba.cuda.cudadrv import libs
+
+    from numba_kcache.frontends.numba.internals import internals
+
+    copy = tmp_path / "libcudadevrt.a"
+    copy.write_bytes(Path(libs.get_cudalib("cudadevrt", static=True)).read_bytes())
+    for owner in (libs, internals()):
+        monkeypatch.setattr(owner, "get_cudalib", lambda *_name, **_static: str(copy))
+    return copy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [_synchronises, _does_not])
+def test_device_runtime_counts_where_it_is_linked(tmp_path: Path, device_runtime: Path, function: Any) -> None:
+    """Another build of the archive is a miss for a kernel that synchronises the grid, and for no other."""
+
+    def hits() -> int:
+        cache = KernelCache(tmp_path / "cache")
+        cached_kernel(function, cache=cache, arch="sm_90").compile(signature=SIGNATURE)
+        return cache.info("process").hits
+
+    answers = [hits(), hits()]
+    archive = device_runtime.read_bytes()
+    device_runtime.write_bytes(archive[:24] + b"1234567890" + archive[34:])  # a time in its header
+
+    assert [*answers, hits()] == [0, 1, int(function is _does_not)]
+
+
+@pytest.mark.slow
+def test_device_runtime_that_was_not_keyed_stores_nothing(tmp_path: Path, device_runtime: Path) -> None:
+    """It was replaced after the key was derived: what was linked is not what a later process would be served for."""
+    from numba_kcache.toolchain import Library, Toolchain
+
+    cache = KernelCache(tmp_path / "cache")
+    kernel = cached_kernel(_synchronises, cache=cache, arch="sm_90")
+    with pytest.MonkeyPatch.context() as patch:
+        found = Library("cudadevrt", str(device_runtime), "sha256:0")
+        patch.setattr(Toolchain, "library", lambda *_name, **_saves: found)
+        with pytest.warns(KCacheWarning), pytest.raises(RunsUncached, match="device runtime"):
+            kernel.compile(signature=SIGNATURE)
+
+    assert cache.info("process").entries == 0

@@ -43,6 +43,7 @@ def build(
     types: tuple[Any, ...],
     target: Target,
     ptx_target: Target | None,
+    runtime_build: str | None,
 ) -> Artifact:
     """Compile what a request is for.
 
@@ -52,15 +53,16 @@ def build(
         types: Of its arguments.
         target: What to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
+        runtime_build: Of the device runtime that is in the key; None for none.
 
     Raises:
-        UncacheableError: It asks for values of its arguments.
+        UncacheableError: It asks for values of its arguments, or links what is not in its key.
     """
     functions = () if isinstance(found, Uncapturable) else found.device_functions()
     try:
         return compile_kernel(
             definition.declared, types, target, ptx_target=ptx_target, device_functions=functions,
-            keep_ptx=definition.keep_ptx,
+            keep_ptx=definition.keep_ptx, has_runtime=runtime_build is not None,
         )  # fmt: skip
     except UncacheableError as error:
         raise UncacheableError(f"cannot cache {definition.label}", error.why) from error
@@ -77,6 +79,7 @@ def compile_kernel(
     ptx_target: Target | None = None,
     device_functions: Iterable[tuple[Any, str]] = (),
     keep_ptx: bool = True,
+    has_runtime: bool = True,
 ) -> Artifact:
     """Compile one signature of a kernel.
 
@@ -88,6 +91,7 @@ def compile_kernel(
         device_functions: Dispatchers it calls, and functions under `@overload` or `@intrinsic`, each with a
             digest of what decides its code (`Fingerprint.device_functions`).
         keep_ptx: Whether the artifact holds the PTX, as it is before linking.
+        has_runtime: Whether the key has CUDA's device runtime, which kernels link that synchronise their grid.
 
     Raises:
         UncacheableError: It asks for values of its arguments, or what it links elsewhere has callbacks.
@@ -112,6 +116,8 @@ def compile_kernel(
     foreign = _foreign_callbacks(known, options["link"])
     if foreign:
         raise UncacheableError("cannot cache it", "what it links has callbacks to run when it is loaded")
+    if known.get("_cudadevrt_linked") and not has_runtime:
+        raise UncacheableError("cannot cache it", "CUDA's device runtime was linked, which is not in its key")
     entry = _entry(known["cubin"], known["func_name"], declared.py_func.__name__)
     ptx = known.get("ptx") or ""
     extras = {"log": b"", **({"ptx": ptx.encode()} if keep_ptx else {})}

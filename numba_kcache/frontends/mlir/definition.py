@@ -60,6 +60,7 @@ class MlirDefinition(PythonDefinition):
     kind = "mlir"
     dialect = dialect
     libraries, distributions = request.LIBRARIES, request.DISTRIBUTIONS
+    device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     decorator_options = DECORATOR_OPTIONS
     default_stream = None
     takes_cluster = True
@@ -156,12 +157,13 @@ class MlirDefinition(PythonDefinition):
         types: Any,
         target: Target,
         ptx_target: Target | None,
+        runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
         """Compile what a request is for."""
         from .compile import build
 
-        return build(self, found, types, target, ptx_target)
+        return build(self, found, types, target, ptx_target, runtime_build)
 
     def compiler_lock(self) -> AbstractContextManager[None]:
         """Its lock over compilation."""

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from ...keys import Component, component
 from ...model.request import LinkInput
 from ...settings import variables
-from ..python.definition import plain_setting
-from ..python.value import Refused
+from ..python.value import Refused, plain_setting
 from .internals import CONFIG, has_planners
 
 if TYPE_CHECKING:

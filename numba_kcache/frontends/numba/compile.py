@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import CompileError, UncacheableError
 from ...headers.folders import Folders
+from ...keys import sha256
 from ...model import NamedTuple, Target
 from ...model.artifact import Artifact, Entry, Parameter
 from ...model.cubin import read_cubin
@@ -30,7 +31,7 @@ from ...model.request import LinkInput
 from ..python.function import Fingerprint, Uncapturable
 from .definition import DECORATOR_OPTIONS, CompilerLock, NumbaDefinition
 from .internals import assumed_device, forget_implementations, internals
-from .link import link_kernel
+from .link import DEVICE_RUNTIME, link_kernel
 
 _Freshness = tuple[str, tuple[int, int], int]
 _compiled_as: WeakKeyDictionary[Any, _Freshness] = WeakKeyDictionary()
@@ -65,12 +66,14 @@ def build(
     types: tuple[Any, ...],
     target: Target,
     ptx_target: Target | None,
+    runtime_build: str | None,
     headers: Folders | None,
 ) -> Artifact:
     """Compile what a request is for.
 
     Args:
-        definition, found, types, target, ptx_target: As for `numba_request`.
+        definition, found, types, target, ptx_target: As for `kernel_request`.
+        runtime_build: Of the device runtime that is in the key; None for none.
         headers: As for `compile_numba`.
 
     Raises:
@@ -92,6 +95,10 @@ def build(
     changed = next((each.name for each in links if read.get((each.folder, each.name), each) != each), None)
     if changed:
         raise UncacheableError(f"cannot cache {definition.label}", f"the link input {changed} changed meanwhile")
+    linked = [f"sha256:{sha256(each.data).hexdigest()}" for each in made.linked if each.name == DEVICE_RUNTIME]
+    if linked and linked != [runtime_build]:
+        why = "another build of CUDA's device runtime was linked than is in its key"
+        raise UncacheableError(f"cannot cache {definition.label}", why)
     return made.artifact
 
 

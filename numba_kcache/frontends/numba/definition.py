@@ -61,6 +61,7 @@ class NumbaDefinition(PythonDefinition):
     kind = "numba"
     dialect = dialect
     libraries, distributions = request.LIBRARIES, request.DISTRIBUTIONS
+    device_runtime = "numba.cuda:cudadevrt"
     decorator_options = DECORATOR_OPTIONS
     compiler_lock = CompilerLock
 
@@ -118,12 +119,13 @@ class NumbaDefinition(PythonDefinition):
         types: Any,
         target: Target,
         ptx_target: Target | None,
+        runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
         """Compile what a request is for."""
         from .compile import build
 
-        return build(self, found, types, target, ptx_target, headers)
+        return build(self, found, types, target, ptx_target, runtime_build, headers)
 
     def launcher(
         self, loaded: LoadedKernel, variant: Variant, *, relaunch: Relaunch, attributes: bytes, **more: Any

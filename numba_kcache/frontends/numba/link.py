@@ -27,6 +27,9 @@ from ..python.files import read_link
 from ..python.value import Refused
 from .internals import internals
 
+DEVICE_RUNTIME = "CUDA's device runtime"
+"""Name of the link input that Numba adds to kernels which synchronise the grid."""
+
 
 class Linked(NamedTuple):
     """What the linker made, what it said, and the inputs as they were read for it."""
@@ -105,7 +108,7 @@ def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[A
     if library.use_cooperative:
         library.needs_cudadevrt = True
     if library.needs_cudadevrt:
-        found.append(_read(parts.get_cudalib("cudadevrt", static=True)))
+        found.append(_read(parts.get_cudalib("cudadevrt", static=True))._replace(name=DEVICE_RUNTIME))
     return found
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...keys import Component, component
 from ...model.request import LinkInput
-from ..python.definition import plain_setting
-from ..python.value import Refused
+from ..python.value import Refused, plain_setting
 from . import dialect
 
 if TYPE_CHECKING:

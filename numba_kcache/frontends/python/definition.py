@@ -1,9 +1,8 @@
 """The definition of a Python kernel, and its requests: what the front ends of both Numbas share.
 
 Promise     Making a definition imports no compiler. A signature is resolved once for each target in a process, under
-            the
-            fingerprint that the function has then. A request's components hold everything that decides the code: the
-            kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's configuration, as
+            the fingerprint that the function has then. A request's components hold everything that decides the code:
+            the kernel's fingerprint, its types, its options (part of the fingerprint) and the compiler's settings, as
             a compilation starting now would use it. What cannot be captured makes the request uncacheable, with the
             name of what is to blame: it is compiled by the front end's own dispatcher, with one warning.
 Not here    Options, packing and compiling, which differ: frontends.numba and frontends.mlir.
@@ -58,7 +57,8 @@ class PythonDefinition(Definition):
         strict: Refuse rather than run uncached.
         keep_ptx: Keep the PTX beside the cubin.
         dialect: Knows the compiler's objects.
-        libraries, distributions: As in `Request`.
+        libraries, distributions: As in `Request`, of each kernel.
+        device_runtime: The library that the compiler links into kernels which synchronise their grid.
         decorator_options: Of `cuda.jit` for a kernel.
     """
 
@@ -67,6 +67,7 @@ class PythonDefinition(Definition):
     any_variant: Variant = ()
     dialect: Any
     libraries: tuple[str, ...]
+    device_runtime: str
     distributions: tuple[str, ...]
     decorator_options: tuple[str, ...]
 
@@ -167,9 +168,10 @@ class PythonDefinition(Definition):
         types: Any,
         target: Target,
         ptx_target: Target | None,
+        runtime_build: str | None,
         headers: Folders | None,
     ) -> Artifact:
-        """Compile what a request is for."""
+        """Compile what a request is for; `runtime_build` is that of `device_runtime` in its key, None for none."""
         raise NotImplementedError
 
     def compiler_lock(self) -> AbstractContextManager[None]:
@@ -309,13 +311,14 @@ def kernel_request(
         target: What to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
     """
+    runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
     request = Request(
         label=definition.label,
         target=target,
         components=(),
-        libraries=definition.libraries,
+        libraries=(*definition.libraries, *filter(None, (runtime,))),
         distributions=definition.distributions,
-        build=functools.partial(_build, definition, found, types, target, ptx_target),
+        build=functools.partial(_build, definition, found, types, target, ptx_target, runtime),
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
@@ -365,10 +368,12 @@ def _build(
     types: Any,
     target: Target,
     ptx_target: Target | None,
-    _toolchain: Toolchain,
+    runtime: str,
+    toolchain: Toolchain,
     headers: Folders | None,
 ) -> Artifact:
-    return definition.build(found, types, target, ptx_target, headers)
+    found_runtime = toolchain.library(runtime, saves=False) if runtime else None
+    return definition.build(found, types, target, ptx_target, found_runtime and found_runtime.build, headers)
 
 
 def signature_component(
@@ -387,12 +392,3 @@ def signature_component(
     except Refused as refusal:
         return Uncapturable(str(refusal), "argument types")
     return component("argument types", form)._replace(value=[str(each) for each in types])
-
-
-def plain_setting(value: object) -> Plain:
-    """A setting as a plain value; an int with a name of its own, such as Numba's optimisation level, by that."""
-    if value is None or type(value) in (bool, str):
-        return value  # type: ignore[return-value]
-    if isinstance(value, (tuple, list)):
-        return [plain_setting(each) for each in value]
-    return repr(value)

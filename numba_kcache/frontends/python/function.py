@@ -41,6 +41,9 @@ _DATA = frozenset({bool, int, float, complex, str, bytes, tuple})
 
 _PLAIN = _DATA | {type(None), type(sys.version_info)}
 
+COOPERATIVE = "needs a cooperative launch"
+"""Edge of a declared function that synchronises the grid."""
+
 _ABSENT = object()
 """Instead of the value of a name that has none."""
 
@@ -106,6 +109,11 @@ class Fingerprint(NamedTuple):
         """What is compiled on the kernel's behalf and kept, each with a digest of all that decides its code:
         the dispatchers it calls, registered implementations, and definitions of intrinsics."""
         return tuple((function, self.graph.digest(index)) for index, (function, _) in self.graph.kept.items() if index)
+
+    def is_cooperative(self) -> bool:
+        """Tell if it synchronises its grid, as far as can be read off: an intrinsic may say so while it is lowered."""
+        edges = repr(self.graph.edges)
+        return "this_grid" in edges or COOPERATIVE in edges
 
     def sources(self) -> dict[str, tuple[str, Origin]]:
         """The Python source of the kernel and of what `device_functions` has, by component, where a file shows it."""
@@ -357,6 +365,8 @@ class Reader:
         node = self.add(f"declaration of {external.name}", list(external[:4]), external.signature)
         edges.append((str(len(edges)), node))
         self._add_links(node, external.links, external.name)
+        if external.is_cooperative:
+            self.edge(node, COOPERATIVE, "")
         return "declared", len(edges) - 1
 
 

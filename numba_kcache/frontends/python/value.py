@@ -274,3 +274,12 @@ def shown(value: Any) -> Plain:
         return {str(key): shown(each) for key, each in value.items()}
     text = repr(value)
     return text if len(text) <= 200 and " at 0x" not in text else type(value).__qualname__
+
+
+def plain_setting(value: object) -> Plain:
+    """A setting as a plain value; an int with a name of its own, such as Numba's optimisation level, by that."""
+    if value is None or type(value) in (bool, str):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)):
+        return [plain_setting(each) for each in value]
+    return repr(value)
