@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .engine.session import Session
 from .errors import LaunchError, NoDeviceError, shortened
 from .frontends.base import RunsUncached, define
-from .frontends.repeats import PLAIN, Kernels, call_of, copied, written
+from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
 from .kernel import Kernel
 from .launch.devices import current_device, is_device_current
 
@@ -59,20 +59,20 @@ class GetOr:
         __tracebackhide__ = True
         caller = sys._getframe(1).f_code.co_filename
         session = self.session
-        if self._kernels.session is not session:  # the process's cache was configured
-            self._kernels = Kernels(session)
-        types = tuple(map(type, options.values()))
-        how = (types, *options.items()) if PLAIN.issuperset(types) else written(options)
-        call = (source, name, caller, type(source), how) if how is not None else None
+        kernels = self._kernels
+        if kernels.session is not session:  # the process's cache was configured
+            kernels = self._kernels = Kernels(session)
+        call = written(source, name, caller, options)
         try:
-            kernel: Kernel = self._kernels[call]
-            self._kernels.move_to_end(call)
+            kernel: Kernel = kernels[call]
+            if len(kernels) > CROWDED:
+                kernels.move_to_end(call)
         except (KeyError, TypeError):  # another thread has made room; or a source that has no hash
             try:
                 kernel = self._kernel_of(source, name, options, call, caller)
             except Exception as error:
                 raise shortened(error)
-        if not kernel._resolutions.known():
+        if not kernel._resolutions.resolved:
             try:
                 _resolve_ahead(kernel)
             except BaseException as error:  # the next call tries again

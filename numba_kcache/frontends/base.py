@@ -260,6 +260,9 @@ class Resolutions:
         session: Gives the session of the cache in force.
         choose: From the device's target to what to build.
 
+    Attributes:
+        resolved: What has been resolved up to now; `known()` gives a copy, which no thread changes.
+
     No lock is held while something is resolved: threads that want the same wait for each other as `waiting` says.
     """
 
@@ -267,7 +270,7 @@ class Resolutions:
         self, definition: Definition, session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> None:
         self.definition, self.session, self.choose = definition, session, choose
-        self._resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
+        self.resolved: dict[tuple[Target, Target | None, Variant], Resolution] = {}
         self._resolving: dict[Hashable, tuple[int, int]] = {}
 
     def for_device(self, device: Target, variant: Variant = None, session: Session | None = None) -> Resolution:
@@ -294,7 +297,7 @@ class Resolutions:
 
     def resolve(self, choice: Choice, variant: Variant, session: Session | None = None) -> Resolution:
         """Resolve one variant of a choice, in the session in force where none is given."""
-        name, resolved = (choice.target, choice.ptx_target, variant), self._resolved
+        name, resolved = (choice.target, choice.ptx_target, variant), self.resolved
         found = resolved.get(name)
         if found is not None:
             return found
@@ -335,7 +338,7 @@ class Resolutions:
         if session.settings.mode == "frozen":
             what = f"cannot use the entry {resolution.key} for {self.definition.label}"
             raise FrozenCacheError(what, f"{error.why}, and the cache is frozen", "warm it up anew") from error
-        self._resolved = {name: each for name, each in self._resolved.items() if each.key != resolution.key}
+        self.resolved = {name: each for name, each in self.resolved.items() if each.key != resolution.key}
 
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         return session.resolve(self.wanted(choice, variant))
@@ -363,11 +366,11 @@ class Resolutions:
 
     def known(self) -> dict[tuple[Target, Target | None, Variant], Resolution]:
         """What has been resolved up to now."""
-        return dict(self._resolved)
+        return dict(self.resolved)
 
     def forget(self) -> None:
         """Resolve anew at the next use."""
-        self._resolved = {}  # another one: what is being resolved now goes into the one that was
+        self.resolved = {}  # another one: what is being resolved now goes into the one that was
 
     def launch_otherwise(self, shape: LaunchShape, stream: Any, arguments: tuple[Any, ...]) -> None:
         """Launch what no launcher of the definition takes."""

@@ -2,8 +2,8 @@
 
 Promise     Two calls share a kernel exactly where a decorated kernel of one would be that of the other: values count
             with their types, lists and mappings by what is in them now, and the caller's file where relative paths and
-            quoted includes are looked up beside it, or lines of it are in line tables. What is kept is bounded: the
-            `LIMIT` calls used last.
+            quoted includes are looked up beside it, or lines of it are in line tables. What is kept is bounded; the
+            `CROWDED` calls used last are kept.
 Method      A call whose options are plain, or lists and dicts of plain values, is found by one look-up, under all that
             was written and the caller's file. Any other, and the first of each file, is put into one form first.
 Not here    Finding and compiling (kernel).
@@ -19,8 +19,11 @@ from typing import Any
 
 from ..engine.session import Session
 
-LIMIT = 2048
+LIMIT = 4096
 """Names of calls under which a cache keeps kernels; the one that was used last longest ago goes first."""
+
+CROWDED = LIMIT // 2
+"""Names from which on the order of use is kept: what is dropped was not used while as many came in again."""
 
 PLAIN = frozenset((str, int, bool, bytes, NoneType))
 """Types that count by type and value."""
@@ -54,23 +57,37 @@ class Kernels(OrderedDict[Hashable, Any]):
             self.pop(call, None)
 
 
-def written(options: Mapping[str, Any]) -> Hashable:
-    """Name options as they were written, where they hold plain values, and lists and dicts of such; None for others.
+class _Sign:
+    """Part of a name: a boolean, which is equal to a number, or where the values of a list or dict begin and end."""
 
-    Two of these names may mean the same; what means another thing has another name.
+
+_TRUE, _FALSE, _LIST, _DICT, _END = (_Sign() for _ in range(5))
+_WRITTEN = PLAIN | {_Sign}
+
+
+def written(source: Any, name: str | None, caller: str, options: Mapping[str, Any]) -> Hashable:
+    """Name a call as it was written, where options hold plain values, and lists and dicts of such; None for others.
+
+    Two of these names may mean the same; what means another thing has another name. One list is made of all: this is
+    most of what a repeated call takes.
     """
-    parts: list[Hashable] = []
-    for name, value in options.items():
+    flat: list[Any] = [*options]
+    for value in options.values():
         kind = type(value)
-        inside: tuple[type, ...] = (kind,)
         if kind is list:
-            inside, value = tuple(map(type, value)), tuple(value)
+            flat += _LIST, *value, _END
         elif kind is dict:
-            inside, value = (*map(type, value), *map(type, value.values())), tuple(value.items())
-        if not PLAIN.issuperset(inside):
-            return None
-        parts.append((name, kind, inside, value))
-    return tuple(parts)
+            flat += _DICT, *value, *value.values(), _END
+        elif kind is bool:
+            flat.append(_TRUE if value else _FALSE)
+        else:
+            flat.append(value)
+    kinds = {*map(type, flat)}
+    if not kinds <= _WRITTEN:
+        return None
+    if bool in kinds:
+        flat += tuple(map(type, flat))
+    return source, type(source), name, caller, *flat
 
 
 def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:

@@ -16,6 +16,7 @@ import pytest
 
 import numba_kcache
 from numba_kcache import CompileError, FrozenCacheError, Kernel, KernelCache, OptionError
+from numba_kcache.frontends.repeats import written
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 
@@ -176,6 +177,18 @@ def test_options_that_differ_give_other_kernels(cache: KernelCache) -> None:
     assert [cache.get_or_compile(SAXPY, **options) for options in calls] == kernels[: len(calls)]
 
 
+def test_no_two_calls_are_written_alike() -> None:
+    """Names of calls differ wherever a value, its type, or its place in a list, mapping or option does."""
+    values: list[Any] = [
+        0, 1, True, False, "1", b"1", None, [], {}, [1], [True], [1, True], [True, 1], ["1", None], {"1": None},
+        {"a": 1}, {"a": True}, {"a": 1, "b": None}, ["a", 1],
+    ]  # fmt: skip
+    calls = [{"a": each} for each in values] + [{"a": one, "b": other} for one in values for other in values]
+
+    assert len({written("", None, "", each) for each in calls}) == len(calls)
+    assert all(written("", None, "", {"a": each}) is None for each in ([[1]], {"a": {}}, 1.0, (1,), Path("a"), [int]))
+
+
 def test_arch_of_another_type_is_no_known_call(cache: KernelCache) -> None:
     """(9.0, 0.0) is equal to (9, 0), and no target."""
     cache.get_or_compile(SAXPY, arch=(9, 0))
@@ -246,14 +259,17 @@ def test_clear_has_the_next_call_compile(cache: KernelCache) -> None:
 
 
 @pytest.mark.slow
-def test_repeated_call_is_a_look_up(cache: KernelCache) -> None:
-    """Two microseconds; twice that where there are lists among the options, or another program on the machine."""
-    cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+@pytest.mark.parametrize(
+    "options", [{}, {"defines": {"N": 4, "REAL": "float"}, "options": ["-DA"]}], ids=["plain", "lists"]
+)
+def test_repeated_call_is_a_look_up(cache: KernelCache, options: dict[str, Any]) -> None:
+    """Two microseconds, also with lists and mappings among the options; twice that beside another program."""
+    cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", **options)
     times = []
     for _ in range(300):
         start = time.perf_counter()
         for _ in range(100):
-            cache.get_or_compile(SAXPY, "saxpy", arch="sm_90")
+            cache.get_or_compile(SAXPY, "saxpy", arch="sm_90", **options)
         times.append((time.perf_counter() - start) / 100)
     assert min(times) < 4e-6
 

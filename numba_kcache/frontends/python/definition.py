@@ -276,7 +276,7 @@ class PythonResolutions(Resolutions):
 
     def flush(self) -> None:
         """Read the function anew at the next launch."""
-        self._resolved, self._uncached = {}, {}
+        self.resolved, self._uncached = {}, {}
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
