@@ -1,17 +1,20 @@
-"""Build the compiled launch module into a wheel, or into the checkout for an editable install.
+"""Build the compiled launch module into a wheel, or into the checkout for an editable install; a wheel has its version.
 
 Promise     Without a C compiler, Python's headers, or on another platform than Linux, a line says that it is left out;
             the package is complete without it, and launches take longer. One build for the limited API serves every
-            CPython from 3.11 on that has a GIL; a free-threaded one gets its own.
+            CPython from 3.11 on that has a GIL; a free-threaded one gets its own. `numba_kcache.__version__` of a wheel
+            is that of its metadata, which hatch-vcs makes of the tag; of a checkout, what version.py says there.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ except ImportError:  # run as a script, below
 
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "numba_kcache" / "launch" / "native.c"
+VERSION = ROOT / "numba_kcache" / "version.py"
 IS_FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-g0", "-fvisibility=hidden", "-shared", "-fPIC")
 
@@ -67,7 +71,13 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the module to the wheel, if it can be built."""
+        """Add the version to the wheel, and the module if it can be built."""
+        if version != "editable":
+            self._folder = tempfile.TemporaryDirectory()
+            stated = re.sub(r'(?<=__version__ = ").*(?=")', self.metadata.version, VERSION.read_text())
+            file = Path(self._folder.name, VERSION.name)
+            file.write_text(stated)
+            build_data["force_include"][str(file)] = f"numba_kcache/{VERSION.name}"
         try:
             module, tag = build()
         except (OSError, subprocess.CalledProcessError) as error:
@@ -76,6 +86,11 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         build_data.update(tag=tag, pure_python=False)
         if version != "editable":
             build_data["force_include"][str(module)] = f"numba_kcache/launch/{module.name}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the version's file, which the wheel has."""
+        if version != "editable":
+            self._folder.cleanup()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+EXTRAS = "numba,mlir,redis,object-store,sign"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")  # tests take from 1 ms to 10 s: who is done takes from the others
 
 
@@ -49,8 +50,11 @@ def make_environment() -> None:
         raise SystemExit("cannot make an environment: this Python has no ensurepip (Debian: apt install python3-venv)")
     if not PYTHON.is_file():
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    print(f"installing numba-kcache[{toolkit},suite] into {VENV}", flush=True)
-    run("-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", f".[{toolkit},suite]")
+    extras = f"{toolkit},{EXTRAS}"
+    print(f"installing numba-kcache[{extras}] and the group dev into {VENV}", flush=True)
+    pip = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
+    run(*pip, "pip>=25.1")  # the first that knows dependency groups
+    run(*pip, "-e", f".[{extras}]", "--group", "dev")
     stamp.write_text(wanted)
 
 

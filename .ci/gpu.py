@@ -1,6 +1,6 @@
 """Run what needs a GPU: the tests marked gpu, then benchmarks/run.py; figures go out with the machine's header.
 
-Run it on a machine with a device, in an environment that has the package and its test extra:
+Run it on a machine with a device, in an environment that has the package and the group `test`:
 `python .ci/gpu.py [FOLDER] [ARGUMENT OF run.py ...]`; FOLDER defaults to benchmarks/results. The exit code is that of
 the tests.
 """

@@ -3,7 +3,7 @@
 Promise     The same results and the same matplotlib give the same bytes. A picture names the result it was made of,
             with its digest, which tests/contract/test_figures.py holds against the files.
 Output      docs/img/NAME-light.svg and NAME-dark.svg; a result that is not committed gives no picture.
-Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install "numba-kcache[bench]")
+Run         python benchmarks/plots.py [NAME ...]    (matplotlib: pip install --group bench)
 """
 
 from __future__ import annotations
@@ -82,6 +82,17 @@ def first_launch(figure: Any, colours: Colours) -> None:
     left, right = figure.subplots(1, 2)
     bars(left, medians(rows, "warm first"), colours, "first launch, warm")
     bars(right, medians(rows, "cold first"), colours, "first launch, cold")
+
+
+def programs(figure: Any, colours: Colours) -> None:
+    """Three of the real programs, warm, to the first result."""
+    samples = result_of("workloads")["samples"]
+    shown = {
+        "20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
+        "31 kernels of one source": "31 kernels",
+    }  # fmt: skip
+    for place, (workload, title) in zip(figure.subplots(1, 3), shown.items(), strict=True):
+        bars(place, medians(samples[workload], "warm first"), colours, f"{title}: first launch")
 
 
 def launch(figure: Any, colours: Colours) -> None:
@@ -238,6 +249,7 @@ def fleet(figure: Any, colours: Colours) -> None:
 
 PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] = {
     "first_launch": (first_launch, (9.5, 3.2)),
+    "programs": (programs, (12.5, 1.9)),
     "launch": (launch, (9.0, 4.2)),
     "warm_steps": (warm_steps, (10.5, 3.6)),
     "whole_process": (whole_process, (8.0, 2.8)),
@@ -257,10 +269,14 @@ PICTURES: dict[str, tuple[Callable[[Any, Colours], None], tuple[float, float]]] 
 }
 """By name, which is that of its result: what draws it, and its size in inches."""
 
+RESULT_OF = {"programs": "workloads"}
+"""The result of a picture that has another name."""
+
 
 def source_of(name: str) -> str:
     """What a picture says it was made of."""
-    return f"{name}.json sha256:{hashlib.sha256((RESULTS / f'{name}.json').read_bytes()).hexdigest()}"
+    result = RESULT_OF.get(name, name)
+    return f"{result}.json sha256:{hashlib.sha256((RESULTS / f'{result}.json').read_bytes()).hexdigest()}"
 
 
 def draw(name: str, page: str, colours: Colours) -> None:
@@ -278,7 +294,8 @@ def draw(name: str, page: str, colours: Colours) -> None:
     with matplotlib.rc_context(plain):
         figure = Figure(figsize=size, layout="constrained")
         drawn(figure, colours)
-        figure.supxlabel(machine_of(result_of(name)), fontsize=7, color=colours.others, x=0.99, ha="right")
+        where = machine_of(result_of(RESULT_OF.get(name, name)))
+        figure.supxlabel(where, fontsize=7, color=colours.others, x=0.99, ha="right")
         IMAGES.mkdir(parents=True, exist_ok=True)
         path = IMAGES / f"{name}-{page}.svg"
         figure.savefig(path, transparent=True, metadata={"Date": None, "Source": source_of(name)})

@@ -12,43 +12,103 @@ import argparse
 import json
 import re
 import statistics
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from performance import PERFORMANCE, NoResult, cells, digits, footer, machine_of, result_of, table
+from performance import PERFORMANCE, NoResult, digits, footer, machine_of, result_of, table
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def first_launch() -> str:
-    """One kernel without headers, cold and warm, by system: median (lowest to highest)."""
-    result = result_of("first_launch")
-    all_columns = ("warm first", "warm second", "cold first", "warm process", "cold process")
-    columns = [each for each in all_columns if any(each in rows for rows in result["samples"]["1"].values())]
-    lines = [f"| | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-    for system, rows in result["samples"]["1"].items():
-        lines.append(f"| {system} | {' | '.join(cells(rows, columns))} |")
-    return "\n".join([*lines, "", machine_of(result)])
+class Program(NamedTuple):
+    """A row of the README's table: one program, and where its figures are.
+
+    Args:
+        name: The program and what is timed.
+        of: The result.
+        case: Its workload or number of kernels; empty where the result has one.
+        figure: The column.
+        systems: By column of the table, the system's name in the result.
+        other: A system that has no column: its name there, and here.
+    """
+
+    name: str
+    of: str
+    case: str
+    figure: str
+    systems: Mapping[str, str]
+    other: tuple[str, str] = ("", "")
 
 
-def launch() -> str:
-    """Microseconds of one launch by number of arguments: medians."""
-    result = result_of("launch")
-    counts = ("0", "2", "4", "8", "16")
-    lines = [f"| arguments | {' | '.join(counts)} |", "| --- |" + " --- |" * len(counts)]
-    for system, rows in result["samples"].items():
-        cells = (f"{statistics.median(rows[count]):.2f}" if rows.get(count) else "–" for count in counts)
-        lines.append(f"| {system} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", machine_of(result)])
+COLUMNS = ("here", "CuPy", "cuda.core", "Numba `cache=True`")
+OURS, CUPY, CORE, NUMBA = "numba_kcache", "cupy RawKernel", "cuda.core FileStreamProgramCache", "Numba cache=True"
+IN_SOURCE = {"here": OURS, "CuPy": CUPY, "cuda.core": CORE}
+OF_SOURCES = {"here": OURS, "CuPy": "cupy", "cuda.core": CORE}
+OF_NUMBA = {"here": OURS, "Numba `cache=True`": NUMBA}
+PROGRAMS = (
+    Program("Numba kernel, first launch", "numba_first_launch", "", "warm first", OF_NUMBA),
+    Program("20 Numba kernels in four files, whole process", "workloads", "20 Numba kernels in four files",
+            "warm process", OF_NUMBA),
+    Program("CUDA C++ with CUB's headers, first launch", "workloads", "block sum with CUB", "warm first", OF_SOURCES,
+            ("torch _compile_kernel", "`torch.cuda._compile_kernel`")),
+    Program("CUDA C++ with `cuda_fp16.h`, first launch", "first_launch", "1, cuda_fp16.h", "warm first", IN_SOURCE),
+    Program("31 large kernels of one source, first launch", "workloads", "31 kernels of one source", "warm first",
+            OF_SOURCES),
+    Program("small CUDA C++ kernel, first launch", "first_launch", "1", "warm first", IN_SOURCE,
+            ("Triton", "Triton")),
+    Program("the same, whole process, no array library here", "first_launch", "1", "warm process", IN_SOURCE,
+            ("Triton", "Triton")),
+    Program("the same, on CuPy's arrays, whole process", "first_launch", "1", "warm process",
+            {"here": f"{OURS}, CuPy arrays", "CuPy": CUPY}),
+    Program("the same, nothing stored yet, first launch", "first_launch", "1", "cold first", IN_SOURCE,
+            ("Triton", "Triton")),
+    Program("8 processes, 20 Numba kernels, nothing stored yet", "workloads", "20 Numba kernels, 8 processes",
+            "cold all", OF_NUMBA),
+)  # fmt: skip
 
 
-def import_time() -> str:
-    """One sentence: what the import and three decorations add."""
-    result = result_of("import_time")
-    bare, ours = (statistics.median(times) * 1e3 for times in result["samples"].values())
-    more = f"adds {ours - bare:.0f} ms, to a bare Python of {bare:.0f} ms"
-    where = f"(`benchmarks/import_time.py`, {machine_of(result)})"
-    return f"Importing the package and decorating three kernels {more}\n{where}"
+def programs() -> str:
+    """What a program gains: milliseconds by system, medians; the least of a row in bold."""
+    rows = []
+    for each in PROGRAMS:
+        samples = result_of(each.of)["samples"]
+        by_system = samples.get(each.case, {}) if each.case else samples
+        found = {
+            column: statistics.median(by_system[system][each.figure]) * 1e3
+            for column, system in {**each.systems, each.other[1]: each.other[0]}.items()
+            if each.figure in by_system.get(system, {})
+        }
+        rows.append((each.name, _of_row(found, each.other[1], each.of)))
+    compute = result_of("cuda_compute")["milliseconds"]["reduction"]
+    found = {"here": compute["cache"], "no cache": compute["build"]}
+    rows.append(("`cuda.compute` reduction, first result", _of_row(found, "no cache", "cuda_compute")))
+    said = [
+        "Medians of few samples; bold is the least of a row. A first launch begins after imports and ends when the",
+        "result is there. Caches are filled where no row says otherwise.",
+    ]
+    if eight := result_of("workloads")["samples"].get("20 Numba kernels, 8 processes"):
+        ours, theirs = (statistics.median(eight[system]["cold compiles"]) for system in (OURS, NUMBA))
+        said.append(f"The 8 processes compile {ours:.0f} kernels here, and {theirs:.0f} with Numba's cache.")
+    added = result_of("added")["added"]["RawKernel"]
+    between = f"{added['low_ms']:.0f} to {added['high_ms']:.0f}"
+    said.append(
+        f"In pairs of whole processes that import CuPy anyway, a small kernel costs {added['added_ms']:+.0f} ms"
+    )
+    said.append(f"beside `RawKernel` ({between}; `benchmarks/added.py`).")
+    machine = result_of("first_launch")["machine"]
+    said.append(f"{machine['gpu']}, driver {machine['driver']}, Python {machine['python']}.")
+    head = table("ms, in a fresh process", (*COLUMNS, "other", "`benchmarks/`"), rows)
+    return "\n".join([*head, "", *textwrap.wrap(" ".join(said), 119, break_on_hyphens=False)])
+
+
+def _of_row(found: Mapping[str, float], other: str, of: str) -> list[str]:
+    """The cells of one program: `**4.7**`, `439 (Triton)` or a dash, and the benchmark."""
+    shown = {column: digits(value) for column, value in found.items()}
+    shown |= {column: f"**{shown[column]}**" for column, value in found.items() if value == min(found.values())}
+    last = f"{shown[other]} ({other})" if other in shown else "–"
+    return [*(shown.get(column, "–") for column in COLUMNS), last, f"`{of}`"]
 
 
 def microseconds(times_s: list[float]) -> str:
@@ -304,9 +364,7 @@ def said_by(result: dict[str, Any]) -> str:
 TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
-    "first_launch": ("README.md", first_launch),
-    "launch": ("README.md", launch),
-    "import_time": ("README.md", import_time),
+    "programs": ("README.md", programs),
     "store": ("docs/performance-store.md", store),
     "nodes": ("docs/performance-fleet.md", nodes),
     "fleet_operations": ("docs/performance-fleet.md", fleet_operations),

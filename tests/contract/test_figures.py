@@ -46,7 +46,7 @@ def test_every_picture_is_drawn_from_the_committed_result(load) -> None:  # type
     plots = load("plots")
 
     for name in plots.PICTURES:
-        if not (BENCHMARKS / f"results/{name}.json").is_file():
+        if not (BENCHMARKS / f"results/{plots.RESULT_OF.get(name, name)}.json").is_file():
             continue
         for page in plots.PAGES:
             text = (ROOT / f"docs/img/{name}-{page}.svg").read_text()

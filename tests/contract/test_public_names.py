@@ -51,10 +51,10 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_version_is_the_project_file_s() -> None:
-    """One version, in the package and in pyproject.toml."""
+    """One version for a tree that no tag names, in the package and in pyproject.toml."""
     project = tomllib.loads(Path(ROOT, "pyproject.toml").read_text(encoding="utf-8"))
 
-    assert project["project"]["version"] == numba_kcache.__version__
+    assert project["tool"]["hatch"]["version"]["fallback-version"] == numba_kcache.__version__
 
 
 def test_error_tree_is_what_the_contract_says() -> None:

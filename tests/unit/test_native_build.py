@@ -24,6 +24,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, list[str
     monkeypatch.setattr(module, "SOURCE", copy)
     said: list[str] = []
     monkeypatch.setattr(module.NativeBuildHook, "app", SimpleNamespace(display_warning=said.append), raising=False)
+    monkeypatch.setattr(module.NativeBuildHook, "metadata", SimpleNamespace(version="9.8.7"), raising=False)
     return object.__new__(module.NativeBuildHook), said
 
 
@@ -44,8 +45,15 @@ def test_module_is_added_to_a_wheel_and_left_beside_its_source(
     assert not said
     assert data["pure_python"] is False
     assert data["tag"].split("-")[1] in ("abi3", "cp313t", "cp314t")
-    wanted = {} if version == "editable" else {str(made): f"numba_kcache/launch/{made.name}"}
-    assert data["force_include"] == wanted
+    placed = data["force_include"]
+    if version == "editable":
+        assert placed == {}
+    else:
+        assert placed[str(made)] == f"numba_kcache/launch/{made.name}"
+        (stated,) = (Path(file) for file, target in placed.items() if target == "numba_kcache/version.py")
+        assert '__version__ = "9.8.7"' in stated.read_text()
+        build.finalize(version, data, "a.whl")
+        assert not stated.exists()
 
 
 def test_module_is_left_out_in_a_line_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,7 +64,9 @@ def test_module_is_left_out_in_a_line_without_a_compiler(monkeypatch: pytest.Mon
 
     build.initialize("standard", data)
 
-    assert data == {"force_include": {}}
+    assert list(data["force_include"].values()) == ["numba_kcache/version.py"]
+    assert set(data) == {"force_include"}
+    build.finalize("standard", data, "a.whl")
     (line,) = said
     assert line.startswith("numba-kcache: the compiled launch module is left out: ")
     assert "\n" not in line
