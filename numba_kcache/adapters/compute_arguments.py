@@ -4,21 +4,20 @@ Promise     Two sets of arguments have one form only if cuda.compute makes the s
             be told by content is `Unkeyed`, with the reason: it is built as ever. No compiler is imported.
 Method      Algorithms by name and by the parameters of their constructors, as of the versions that were read: another
             one is not keyed. Arrays count by dtype, an initial value by its type, iterators by their kind as
-            cuda.compute itself keys them, operators written in Python by their fingerprint (frontends.python).
+            cuda.compute itself keys them, operators written in Python by their fingerprint (compute_operators).
 Ground      cuda.compute 1.2.1: algorithms/*.py, `cache_build_results(...)` and `IteratorBase.kind`.
 """
 
 from __future__ import annotations
 
 import enum
-import sys
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..frontends.python import External, Jitted, Registration, Registrations
-from ..frontends.python.function import Uncapturable, fingerprint
-from ..frontends.python.value import Refused
 from ..keys import Plain, sha256
+
+if TYPE_CHECKING:
+    from ..frontends.python.function import Fingerprint
 
 HOME = "cuda.compute"
 
@@ -58,27 +57,21 @@ class Unkeyed(Exception):
     """These arguments cannot be told from others by content; the text says why."""
 
 
-def argument_forms(algorithm: str, arguments: dict[str, Any]) -> dict[str, Plain]:
+def argument_forms(algorithm: str, arguments: dict[str, Any], operators: list[Fingerprint]) -> dict[str, Plain]:
     """The form of each argument.
 
     Args:
         algorithm: A name in `ALGORITHMS`.
         arguments: By parameter.
+        operators: Gets those that are written in Python.
 
     Raises:
         Unkeyed: One of them has none.
     """
-    return {name: _form(value, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
+    return {name: _form(value, operators, by_value=(algorithm, name) in _BY_VALUE) for name, value in arguments.items()}
 
 
-def has_python(form: Plain) -> bool:
-    """Tell if a form has an operator in it that is written in Python."""
-    if isinstance(form, dict):
-        return any(map(has_python, form.values()))
-    return isinstance(form, list) and (form[:1] == ["python"] or any(map(has_python, form)))
-
-
-def _form(value: Any, *, by_value: bool = False) -> Plain:
+def _form(value: Any, operators: list[Fingerprint], *, by_value: bool = False) -> Plain:
     import numpy as np
     from cuda.compute import _bindings, op, types
     from cuda.compute._proxy import ProxyValue
@@ -93,7 +86,7 @@ def _form(value: Any, *, by_value: bool = False) -> Plain:
     if isinstance(value, enum.Enum):
         return ["enum", kind.__name__, value.name, repr(value.value)]
     if kind in (tuple, list):
-        return [_form(each) for each in value]
+        return [_form(each, operators) for each in value]
     if isinstance(value, np.ndarray):
         content: list[Plain] = [value.tobytes(), list(value.shape)] if by_value else []
         return ["host", dtype_form(value.dtype), *content]
@@ -111,18 +104,18 @@ def _form(value: Any, *, by_value: bool = False) -> Plain:
         return [
             "iterator",
             kind.__name__,
-            _form(value.kind),
+            _form(value.kind, operators),
             value.state_alignment,
             len(bytes(memoryview(value.state))),
         ]
     if isinstance(value, _bindings.OpKind):
         return ["well-known", str(value)]
     if isinstance(value, op.OpAdapter):
-        return _operator_form(value)
+        return _operator_form(value, operators)
     if kind is FunctionType:
-        return python_form(value)
+        return _python_form(value, operators)
     if kind is DoubleBuffer:
-        return ["double buffer", _form(value.current()), _form(value.alternate())]
+        return ["double buffer", _form(value.current(), operators), _form(value.alternate(), operators)]
     if is_device_array(value):
         if not is_contiguous(value):
             raise Unkeyed("an array is not contiguous")
@@ -130,7 +123,7 @@ def _form(value: Any, *, by_value: bool = False) -> Plain:
     raise Unkeyed(f"a {kind.__module__}.{kind.__qualname__} cannot be told from another one by its content")
 
 
-def _operator_form(value: Any) -> Plain:
+def _operator_form(value: Any, operators: list[Fingerprint]) -> Plain:
     from cuda.compute import op
 
     if type(value) is op.RawOp:
@@ -142,7 +135,7 @@ def _operator_form(value: Any) -> Plain:
     function = getattr(value, "func", None)
     if type(function) is not FunctionType:
         raise Unkeyed(f"its operator is a {type(value).__qualname__}")
-    return python_form(function)
+    return _python_form(function, operators)
 
 
 def _code_form(code: Any) -> Plain:
@@ -173,65 +166,15 @@ def type_form(descriptor: Any) -> Plain:
     return form
 
 
-# -- operators that are written in Python ----------------------------------------------------------------------
+def _python_form(function: Any, operators: list[Fingerprint]) -> Plain:
+    """A Python operator by all that decides its code."""
+    from ..frontends.python.function import Uncapturable, fingerprint
+    from .compute_operators import OPERATORS
 
-
-def python_form(function: Any) -> Plain:
-    """A Python operator by all that decides its code.
-
-    Raises:
-        Unkeyed: It reads what cannot be captured.
-    """
-    found = fingerprint(function, Operators(), with_lines=False)
+    found = fingerprint(function, OPERATORS, with_lines=False)
     if isinstance(found, Uncapturable):
         raise Unkeyed(f"its operator cannot be keyed: {found.name}: {found.reason}")
+    if found.links:
+        raise Unkeyed("its operator links files")
+    operators.append(found)
     return ["python", found.digest]
-
-
-def struct_class() -> None:
-    """Stand for the code that cuda.compute makes of a struct's class; its layout is beside it."""
-
-
-class Operators:
-    """Names that cuda.compute's operators may use beside plain Python and NumPy: structs, device arrays as state."""
-
-    packages = frozenset({"numpy", "numba_cuda_mlir", HOME})
-    stateful = frozenset(("numpy.random", "numpy.fromfile", "numpy.genfromtxt", "numpy.load", "numpy.memmap"))
-
-    def python_function(self, value: Any) -> Any:
-        """None: a function of a decorator is not followed, and refuses its operator."""
-        return None
-
-    def jitted(self, dispatcher: Any, *, is_kernel: bool) -> Jitted:
-        """Never asked."""
-        raise Refused("it is decorated")
-
-    def intrinsic(self, value: Any) -> Registration | None:
-        """A class of `gpu_struct`, by its layout."""
-        struct = sys.modules.get(f"{HOME}.struct")
-        if struct is None or not (isinstance(value, type) and issubclass(value, struct._Struct)):
-            return None
-        try:
-            layout = repr(type_form(value._type_descriptor))  # type: ignore[attr-defined]
-        except Unkeyed as refusal:
-            raise Refused(str(refusal)) from None
-        return Registration("gpu_struct", None, {"name": value.__name__, "layout": layout}, (struct_class,))
-
-    def external(self, value: Any) -> External | None:
-        """None: nothing is declared."""
-        return None
-
-    def type_form(self, value: Any) -> Plain | None:
-        """A device array that an operator keeps as its state, whose address is handed to each call."""
-        from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
-
-        if not is_device_array(value):
-            return None
-        try:
-            return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))
-        except Unkeyed as refusal:
-            raise Refused(str(refusal)) from None
-
-    def registrations(self) -> Registrations:
-        """None: they would need the compiler."""
-        return Registrations(lambda _value: (), {}, [])

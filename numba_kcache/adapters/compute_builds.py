@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.util import find_spec
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine.built import find_or_build
 from ..engine.session import Session
@@ -31,7 +31,10 @@ from ..keys import Plain
 from ..model import NO_TARGET, Event, EventKind, trouble
 from ..toolchain.build_id import build_of
 from ..toolchain.packages import content_digest
-from .compute_arguments import Unkeyed, argument_forms, has_python
+from .compute_arguments import Unkeyed, argument_forms
+
+if TYPE_CHECKING:
+    from ..frontends.python.function import Fingerprint
 
 _LIBRARIES = ("nvrtc", "nvJitLink")
 _OBJECT, _CODE = "object", "code"
@@ -143,6 +146,7 @@ class _Entry:
         self.here: Any = None
         self.is_built_here, self.key = False, ""
         self.files: Mapping[str, bytes] = {}
+        self._functions: list[tuple[Any, str]] = []
 
     def find(self) -> None:
         """Find the files, or build them.
@@ -169,16 +173,22 @@ class _Entry:
 
     def _components(self) -> dict[str, Plain]:
         name, (major, minor) = self._algorithm.__name__, self.target
-        arguments: Any = argument_forms(name, self._arguments)
+        operators: list[Fingerprint] = []
+        arguments: Any = argument_forms(name, self._arguments, operators)
         components = {"algorithm": name[1:], "arguments": arguments, "target": f"sm_{major}{minor}", "cccl": _cccl()}
-        return components | ({"python": _python()} if has_python(arguments) else {})
+        if not operators:
+            return components
+        from .compute_operators import settings
+
+        self._functions = [each for found in operators for each in found.device_functions()]
+        return components | {"python": [*_python(), settings()]}
 
     def _build(self, components: dict[str, Plain]) -> Mapping[str, bytes]:
         from cuda.compute._target_cc import target_cc
 
         made = self._algorithm.__new__(self._algorithm) if self.here is None else self.here
         try:
-            with target_cc(self.target):
+            with target_cc(self.target), self._fresh_functions():
                 _plain(self._plain, made, self._arguments, self.target if self.here is None else None)
         except Exception as error:
             raise _Failed(error) from None
@@ -189,6 +199,14 @@ class _Entry:
         if self._components() != components:
             raise _Changed
         return self.files
+
+    def _fresh_functions(self) -> contextlib.AbstractContextManager[None]:
+        """Have what its operators call compiled as it is now."""
+        if not self._functions:
+            return contextlib.nullcontext()
+        from .compute_operators import fresh
+
+        return fresh(self._functions, f"sm_{self.target[0]}{self.target[1]}")
 
 
 def _leaf(made: Any) -> Any:
@@ -255,7 +273,7 @@ def _cccl() -> Plain:
 
 
 @functools.cache
-def _python() -> Plain:
+def _python() -> list[Plain]:
     """The compiler of operators that are written in Python, found without importing it."""
     import numpy
 

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,13 @@ def run(directory: Path, program: str, **settings: str) -> list[Any]:
 
 def frozen(directory: Path, program: str, **settings: str) -> list[Any]:
     return run(directory, program, NUMBA_KCACHE_MODE="frozen", **settings)
+
+
+def numbers_in(directory: Path, *numbers: float) -> list[list[float]]:
+    """Those of these numbers that are constants in the code of each entry, by the half of a double that code has."""
+    cache = KernelCache(directory)
+    codes = [cache.session.store.get(each.key).payloads["built"] for each in cache.entries()]  # type: ignore[union-attr]
+    return sorted([each for each in numbers if struct.pack("<d", each)[4:] in code] for code in codes)
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +195,62 @@ asked.append(is_served(lambda: transform(scale)))
 say(*asked, "numba_cuda_mlir" in sys.modules)
 """
     assert frozen(built_of_python, program)[3:] == [True, True, False, False, False, False]
+
+
+REGISTERED = """
+from numba_cuda_mlir import cuda, extending
+
+FACTOR = 1234.5
+
+def doubled(x):
+    raise NotImplementedError
+
+def of_number(x):
+    return lambda x: x * FACTOR
+
+extending.overload(doubled, typing_registry=extending.typing_registry)(of_number)
+
+@cuda.jit(device=True)
+def shifted(x):
+    return x + FACTOR
+
+def overloaded(x):
+    return doubled(x) + x
+
+def decorated(x):
+    return shifted(x) * x
+"""
+
+
+@needs_mlir
+@pytest.mark.parametrize("operator", ["overloaded", "decorated"])
+def test_operator_counts_by_what_is_registered_and_decorated(operator: str, tmp_path: Path) -> None:
+    """Served as long as the implementation is the same; a global of it counts, and what was compiled of it before."""
+    program = f"{REGISTERED}\ntransform({operator})\nFACTOR = 4321.5\ntransform({operator})\nsay()"
+    asked = f"{REGISTERED}\nasked = [is_served(lambda: transform({operator}))]\nFACTOR = 4321.5\n"
+    asked += f"asked.append(is_served(lambda: transform({operator})))\nFACTOR = 5.5\n"
+    asked += f"say(*asked, is_served(lambda: transform({operator})))"
+
+    assert run(tmp_path, program) == [2, 0, 0]
+    assert numbers_in(tmp_path, 1234.5, 4321.5) == [[1234.5], [4321.5]]
+    assert frozen(tmp_path, asked)[3:] == [True, True, False]
+
+
+@needs_mlir
+def test_structs_that_were_compiled_keep_keys(built_of_python: Path) -> None:
+    """cuda.compute registers each with the compiler: an operator without them is served as before."""
+    program = """
+import contextlib
+Pair = compute.gpu_struct({"a": np.float32, "b": np.int32})
+def first(x):
+    return Pair(x, 1)
+with contextlib.suppress(Exception):
+    transform(first, f, ProxyArray(Pair))
+from cuda.compute import _jit
+import numba_cuda_mlir.cuda
+say(is_served(lambda: transform(scale)))
+"""
+    assert frozen(built_of_python, program)[3:] == [True]
 
 
 def test_arguments_that_cannot_be_told_are_built_as_ever(built: Path) -> None:

@@ -11,7 +11,9 @@ import pytest
 import numba_kcache
 from numba_kcache import ToolchainMissingError
 from numba_kcache.adapters import cuda_compute
-from numba_kcache.adapters.compute_arguments import Operators, Unkeyed, dtype_form, has_python, python_form
+from numba_kcache.adapters.compute_arguments import Unkeyed, dtype_form
+from numba_kcache.adapters.compute_operators import OPERATORS
+from numba_kcache.frontends.python.function import Fingerprint, fingerprint
 
 FACTOR = 2
 
@@ -67,12 +69,12 @@ def test_array_of_objects_has_no_form() -> None:
         dtype_form(np.dtype(object))
 
 
-def test_python_operator_s_form_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A global that it reads is in it; it is found in nested forms."""
-    before = python_form(scale)
+def test_python_operator_follows_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A global that it reads is in its fingerprint."""
+    before = fingerprint(scale, OPERATORS, with_lines=False)
     monkeypatch.setitem(globals(), "FACTOR", 3)
+    after = fingerprint(scale, OPERATORS, with_lines=False)
 
-    assert python_form(scale) != before
-    assert has_python({"op": ["iterator", before]})
-    assert not has_python({"op": ["well-known", "OpKind.PLUS"]})
-    assert Operators().registrations().of_all == []
+    assert isinstance(before, Fingerprint)
+    assert isinstance(after, Fingerprint)
+    assert before.digest != after.digest

@@ -12,8 +12,9 @@ Ground      numba-cuda-mlir 0.6.0: `MLIRDispatcher._compile_public`, mlir_compil
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -102,15 +103,12 @@ def compile_kernel(
     options = dict(declared.targetoptions)
     options |= {"chip": f"sm_{generated.major}{generated.minor}{generated.suffix}", "cc": None}
     options["link"] = list(options.get("link") or ())
-    functions = tuple(device_functions)
-    with assumed_host(target.cc):
-        _forget_stale(functions, options["chip"])
+    with assumed_host(target.cc), fresh_functions(device_functions, options["chip"]):
         try:
             result = parts.compile_mlir(declared.py_func, None, types, targetoptions=options)
             parts.optimize(result)
         except parts.ForceLiteralArg as error:
             raise UncacheableError("cannot cache it", "its code depends on values of its arguments") from error
-        _remember(functions, options["chip"])
     known = result.metadata
     _alive.extend(getattr(result.library, "referenced_objects", {}).values())
     foreign = _foreign_callbacks(known, options["link"])
@@ -132,14 +130,24 @@ def _foreign_callbacks(known: Mapping[str, Any], links: Iterable[Any]) -> list[A
     return [each for each in found if each not in own and not str(each.__module__).startswith(f"{PACKAGE}.")]
 
 
-def _forget_stale(functions: Iterable[tuple[Any, str]], chip: str) -> None:
-    """Drop what was compiled earlier in this process for another target, other globals or other flags."""
+@contextlib.contextmanager
+def fresh_functions(device_functions: Iterable[tuple[Any, str]], chip: str) -> Iterator[None]:
+    """Compile without what was compiled earlier in this process for another target, other globals or other flags.
+
+    Args:
+        device_functions: As of `compile_kernel`.
+        chip: The target.
+    """
+    functions = tuple(device_functions)
     for function, digest in functions:
         if isinstance(function, FunctionType):
             if _compiled_as.get(function) != (digest, chip, 0):
                 forget_implementations(function)
         elif _compiled_as.get(function) != (digest, chip, len(function.overloads)):
             _forget_overloads(function)
+    yield
+    for function, digest in functions:
+        _compiled_as[function] = digest, chip, len(getattr(function, "overloads", ()))
 
 
 def _forget_overloads(dispatcher: Any) -> None:
@@ -149,11 +157,6 @@ def _forget_overloads(dispatcher: Any) -> None:
     vars(dispatcher).pop("_device_dispatcher", None)
     for types, _result in given:
         dispatcher._compile_as_device_callee(types)
-
-
-def _remember(functions: Iterable[tuple[Any, str]], chip: str) -> None:
-    for function, digest in functions:
-        _compiled_as[function] = digest, chip, len(getattr(function, "overloads", ()))
 
 
 def _entry(cubin: bytes, symbol: str, name: str) -> Entry:

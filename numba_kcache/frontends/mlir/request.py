@@ -39,6 +39,11 @@ CODE_SETTINGS = (
 _VARIABLES = ("NUMBA_CUDA_ENABLE_NRT", "NUMBA_CUDA_NRT_STATS", "NUMBA_CUDA_NVRTC_EXTRA_SEARCH_PATHS", "LIBLLVM7")
 """The settings that are read from the environment at each use."""
 
+VARIABLES = (
+    *_VARIABLES, "NUMBA_CUDA_DEBUGINFO", "NUMBA_CUDA_MLIR_DISABLE_LTO_OPT", *(f"NUMBA_{name}" for name in CODE_SETTINGS)
+)  # fmt: skip
+"""All that are read from the environment sooner or later."""
+
 
 def component_kinds() -> Mapping[str, ReasonKind]:
     """Map each component of such a kernel to its kind of reason. docs/keys.md has a row for each."""
