@@ -118,6 +118,7 @@ class Definition:
         default_stream: The stream of launches that name none; None where the arguments decide.
         asked: Targets that the thing itself asks for.
         takes_cluster: Whether a configuration may have a cluster as its fifth item.
+        argument_names: As in `Launcher.names`.
     """
 
     kind: str
@@ -132,6 +133,7 @@ class Definition:
     default_stream: Any = 0
     asked: tuple[Target, ...] = ()
     takes_cluster = False
+    argument_names: tuple[Sequence[str], Sequence[Any]] | None = None
     launch_options: LaunchOptions | None = None
     thing: Any
     options: Mapping[str, Any]

@@ -62,7 +62,7 @@ class Configurations:
         except Exception as error:
             raise shortened(error)
 
-    def __call__(self, *args: Any) -> None:
+    def __call__(self, *args: Any, **named: Any) -> None:
         """Refuse a launch without a configuration, as Numba does."""
         name = self.__name__ if self.__name__.isidentifier() else "kernel"
         raise LaunchConfigError(
@@ -184,9 +184,12 @@ class Launches(Configurations):
         if ntasks < 0:
             raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
         if ntasks == 0:
-            return lambda *_args: None
+            return lambda *_args, **_named: None
 
-        def over_tasks(block: int) -> Launch:
+        def over_tasks(args: tuple[Any, ...]) -> Launch:
+            from .measures import block_size
+
+            block = tpb or block_size(self, args, sharedmem)
             options = self._definition.launch_options
             blocks = -(-ntasks // block)
             if options and options.cluster:
@@ -194,8 +197,13 @@ class Launches(Configurations):
             return self[blocks, block, stream, sharedmem]
 
         if tpb or not self._definition.has_variants:
-            return over_tasks(tpb or self._block_size((), sharedmem))
-        return lambda *args: over_tasks(self._block_size(args, sharedmem))(*args)
+            return over_tasks(())
+
+        def launch(*args: Any, **named: Any) -> None:
+            args = self._ordered(args, named) if named else args
+            over_tasks(args)(*args)
+
+        return launch
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any, variant: Variant = None) -> Launch | None:
         """Make the launch function of a variant; None where only the front end's own launch takes it."""
@@ -226,6 +234,7 @@ class Launches(Configurations):
             functools.partial(self._configure, config, shape, stream),
             self._definition.variant,
             lambda *args: otherwise(args),
+            self._ordered,
         )
 
     def _refused(self, variant: Variant, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
@@ -291,6 +300,8 @@ class Launches(Configurations):
             debug=session.settings.debug_launches,
             otherwise=functools.partial(self._refused, variant),
         )
+        if launcher is not None:
+            launcher.names = definition.argument_names
         on_device[device.ordinal, variant] = found = launcher, loaded, options
         if on_device is not self._on_device:
             loaded.live[0] = False  # `forget` came meanwhile: the next launch asks anew
@@ -299,26 +310,13 @@ class Launches(Configurations):
     def _name_on(self, loaded: LoadedKernel) -> str:
         return self._definition.name or loaded.entry.name
 
-    def _block_size(self, args: tuple[Any, ...], sharedmem: int) -> int:
-        try:
-            variant = self._definition.variant(args)
-            if variant is None and self._definition.has_variants:
-                return self._resolutions.block_size_otherwise(args, sharedmem)
-            loaded = self._loaded(variant)[1]
-        except RunsUncached:
-            return self._resolutions.block_size_otherwise(args, sharedmem)
-        loaded.prepare(launch_shape(1, 1, sharedmem), self._name_on(loaded))
-        from ..launch.attributes import potential_block_size
+    def _ordered(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Bring arguments of a kind with variants into the order of its parameters."""
+        from ..launch.keywords import in_order
 
-        return potential_block_size(loaded, sharedmem)
-
-    def _resident_blocks(self, variant: Variant, shape: LaunchShape) -> int:
-        """The most blocks of this shape that the current device runs at once."""
-        loaded = self._loaded(variant)[1]
-        loaded.prepare(shape, self._name_on(loaded))
-        from ..launch.attributes import resident_blocks
-
-        return resident_blocks(loaded, shape.threads_per_block, shape.shared_bytes)
+        names, defaults = self._definition.argument_names or ((), ())
+        values = (*args, *named.values())
+        return in_order(self.__name__, values, tuple(named), names, labels=names, defaults=defaults)
 
     def forget(self) -> None:
         """Resolve anew at the next launch. Running work is untouched."""
@@ -348,6 +346,7 @@ class VariantLaunch:
         prepare: Makes the launch function of a variant; None where only `otherwise` can launch it.
         variant_of: Finds the variant of arguments; None where the front end has to refuse them.
         otherwise: Launches by the front end's own means.
+        ordered: Brings arguments that are named into their order.
     """
 
     def __init__(
@@ -357,14 +356,15 @@ class VariantLaunch:
         prepare: Callable[[Hashable], Launch | None],
         variant_of: Callable[[tuple[Any, ...]], Hashable],
         otherwise: Launch,
+        ordered: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]],
     ) -> None:
-        self._kernel, self._config = kernel, config
+        self._kernel, self._config, self._ordered = kernel, config, ordered
         self._prepare, self._variant_of, self._otherwise = prepare, variant_of, otherwise
         self._by_variant: dict[Hashable, Launch] = {}
         self._front: Launch = self.launch
 
-    def __call__(self, *args: Any) -> None:
-        self._front(*args)
+    def __call__(self, *args: Any, **named: Any) -> None:
+        self._front(*(self._ordered(args, named) if named else args))
 
     def launch(self, *args: Any) -> None:
         """Launch arguments of whatever variant, and be ready for the next ones of the same."""

@@ -9,18 +9,17 @@ Not here    What the thing is and its options say (frontends), finding and build
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from ..engine.request import Request, Resolution
-from ..errors import OptionError, UncacheableError, shortened
+from ..errors import shortened
 from ..frontends.base import Definition, Variant, define
 from ..frontends.launches import Launches
 from ..keys import Component
 from ..launch import launch_shape
 from ..launch.devices import current_device
-from ..model import Choice, Target, ptx_target, read_arch
+from ..model import Target, ptx_target, read_arch
 from ..model.artifact import Artifact, Entry
 
 if TYPE_CHECKING:
@@ -29,16 +28,6 @@ if TYPE_CHECKING:
     from ..explanation.text import Explanation
     from ..frontends.options import Arch, KernelOptions, NumbaOptions, SourceOptions
     from .typed import IsNumba, IsSource, KernelDecorator, NumbaKernel, SourceKernel
-
-
-class Sent:
-    """What arrives in another process as `make(*args)`."""
-
-    def __init__(self, make: Callable[..., Any], *args: Any) -> None:
-        self._made = make, args
-
-    def __reduce__(self) -> Any:
-        return self._made
 
 
 class Kernel(Launches):
@@ -105,13 +94,9 @@ class Kernel(Launches):
             OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
                 the kernel was not made of a function.
         """
-        full = self._definition.template_values(values)
-        key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
-        try:
-            found = self._instances.get(key)
-        except TypeError as error:
-            raise OptionError(f"cannot instantiate {self.__name__} with {values!r}", str(error)) from None
-        return found or self._instances.setdefault(key, Kernel(self._definition.instantiate(full)))
+        from .asides import instantiate
+
+        return instantiate(self, values)
 
     # -- compiling ahead, and looking ---------------------------------------------------------------
 
@@ -128,22 +113,12 @@ class Kernel(Launches):
             KCacheError: A directory was asked for and cannot be used: nothing was stored there.
         """
         __tracebackhide__ = True
+        from .asides import compile_ahead
+
         try:
-            self._compile(arch, signature)
+            compile_ahead(self, arch, signature)
         except Exception as error:
             raise shortened(error)
-
-    def _compile(self, arch: Any, signature: Any) -> None:
-        for variant in self._variants(signature):
-            for target in self._targets(arch):
-                self._definition.check_target(target)
-                request = self._request(target, variant)
-                if request.uncacheable:
-                    raise UncacheableError(f"cannot cache {request.label}", request.uncacheable)
-                found = self._exactly(target, variant)
-                if found.uncacheable:
-                    raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
-                self._session().require_place(f"store {request.label}", found.key)
 
     def key(self, arch: Arch | None = None, signature: Any = None) -> str:
         """The digest of the request for one target, 64 hexadecimal digits. Never compiles.
@@ -169,10 +144,9 @@ class Kernel(Launches):
             OptionError: There is no signature, or a signature where the code is the same for all arguments.
             NoDeviceError: No target is named and there is no device.
         """
-        variant, target = self._variants(signature)[0], self._targets(arch)[0]
-        is_auto = arch is None and not self._arch
-        choice = self._choose(target) if is_auto else Choice(target, ptx_target(self._arch, target))
-        return self._resolutions.explain(choice, variant)
+        from .asides import explain
+
+        return explain(self, arch, signature)
 
     def _at_hand(self) -> Artifact:
         """An artifact to ask about: one that is resolved, else the one for the kernel's first target."""
@@ -183,23 +157,19 @@ class Kernel(Launches):
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
         __tracebackhide__ = True
+        from .asides import read_off
+
         try:
-            return self._read_off(read, arch, signature)
+            return read_off(self, read, arch, signature)
         except Exception as error:
             raise shortened(error)
 
-    def _read_off(self, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
-        definition, known = self._definition, self._resolutions.known()
-        target = None if arch is None else self._targets(arch)[0]
-        if definition.has_variants and signature is None:
-            return {variant: read(each.artifact) for (of, _, variant), each in known.items() if target in (None, of)}
-        if target is None and not definition.has_variants:
-            self._variants(signature)
-            return read(self._at_hand())
-        return read(self._exactly(target or self._targets(None)[0], self._variants(signature)[0]).artifact)
-
     def _read_entry(self, name: str) -> Any:
         return self._read(lambda artifact: getattr(self._definition.entry(artifact), name))
+
+    def _measured(self, measure: Callable[..., Any], what: Any, signature: Any) -> Any:
+        """Ask on the current device."""
+        return self._by_variant(lambda variant: measure(self, self._loaded(variant)[1], what), signature)
 
     def _by_variant(self, ask: Callable[[Variant], Any], signature: Any = None) -> Any:
         if self._definition.has_variants and signature is None:
@@ -277,8 +247,44 @@ class Kernel(Launches):
         Raises:
             LaunchConfigError: The device does not take such a block.
         """
-        shape = launch_shape(1, block, sharedmem)
-        return self._by_variant(lambda variant: self._resident_blocks(variant, shape), signature)
+        from ..frontends.measures import resident
+
+        return self._measured(resident, launch_shape(1, block, sharedmem), signature)
+
+    @property
+    def attributes(self) -> Any:
+        """What the driver says of the function on the current device, by CuPy's names: `["num_regs"]`."""
+        from ..frontends.measures import attributes
+
+        return self._by_variant(lambda variant: attributes(self._loaded(variant)[1]))
+
+    def occupancy(self, block: Any, sharedmem: int = 0, signature: Any = None) -> Any:
+        """Blocks that one multiprocessor of the current device holds at once; see `max_cooperative_grid_blocks`."""
+        from ..frontends.measures import occupancy
+
+        return self._measured(occupancy, launch_shape(1, block, sharedmem), signature)
+
+    def suggested_block(self, sharedmem: int = 0, signature: Any = None) -> Any:
+        """Threads of a block at which the current device holds most threads at once, from the driver."""
+        from ..frontends.measures import suggested_block
+
+        return self._measured(suggested_block, sharedmem, signature)
+
+    def time(
+        self, grid: Any, block: Any, *args: Any, repeats: int = 20, stream: Any = 0, sharedmem: int = 0, **named: Any
+    ) -> float:
+        """The median of `repeats` launches in milliseconds, by events on the device; one more launch comes first.
+
+        What lies between two events counts: of a few microseconds, that is the launch itself, too. What the kernel
+        adds to its arguments it adds `repeats + 1` times.
+
+        Raises:
+            OptionError: `repeats` is no positive integer.
+            LaunchError: The stream is being captured, or a launch failed on the device.
+        """
+        from ..frontends.measures import time
+
+        return time(self, (grid, block, stream, sharedmem), args, named, repeats)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__signature__":  # of `inspect.signature`, and what asks that
@@ -309,18 +315,9 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """What pickles, and is this kernel in another process, which need not import what defines it."""
-        named, definition = self._by_name(), self._definition
-        is_found = named is self or named is definition.thing
-        if definition.is_sent_by_name and self.__module__ != "__main__" and is_found:
-            return self
-        return Sent(Kernel, self._definition.by_value())
+        from .asides import to_send
 
-    def _by_name(self) -> Any:
-        """What stands in the kernel's module under its name."""
-        found: Any = sys.modules.get(self.__module__)
-        for name in self.__qualname__.split("."):
-            found = getattr(found, name, None)
-        return found
+        return to_send(self)
 
     def __repr__(self) -> str:
         from .signature import text_of
@@ -335,7 +332,9 @@ class Kernel(Launches):
         return None
 
     def __reduce__(self) -> Any:
-        return self.__qualname__ if self._by_name() is self else (Kernel, (self._definition,))
+        from .asides import by_name
+
+        return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 
 
 @overload

@@ -24,12 +24,13 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
     if entry is None:
         return inspect.signature(getattr(thing, "py_func", thing)) if of_python else None
     found: dict[str, inspect.Parameter] = {}
-    for index, each in enumerate(entry.parameters):
-        name = each.name if each.name.isidentifier() and not keyword.iskeyword(each.name) else f"arg{index}"
-        name = name if name not in found else f"arg{index}"
-        annotation = each.c_type or f"{each.size} bytes"
-        found[name] = inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, annotation=annotation)
-    return inspect.Signature(list(found.values()))
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for index, each in reversed(list(enumerate(entry.parameters))):
+        name = each.name
+        if not name.isidentifier() or keyword.iskeyword(name) or name in found:
+            name, kind = f"arg{index}", inspect.Parameter.POSITIONAL_ONLY  # and so are those before it
+        found[name] = inspect.Parameter(name, kind, annotation=each.c_type or f"{each.size} bytes")
+    return inspect.Signature(list(found.values())[::-1])
 
 
 def text_of(name: str, label: str, entry: Entry | None) -> str:

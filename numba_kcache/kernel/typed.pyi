@@ -24,11 +24,14 @@ class SourceKernel(Kernel):
     const_mem_size: int
     max_threads_per_block: int
     handle: int
+    attributes: dict[str, int]
 
     def cubin(self, arch: Arch | None = None, signature: None = None) -> bytes: ...
     def ptx(self, arch: Arch | None = None, signature: None = None) -> str: ...
     def inspect_sass(self, arch: Arch | None = None) -> str: ...
     def max_cooperative_grid_blocks(self, block: Any, sharedmem: int = 0, signature: None = None) -> int: ...
+    def occupancy(self, block: Any, sharedmem: int = 0, signature: None = None) -> int: ...
+    def suggested_block(self, sharedmem: int = 0, signature: None = None) -> int: ...
 
 class NumbaKernel(Kernel):
     """A `Kernel` of a Python function."""
@@ -41,6 +44,7 @@ class NumbaKernel(Kernel):
     const_mem_size: dict[Any, int]
     max_threads_per_block: dict[Any, int]
     handle: dict[Any, int]
+    attributes: dict[Any, dict[str, int]]
 
 class HasFunction(Protocol):
     """A dispatcher of `cuda.jit`."""

@@ -91,7 +91,8 @@ class LaunchOptions(NamedTuple):
                     "round the grid up to whole clusters",
                 )
         if self.cooperative:
-            most = resident_blocks(kernel, shape.threads_per_block, shape.shared_bytes)
+            each = blocks_of_multiprocessor(kernel, shape.threads_per_block, shape.shared_bytes)
+            most = each * kernel.of_device("MULTIPROCESSOR_COUNT")
             if math.prod(shape.grid) > most:
                 raise LaunchConfigError(
                     f"cannot launch {name} with {math.prod(shape.grid)} blocks",
@@ -100,12 +101,11 @@ class LaunchOptions(NamedTuple):
                 )
 
 
-def resident_blocks(kernel: LoadedKernel, threads: int, dynamic_bytes: int) -> int:
-    """Blocks of this size that the device runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
+def blocks_of_multiprocessor(kernel: LoadedKernel, threads: int, dynamic_bytes: int) -> int:
+    """Blocks of this size that a multiprocessor runs at once (cuOccupancyMaxActiveBlocksPerMultiprocessor)."""
     kernel.allow_shared(dynamic_bytes)
     answer = bindings().cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel.function, threads, dynamic_bytes)
-    each = int(done(answer, f"ask for the occupancy of {kernel.entry.name}"))
-    return each * kernel.of_device("MULTIPROCESSOR_COUNT")
+    return int(done(answer, f"ask for the occupancy of {kernel.entry.name}"))
 
 
 def potential_block_size(kernel: LoadedKernel, dynamic_bytes: int) -> int:

@@ -89,6 +89,7 @@ _PATTERNS = {
     "cuEventCreate": "wi",
     "cuEventRecord": "ii",
     "cuEventQuery": "i",
+    "cuEventElapsedTime": "nii",
     "cuEventDestroy_v2": "i",
 }
 """Functions that are called, a letter for each argument. i goes in; n (32 bits), w (64) and t (text) come out through

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import ArgumentError, LaunchError
+from ..errors import LaunchError
 from ..model.artifact import Parameter
 from ..store import IMPORTS, finish_imports
 from . import Dim3, Launch, LaunchShape, devices
@@ -33,6 +33,9 @@ is gone, or its device is not the current one). True: it was made elsewhere. Fal
 class Launcher:
     """Launches one kernel on one device.
 
+    Attributes:
+        names: Names of the arguments, and defaults of the last of them; None where they are the parameters' own.
+
     Args:
         loaded: The kernel on its device.
         name: For messages.
@@ -43,6 +46,8 @@ class Launcher:
         slots: One for each argument, where an argument fills several parameters; None for one each.
         debug_labels: Where each launch is to be waited for (`debugging`), the text before each argument in a message.
     """
+
+    names: tuple[Sequence[str], Sequence[Any]] | None = None
 
     def __init__(
         self,
@@ -75,7 +80,9 @@ class Launcher:
                 find["cuCtxGetDevice"] if module.device_of else 0, find["cuStreamIsCapturing"],
                 module.device.ordinal, not module.device_of,
             )  # fmt: skip
-            self._plan = plan, self._slow, self.live, module.awaits_numba, module.stays, module.numba_context
+            self._plan = (
+                plan, self._slow, self._by_name, self.live, module.awaits_numba, module.stays, module.numba_context
+            )  # fmt: skip
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
@@ -116,7 +123,9 @@ class Launcher:
         """Bind a grid of x, y and z blocks; all of it is known to fit."""
         shape = (x, y, z), block, shared_bytes
         if self._plan is None:
-            return lambda *arguments: self._slow(arguments, 0, shape, handle, stream)
+            return lambda *arguments, **named: self._by_name(
+                (*arguments, *named.values()), tuple(named), shape, handle, stream
+            )
         config = self._configuration(shape, handle) if self.attributes else None
         launch: Launch = devices.native.bind(self._plan, shape, handle, stream, config)
         return launch
@@ -129,6 +138,24 @@ class Launcher:
         )
 
     # -- the path that any launch can take -----------------------------------------------------------
+
+    def _by_name(
+        self,
+        arguments: tuple[Any, ...],
+        names: tuple[str, ...],
+        shape: tuple[Dim3, Dim3, int],
+        handle: int,
+        stream: Any,
+    ) -> None:
+        """Launch where the last arguments have names; see `_slow`."""
+        if names:
+            check_interpreter()
+            from .keywords import in_order
+
+            known, defaults = self.names or ([each.name for each in self.parameters], ())
+            labels = known if self.names else self.parameters
+            arguments = in_order(self.name, arguments, names, known, labels=labels, defaults=defaults)
+        self._slow(arguments, 0, shape, handle, stream)
 
     def _slow(
         self,
@@ -233,9 +260,6 @@ class Launcher:
 
     def _wrong_count(self, call: Call) -> Exception:
         """The error for a wrong number of arguments."""
-        wanted = ", ".join(map(str, self.parameters)) or "none"
-        return ArgumentError(
-            f"cannot launch {self.name} with {len(call.arguments)} arguments",
-            f"it takes {len(self.parameters)}: {wanted}",
-            "pass one argument for each parameter",
-        )
+        from .keywords import wrong_count
+
+        return wrong_count(self.name, len(call.arguments), self.parameters)

@@ -104,7 +104,7 @@ typedef struct {
 } Plan;
 
 /* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
-enum { PLAN, SLOW, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, SHAPE, GIVEN, CONFIG };
+enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;
@@ -520,12 +520,13 @@ static int try_launch(Launch *launch, PyObject *const *args) {
     return code;
 }
 
-static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t count) {
+static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     Launch launch;
     uint64_t buffer[MOST_BYTES / 8];
     memcpy(&launch, PyBytes_AsString(PyTuple_GetItem(bound, SHAPE)), sizeof launch);
     launch.bound = bound, launch.buffer = (char *)buffer;
-    int code = __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count ? try_launch(&launch, args) : -1;
+    bool is_known = !names && __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count;
+    int code = is_known ? try_launch(&launch, args) : -1;
     while (launch.held_count)
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
@@ -536,16 +537,18 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
         PyErr_Clear();
     }
     const unsigned *to = launch.extents;
-    PyObject *given = PyTuple_New(count), *answer = NULL;
+    PyObject *given, *answer = NULL, *first = names ? Py_NewRef(names) : PyLong_FromLong(code < 0 ? 0 : code);
+    count += names ? PyTuple_Size(names) : 0;  /* the values of what is named come last */
+    given = PyTuple_New(count);
     for (Py_ssize_t each = 0; given && each < count; each++)
         PyTuple_SetItem(given, each, Py_NewRef(args[each]));
     if (given)
-        answer = PyObject_CallFunction(PyTuple_GetItem(bound, SLOW), "Ni((III)(III)I)KO", given, code < 0 ? 0 : code, to[0],
+        answer = PyObject_CallFunction(PyTuple_GetItem(bound, names ? BY_NAME : SLOW), "NN((III)(III)I)KO", given, first, to[0],
                                        to[1], to[2], to[3], to[4], to[5], to[6], launch.stream, launch.given);
     return answer;
 }
 
-static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL, NULL};
+static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
 static void free_plan(PyObject *capsule) {
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");

@@ -1,8 +1,9 @@
 """The rules of what may stand behind a pointer, and the arguments that have to be borrowed or copied first.
 
-Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte; the vector
-            types are structs of their component (CUDA C++ Programming Guide, "Built-in Vector Types"), and
-            cuFloatComplex is float2.
+Ground      C++ forbids reading an object through another type except char, unsigned char and std::byte, and its own
+            type without a sign; the vector types are structs of their component (CUDA C++ Programming Guide, "Built-in
+            Vector Types"), and cuFloatComplex is float2. PyTorch does next to nothing with unsigned integers of more
+            than a byte: their memory comes as that of signed ones.
 """
 
 from __future__ import annotations
@@ -110,12 +111,16 @@ def fits(pointee: str, element: str, item_bytes: int) -> bool:
         element: The code of the array's elements.
         item_bytes: The size of one, which distinguishes two records.
     """
-    if pointee in TAKE_ANY or pointee == element or CARRIERS.get(pointee[-2:]) == element:
-        return True
-    if element == "o":
+    if element == "o" and pointee not in TAKE_ANY:
         return item_bytes == CODE_SIZES[pointee] and pointee[0] in "vc"
-    complex_of = {"v2f4": "c4", "v2f8": "c8"}
-    return pointee[0] == "v" and element in (pointee[2:], complex_of.get(pointee))
+    return pointee in TAKE_ANY or element in elements_of(pointee)
+
+
+def elements_of(pointee: str) -> set[str]:
+    """The codes of elements that may stand behind a pointer to `pointee`, which does not take any."""
+    own = pointee[-2:]
+    found = {pointee, own, CARRIERS.get(own, own), {"v2f4": "c4", "v2f8": "c8"}.get(pointee, own)}
+    return found | {f"i{own[1]}"} if own[0] == "u" else found
 
 
 def alignment_of(pointee: str) -> int:
@@ -171,5 +176,6 @@ def _retype_hint(pointee: str, value: object) -> str:
     if hasattr(value, "astype"):
         return f"convert it with .astype({NUMPY_NAMES[element]!r}), or change the parameter"
     if hasattr(value, "to"):
-        return f"convert it with .to(torch.{NUMPY_NAMES[element]}), or change the parameter"
+        name = NUMPY_NAMES[element]
+        return f"convert it with .to(torch.{name if element == 'u1' else name.lstrip('u')}), or change the parameter"
     return f"make it from a host array of {NUMPY_NAMES[element]}, or change the parameter"

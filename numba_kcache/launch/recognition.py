@@ -13,9 +13,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import CARRIERS, NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype
+from .arguments import NUMPY_NAMES, ParameterSlot, PointerSlot, Slot, element_of_dtype
 from .devices import native
-from .pointers import TAKE_ANY, alignment_of
+from .pointers import TAKE_ANY, alignment_of, elements_of
 from .typed import ArraySlot, NumberSlot
 
 if TYPE_CHECKING:
@@ -115,10 +115,7 @@ def _fitting(pointee: str) -> int:
     """The elements that fit a pointee (`pointers.fits`), a bit each."""
     if pointee in TAKE_ANY:
         return _ANYTHING
-    fitting = {pointee, CARRIERS.get(pointee[-2:], "")}
-    if pointee[0] == "v":
-        fitting |= {pointee[2:], {"v2f4": "c4", "v2f8": "c8"}.get(pointee, "")}
-    return sum(1 << ELEMENTS.index(each) for each in fitting if each in ELEMENTS)
+    return sum(1 << ELEMENTS.index(each) for each in elements_of(pointee) if each in ELEMENTS)
 
 
 def _tell(kind: type, value: Any) -> None:

@@ -41,7 +41,7 @@ def converter_for(slot: ParameterSlot) -> Callable[[Any], Any]:
 
 def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
     """The number to pack for one scalar code, that of the parameter or of the components of its vector."""
-    number = _number(value)
+    number = _texture_of(value) if code == "u8" and _is_texture(value) else _number(value)
     if code == "b1":
         if number is _NO_NUMBER or number not in (0, 1) or isinstance(number, (float, complex)):
             raise slot.refuse(value, "the parameter is a bool", "pass True or False")
@@ -75,6 +75,8 @@ def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
 def _bytes(slot: ParameterSlot, value: Any) -> bytes:
     """The bytes to pack for vectors, structs and parameters of which only the size is known."""
     size, code = slot.declared.size, slot.code
+    if code in ("v2f4", "v2f8") and isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
+        value = value.real, value.imag
     if code[0] == "v" and (isinstance(value, (tuple, list)) or (_is_numpy(value) and len(value.shape) == 1)):
         count, component = int(code[1]), code[2:]
         if len(value) != count:
@@ -132,6 +134,26 @@ def _number(value: Any) -> Any:
     return _NO_NUMBER
 
 
+_TEXTURES = (
+    "TextureObject",
+    "SurfaceObject",
+    "CUtexObject",
+    "CUsurfObject",
+    "cudaTextureObject_t",
+    "cudaSurfaceObject_t",
+)
+"""CuPy's textures and surfaces, and the handles of cuda.bindings: what C++ calls one is an `unsigned long long`."""
+
+
+def _is_texture(value: Any) -> bool:
+    kind = type(value)
+    return kind.__name__ in _TEXTURES and kind.__module__.startswith(("cupy.", "cuda."))
+
+
+def _texture_of(value: Any) -> int:
+    return int(getattr(value, "ptr", value))
+
+
 def _is_numpy(value: Any) -> bool:
     return any(base.__module__ == "numpy" for base in type(value).__mro__)
 
@@ -148,6 +170,8 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
         return value.tobytes() if scalars or value.dtype.kind in "Vc" else None
     if scalars and isinstance(value, bool):
         return bytes([value])
+    if scalars and _is_texture(value):
+        return _texture_of(value).to_bytes(8, "little")
     if type(value).__name__ == "CUtensorMap":
         return ctypes.string_at(int(value.getPtr()), size) if size == _TENSOR_MAP_BYTES else b""
     return None

@@ -359,11 +359,17 @@ static int record(handle event, uintptr_t queue)
 SERVE(cuEventRecord, READY, (handle event, uintptr_t queue), return record(event, queue);)
 SERVE(cuEventRecordWithFlags, READY, (handle event, uintptr_t queue, unsigned flags),
     return record(event, queue);)
-SERVE(cuEventElapsedTime_v2, READY, (float *milliseconds, handle from, handle to),
+static int elapsed(float *milliseconds, handle from, handle to)
+{
     TRY(state_of(from, EVENT)); TRY(state_of(to, EVENT));
     CHECK(from->recorded_ns && to->recorded_ns, INVALID_HANDLE);
     CHECK(!((from->flags | to->flags) & 2), INVALID_HANDLE);  /* one was made without timing */
-    *milliseconds = (float)((double)(int64_t)(to->recorded_ns - from->recorded_ns) / 1e6);)
+    *milliseconds = (float)((double)(int64_t)(to->recorded_ns - from->recorded_ns) / 1e6);
+    return SUCCESS;
+}
+
+SERVE(cuEventElapsedTime, READY, (float *milliseconds, handle from, handle to), return elapsed(milliseconds, from, to);)
+SERVE(cuEventElapsedTime_v2, READY, (float *milliseconds, handle from, handle to), return elapsed(milliseconds, from, to);)
 
 SERVE(cuStreamBeginCapture_v2, READY, (uintptr_t queue, int mode),
     LOOK_UP(queue);

@@ -234,9 +234,14 @@ def test_vectors_are_read_at_aligned_addresses_only(numba: Numba, address: int, 
     ("c4", "V8", True), ("c4", "V16", False), ("c4", "f4", False), ("bf", "u2", True), ("bf", "f2", False),
     ("e4", "u1", True), ("v2bf", "u2", True), ("f2", "u2", False), ("f4", ">f4", False), ("u1", ">f4", True),
     ("o", "f4", True), ("?", "M8[s]", True), ("i8", "M8[s]", False), ("i4", "u4", False),
+    ("u2", "i2", True), ("u4", "i4", True), ("u8", "i8", True), ("v4u4", "i4", True), ("u4", "i8", False),
+    ("u4", "f4", False), ("i8", "u8", False), ("v2i4", "u4", False),
 ])  # fmt: skip
 def test_elements_are_held_against_the_pointee(code: str, dtype: str, fits: bool, native: bool) -> None:
-    """Vectors take their components, records of their size and complex numbers; uints carry what NumPy lacks."""
+    """Vectors take their components, records of their size and complex numbers; uints carry what NumPy lacks.
+
+    Memory of signed integers goes where the kernel takes unsigned ones, and not the other way round.
+    """
     kernel = Kernel(one(f"*{code}"))
     launch = kernel.bind(native=native)
 
@@ -285,6 +290,44 @@ def test_small_floats_at_their_ends(code: str, argument: float, bits: int, nativ
     read = Kernel(one(code)).bytes_of(argument, native=native)
 
     assert int.from_bytes(read[0], "little") == bits
+
+
+@PATHS
+@pytest.mark.parametrize(("code", "argument", "expected"), [
+    ("v2f8", 3 - 4j, np.complex128(3 - 4j)), ("v2f4", 3 - 4j, np.complex64(3 - 4j)),
+    ("v2f8", np.complex64(1j), np.complex128(1j)), ("v2f4", np.complex128(0.1), np.complex64(0.1)),
+])  # fmt: skip
+def test_complex_number_goes_where_the_kernel_takes_a_pair(
+    code: str, argument: Any, expected: Any, native: bool
+) -> None:
+    """`double2`, which is `cuDoubleComplex`, and `float2`: real part first, rounded as a float would be."""
+    assert Kernel(one(code)).bytes_of(argument, native=native) == [expected.tobytes()]
+
+
+@PATHS
+def test_complex_number_does_not_fit_pairs_of_others(native: bool) -> None:
+    """Nor does a part that is too large for a float."""
+    for code, argument in (("v2i4", 1j), ("v4f4", 1j), ("v2f4", 1e39j)):
+        kernel = Kernel(one(code))
+        with pytest.raises(ArgumentError, match=r"vector of|too large"):
+            kernel.bind(native=native)(argument)
+        assert kernel.untouched
+
+
+@PATHS
+@pytest.mark.parametrize("kind", ["TextureObject", "SurfaceObject"])
+def test_texture_of_cupy_goes_as_the_number_that_it_is(kind: str, native: bool) -> None:
+    """`cudaTextureObject_t` is an `unsigned long long`; no other parameter takes it, nor an object of another name."""
+    texture = type(kind, (), {"__module__": "cupy.cuda.texture", "ptr": 2**40 + 3})()
+    stranger = type(kind, (), {"__module__": "game", "ptr": 3})()
+
+    assert Kernel(one("u8")).bytes_of(texture, native=native) == [(2**40 + 3).to_bytes(8, "little")]
+    assert Kernel(one("?"), typed=False).bytes_of(texture, native=native) == [(2**40 + 3).to_bytes(8, "little")]
+    for code, value in (("i8", texture), ("f8", texture), ("*f4", texture), ("u8", stranger)):
+        kernel = Kernel(one(code))
+        with pytest.raises(ArgumentError, match="cannot pass"):
+            kernel.bind(native=native)(value)
+        assert kernel.untouched
 
 
 @PATHS

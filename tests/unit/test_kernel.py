@@ -497,7 +497,7 @@ def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Pa
     before = str(inspect.signature(kernel)), repr(kernel)
     kernel.compile()
 
-    assert before == ("(*args: 'Any') -> 'None'", f"<Kernel saxpy of {kernel._label}>")
+    assert before == ("(*args: 'Any', **named: 'Any') -> 'None'", f"<Kernel saxpy of {kernel._label}>")
     assert list(inspect.signature(kernel).parameters) == ["a", "x", "y", "n"]
     assert inspect.signature(kernel).parameters["x"].annotation == "float const*"
     assert repr(kernel).startswith("<Kernel saxpy(float a, float const* x, ")

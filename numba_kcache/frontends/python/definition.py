@@ -76,7 +76,9 @@ class PythonDefinition(Definition):
         function = self.function = getattr(thing, "py_func", thing)
         self.name, self.qualname = function.__name__, function.__qualname__
         self.label = f"{function.__module__}.{self.qualname}"
-        path = function.__code__.co_filename
+        code = function.__code__
+        self.argument_names = code.co_varnames[: code.co_argcount], function.__defaults__ or ()
+        path = code.co_filename
         self.file = os.path.abspath(path) if os.path.isfile(path) else ""
         self.given = self._decorator_options()
         if any(options.get(name) is not None for name in LAUNCH_OPTIONS):

@@ -1,0 +1,115 @@
+"""Measures of a kernel on the current device: how many blocks fit, which block suits, attributes, and time.
+
+Promise     Nothing of this is imported by a launch. What is asked is asked of the function that launches use, and no
+            answer changes what they do.
+Not here    What the compiler said of the kernel (kernel), and launches (launches).
+Ground      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
+            microsecond.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LaunchError, OptionError
+from ..launch import LaunchShape, launch_shape
+from ..launch.attributes import blocks_of_multiprocessor, potential_block_size
+from ..launch.devices import bindings, current_device, done, stream_handle
+from ..launch.loader import LoadedKernel
+from .base import RunsUncached, Variant
+
+if TYPE_CHECKING:
+    from .launches import Launches
+
+ATTRIBUTES = (
+    "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
+    "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout",
+)  # fmt: skip
+"""What CUfunction_attribute numbers from 0 on, in the words of CuPy's `RawKernel.attributes`."""
+
+
+def attributes(loaded: LoadedKernel) -> dict[str, int]:
+    """What the driver says of a function, by the names of `ATTRIBUTES`."""
+    ask, name = bindings().cuFuncGetAttribute, loaded.entry.name
+    return {each: int(done(ask(n, loaded.function), f"ask {name}")) for n, each in enumerate(ATTRIBUTES)}
+
+
+def occupancy(kernel: Launches, loaded: LoadedKernel, shape: LaunchShape) -> int:
+    """Blocks of this shape that one multiprocessor holds at once."""
+    loaded.prepare(shape, kernel._name_on(loaded))
+    return blocks_of_multiprocessor(loaded, shape.threads_per_block, shape.shared_bytes)
+
+
+def resident(kernel: Launches, loaded: LoadedKernel, shape: LaunchShape) -> int:
+    """Blocks of this shape that the device holds at once."""
+    return occupancy(kernel, loaded, shape) * loaded.of_device("MULTIPROCESSOR_COUNT")
+
+
+def suggested_block(kernel: Launches, loaded: LoadedKernel, shared_bytes: int) -> int:
+    """The block size at which most threads are resident."""
+    loaded.prepare(launch_shape(1, 1, shared_bytes), kernel._name_on(loaded))
+    return potential_block_size(loaded, shared_bytes)
+
+
+def time(
+    kernel: Launches,
+    config: tuple[Any, Any, Any, int],
+    arguments: tuple[Any, ...],
+    named: Mapping[str, Any],
+    repeats: int,
+) -> float:
+    """Median milliseconds of launches, by a pair of events around each; one more comes first, and is not counted.
+
+    Args:
+        kernel: That is launched.
+        config: Grid, block, stream and shared memory.
+        arguments, named: Of each launch.
+        repeats: Launches that count.
+
+    Raises:
+        OptionError: `repeats` is no positive integer.
+        LaunchError: The stream is being captured, or a launch failed on the device.
+    """
+    name, driver = kernel.__name__, bindings()
+    if type(repeats) is not int or repeats < 1:
+        raise OptionError(f"cannot time {name} with repeats={repeats!r}", "it is not a positive integer")
+    current_device()
+    handle, launch = stream_handle(config[2]), kernel[config]
+    if driver.cuStreamIsCapturing(handle) != (0, 0):
+        raise LaunchError(f"cannot time {name}", "its stream is being captured, and runs nothing", "use another stream")
+    events, action = list[int](), f"time {name}"
+    try:
+        for _ in range(2 * repeats):
+            events.append(done(driver.cuEventCreate(0), action))
+        launch(*arguments, **named)
+        for start, end in zip(events[::2], events[1::2], strict=True):
+            done(driver.cuEventRecord(start, handle), action)
+            launch(*arguments, **named)
+            done(driver.cuEventRecord(end, handle), action)
+        done(driver.cuStreamSynchronize(handle), action, "NUMBA_KCACHE_DEBUG=1 names the launch that failed")
+        spans = zip(events[::2], events[1::2], strict=True)
+        return median([_milliseconds(done(driver.cuEventElapsedTime(*span), action)) for span in spans])
+    finally:
+        for each in events:
+            driver.cuEventDestroy_v2(each)
+
+
+def _milliseconds(bits: int) -> float:
+    """The float whose bits the driver wrote."""
+    return float(struct.unpack("=f", struct.pack("=i", bits))[0])
+
+
+def block_size(kernel: Launches, arguments: tuple[Any, ...], shared_bytes: int) -> int:
+    """The block size at which most threads are resident, for these arguments."""
+    definition, resolutions = kernel._definition, kernel._resolutions
+    try:
+        variant: Variant = definition.variant(arguments)
+        if variant is None and definition.has_variants:
+            return resolutions.block_size_otherwise(arguments, shared_bytes)
+        loaded = kernel._loaded(variant)[1]
+    except RunsUncached:
+        return resolutions.block_size_otherwise(arguments, shared_bytes)
+    return suggested_block(kernel, loaded, shared_bytes)

@@ -1,0 +1,90 @@
+"""What a kernel does beside launches: make instances, compile ahead, explain, read artifacts, go to another process.
+
+Not here    What of this users call (the methods of `Kernel`), and what the device is asked (frontends.measures).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OptionError, UncacheableError
+from ..model import Choice, ptx_target
+from ..model.artifact import Artifact
+
+if TYPE_CHECKING:
+    from ..explanation.text import Explanation
+    from . import Kernel
+
+
+def instantiate(kernel: Kernel, values: Mapping[str, Any]) -> Kernel:
+    """The kernel of a template for these values; see `Kernel.instantiate`."""
+    full = kernel._definition.template_values(values)
+    key = tuple((type(value), value, repr(value)) for value in full.values())  # -0.0 is 0.0, and (True,) is (1,)
+    try:
+        found = kernel._instances.get(key)
+    except TypeError as error:
+        raise OptionError(f"cannot instantiate {kernel.__name__} with {values!r}", str(error)) from None
+    return found or kernel._instances.setdefault(key, type(kernel)(kernel._definition.instantiate(full)))
+
+
+def compile_ahead(kernel: Kernel, arch: Any, signature: Any) -> None:
+    """Compile and store each variant for each target; see `Kernel.compile`."""
+    for variant in kernel._variants(signature):
+        for target in kernel._targets(arch):
+            kernel._definition.check_target(target)
+            request = kernel._request(target, variant)
+            if request.uncacheable:
+                raise UncacheableError(f"cannot cache {request.label}", request.uncacheable)
+            found = kernel._exactly(target, variant)
+            if found.uncacheable:
+                raise UncacheableError(f"cannot cache {request.label}", found.uncacheable)
+            kernel._session().require_place(f"store {request.label}", found.key)
+
+
+def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
+    """Explain if the kernel is in the cache; see `Kernel.explain`."""
+    variant, target = kernel._variants(signature)[0], kernel._targets(arch)[0]
+    is_auto = arch is None and not kernel._arch
+    choice = kernel._choose(target) if is_auto else Choice(target, ptx_target(kernel._arch, target))
+    return kernel._resolutions.explain(choice, variant)
+
+
+def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
+    """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
+    definition, known = kernel._definition, kernel._resolutions.known()
+    target = None if arch is None else kernel._targets(arch)[0]
+    if definition.has_variants and signature is None:
+        return {variant: read(each.artifact) for (of, _, variant), each in known.items() if target in (None, of)}
+    if target is None and not definition.has_variants:
+        kernel._variants(signature)
+        return read(kernel._at_hand())
+    return read(kernel._exactly(target or kernel._targets(None)[0], kernel._variants(signature)[0]).artifact)
+
+
+class _Sent:
+    """What arrives in another process as a kernel of this definition."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._made = type(kernel), (kernel._definition.by_value(),)
+
+    def __reduce__(self) -> Any:
+        return self._made
+
+
+def to_send(kernel: Kernel) -> Any:
+    """What pickles, and is this kernel in another process, which need not import what defines it."""
+    named, definition = by_name(kernel), kernel._definition
+    is_found = named is kernel or named is definition.thing
+    if definition.is_sent_by_name and kernel.__module__ != "__main__" and is_found:
+        return kernel
+    return _Sent(kernel)
+
+
+def by_name(kernel: Kernel) -> Any:
+    """What stands in the kernel's module under its name."""
+    found: Any = sys.modules.get(kernel.__module__)
+    for name in kernel.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found

@@ -1,0 +1,88 @@
+"""Arguments of a launch by their names: brought into the order of the parameters, or refused with what is missing.
+
+Ground      C++ has no word for the names of a kernel's parameters in compiled code: they are read off its text, and one
+            about which declarations disagree has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ArgumentError
+
+
+def in_order(
+    kernel: str,
+    arguments: Sequence[Any],
+    given: Sequence[str],
+    names: Sequence[str],
+    *,
+    labels: Sequence[object],
+    defaults: Sequence[Any] = (),
+) -> tuple[Any, ...]:
+    """Bring arguments into the order of the parameters.
+
+    Args:
+        kernel: Its name, for messages.
+        arguments: Of the launch; those that are named come last.
+        given: Names of the last arguments.
+        names: Of the parameters; `""` for one whose name is not known.
+        labels: The parameters, for messages.
+        defaults: Values of the last parameters, where they may be left out.
+
+    Raises:
+        ArgumentError: A name is unknown or given twice, or an argument is missing.
+    """
+    first = len(arguments) - len(given)
+    found: dict[str, Any] = dict(zip(given, arguments[first:], strict=True))
+    for each in given:
+        if each not in names:
+            raise _unknown(kernel, each, names, labels)
+        if each in names[:first]:
+            raise ArgumentError(
+                f"cannot launch {kernel} with two arguments for {each!r}",
+                f"argument {list(names).index(each) + 1}, given by position, is {each!r} already",
+                "pass it once",
+            )
+    rest = names[first:]
+    left_out = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) if defaults else {}
+    values = {**left_out, **found}
+    missing = [name or str(label) for name, label in zip(rest, labels[first:], strict=True) if name not in values]
+    if missing:
+        raise wrong_count(kernel, len(arguments), labels, missing)
+    return (*arguments[:first], *[values[name] for name in rest])
+
+
+def _unknown(kernel: str, name: str, names: Sequence[str], labels: Sequence[object]) -> ArgumentError:
+    from ..model.text import meant
+
+    what = f"cannot launch {kernel} with an argument named {name!r}"
+    known = [each for each in names if each]
+    if labels and not known:
+        why = "the names of its parameters are not known: they are read off CUDA C++ text, where they stand as they are"
+        return ArgumentError(what, why, f"pass the arguments by position: it takes {_listed(labels)}")
+    why = f"it takes {_listed(labels)}"
+    if len(known) < len(names):
+        return ArgumentError(what, f"{why}, and of some the name is not known", "pass those by position")
+    return ArgumentError(what, why, f"{meant(name, known)}the names are {', '.join(known)}" if known else "pass none")
+
+
+def wrong_count(kernel: str, count: int, labels: Sequence[object], missing: Sequence[str] = ()) -> ArgumentError:
+    """The error for a number of arguments that is not the kernel's.
+
+    Args:
+        kernel: Its name.
+        count: Of arguments that were given.
+        labels: The parameters.
+        missing: Names of those that were not given, where some were given by name.
+    """
+    what = f"cannot launch {kernel} with {count} argument{'' if count == 1 else 's'}"
+    lacks = f"; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else ""
+    return ArgumentError(
+        what, f"it takes {len(labels)}: {_listed(labels)}{lacks}", "pass one argument for each parameter"
+    )
+
+
+def _listed(labels: Sequence[object]) -> str:
+    return ", ".join(map(str, labels)) or "none"
