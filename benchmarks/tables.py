@@ -328,6 +328,18 @@ def triton_kernels() -> str:
     return "\n".join([*table("first launch", columns, rows), "", ranks, "", said_by(result)])
 
 
+def program_cache() -> str:
+    """cuda.core's file backend beside this cache: microseconds of a hit."""
+    result = result_of("program_cache")
+    names = {"built": "get_or_build of 50 KB, numba_kcache"}
+    rows = [
+        (names.get(way, f"compile(cache=), {way}"), [digits(times[each]) for each in ("opening", "first", "again")])
+        for way, times in result["microseconds"].items()
+    ]
+    columns = ("first of a process, us", "each program's first, us", "later ones, us")
+    return "\n".join([*table("hit", columns, rows), "", said_by(result)])
+
+
 def added() -> str:
     """One line for each pair of programs: milliseconds that ours take longer, with the interval."""
     result = result_of("added")
@@ -372,6 +384,7 @@ TABLES = {
     "fleet": ("docs/performance-fleet.md", fleet),
     "cuda_compute": ("docs/performance-adapters.md", cuda_compute),
     "triton_kernels": ("docs/performance-adapters.md", triton_kernels),
+    "program_cache": ("docs/performance-adapters.md", program_cache),
     "added": ("docs/performance.md", added),
     "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},

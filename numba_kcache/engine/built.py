@@ -14,21 +14,20 @@ import contextlib
 import functools
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import OptionError
-from ..keys import Component, Plain, component, components, digest_of, sha256
+from ..keys import Component, Plain, component, components, digest_of
 from ..model import NO_TARGET
 from ..model.artifact import BUILT, Artifact
 from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
 from ..model.reason import ReasonKind
 from ..model.request import Origin
-from . import candidates
+from . import Candidate, candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 
@@ -45,6 +44,7 @@ _MAX_DEPTH = 32
 """Lists and mappings inside each other."""
 
 _NUMBER_BITS = 64
+_KIND = component("kind", BUILT)
 _SERVED_LIMIT = 4096
 """Keys of which a process remembers that it counted a hit; when there are more, it begins anew."""
 
@@ -81,8 +81,7 @@ def find_or_build(
         caller: The file in whose folder relative paths of `depends` are.
         makers: Libraries and distributions whose builds and versions count as those of a compiler.
     """
-    paths = _paths_of(depends, caller) if depends else ()
-    contents = [_content(each) for each in paths]
+    paths, contents = _contents(depends, caller) if depends else ((), [])
     known = _known(session, _digest_of(given, contents))
     if known is not None:
         return known
@@ -103,17 +102,29 @@ def find_built(session: Session, given: Any, label: str) -> Built | None:
     Raises:
         FrozenCacheError: It is not stored, and the mode is frozen.
     """
-    name = _digest_of(given, [])
+    parts = _parts(given)
+    name = b"".join([each[1] for each in parts])
     known = _known(session, name)
     if known is not None:
         return known
-    request = _request(_values_of(given), bytes, label, (), [], None)
-    found = session.first(candidates(session, only(request))) if session.settings.mode in LOOKING else None
+    found = None
+    if session.settings.mode in LOOKING:
+        request = Request(label, NO_TARGET, parts, (), (), _never)
+        # nobody's compiler is in it: it has one key, wherever it is
+        here = Candidate(request, session.components(request), None, False, True, "")
+        found = session.first((here,))
+        if found is None and session.tiers:
+            found = session.first(candidates(session, only(request), session.tiers))
     if found is None and session.settings.mode == "frozen":
         from .explain import frozen_error  # a hit goes without it
 
+        request = _request(_values_of(given), bytes, label, (), [], None)
         raise frozen_error(session, request, session.components(request))
     return None if found is None else _answered(session, found, name)
+
+
+def _never(*_engine: Any) -> Artifact:
+    raise NotImplementedError
 
 
 def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta: Any, seconds: float) -> None:
@@ -136,19 +147,26 @@ def remove_built(session: Session, given: Any) -> bool:
     return session.remove(session.key(request))
 
 
-def _known(session: Session, name: str) -> Built | None:
+def _known(session: Session, name: str | bytes) -> Built | None:
     """The results that this process has in memory, and has counted."""
     key = session.served.get(name) if session.settings.mode in LOOKING else None
     known = session.memory.get(key) if key is not None else None
     return None if key is None or known is None else _built(known, key, "memory")
 
 
-def _answered(session: Session, found: Resolution, name: str) -> Built:
+def _answered(session: Session, found: Resolution, name: str | bytes) -> Built:
     if found.source != "compiled":
         if len(session.served) >= _SERVED_LIMIT:
             session.served.clear()
         session.served[name] = found.key
     return _built(found.artifact, found.key, found.source)
+
+
+def _contents(depends: Any, caller: str) -> tuple[Sequence[str], list[Plain]]:
+    from .depends import content_of, paths_of  # most depend on nothing
+
+    paths = paths_of(depends, caller)
+    return paths, [content_of(each) for each in paths]
 
 
 def _digest_of(given: Any, contents: list[Plain]) -> str:
@@ -203,7 +221,7 @@ def _request(
     file, name = _place_of(build)
     libraries, distributions = makers or ((), ())
     label, said = _label_of(label, name), _meta_of(meta)
-    parts = [component("kind", BUILT), *map(_component, values, values.values())]
+    parts = _parts(values)
 
     def make(*_engine: Any) -> Artifact:
         start = time.perf_counter()
@@ -212,14 +230,14 @@ def _request(
 
     def changed() -> str:
         with contextlib.suppress(OptionError):  # it is gone, or cannot be read any more
-            if [_content(each) for each in paths] == contents:
+            if _contents(paths, "")[1] == contents:
                 return ""
         return "a file of depends= changed while it was built"
 
     return Request(
         label=label,
         target=NO_TARGET,
-        components=(*parts, component("depends", contents)) if paths else tuple(parts),
+        components=(*parts, component("depends", contents)) if paths else parts,
         libraries=libraries,
         distributions=distributions,
         build=make,
@@ -302,12 +320,17 @@ def _plain(value: Any, where: str, depth: int) -> Plain:
     raise OptionError(f"cannot use {where[:80]}", why, "convert it: str(x), int(x), float(x), list(x)")
 
 
+def _parts(values: Mapping[str, Plain]) -> tuple[Component, ...]:
+    """The components of a key, in the order of their names."""
+    return _KIND, *[_component(name, values[name]) for name in sorted(values)]
+
+
 def _component(name: str, value: Plain) -> Component:
     try:
         (named,) = components({f"component[{name}]": value})
     except (ValueError, RecursionError) as error:  # a number of more digits than Python writes
         raise OptionError(f"cannot use components[{name!r}]", str(error)) from None
-    return named._replace(value=_shown(value))
+    return named if type(value) in (str, bytes) else named._replace(value=_shown(value))
 
 
 def _shown(value: Plain) -> Plain:
@@ -324,53 +347,6 @@ def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, of which an explanation names the line that differs."""
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
-
-
-# -- what it depends on ----------------------------------------------------------------------------------------------
-
-
-def _paths_of(depends: Any, caller: str) -> Sequence[str]:
-    folder = os.path.dirname(os.path.abspath(caller))
-    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # a prompt, a notebook's cell
-    given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
-    try:
-        return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
-    except TypeError as error:
-        raise OptionError("cannot use depends", str(error), "give paths; values are components") from None
-
-
-def _content(path: str) -> Plain:
-    """Digest of a file's bytes; of a folder those of each file in it, by relative name, but not of `__pycache__`.
-
-    Raises:
-        OptionError: It cannot be read, or is something else.
-    """
-    try:
-        if not os.path.isdir(path):
-            return _digest(path)
-        return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, set())}
-    except (OSError, ValueError) as error:
-        raise OptionError(f"cannot read depends={path!r}", getattr(error, "strerror", None) or str(error)) from None
-
-
-def _files_in(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    status = os.stat(folder)
-    if (status.st_dev, status.st_ino) in seen:  # a link that leads up
-        return
-    seen.add((status.st_dev, status.st_ino))
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if os.path.isdir(path):
-            yield from _files_in(path, seen) if name != "__pycache__" else ()
-        else:
-            yield path
-
-
-def _digest(path: str) -> str:
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would be waited for
-        raise OSError(f"{path} is neither a file nor a folder")
-    with open(path, "rb") as file:
-        return sha256(file.read()).hexdigest()
 
 
 # -- what was built --------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Session(Lookup):
         self.loader = Loader(self.events.emit)
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
-        self.served: dict[str, str] = {}
+        self.served: dict[str | bytes, str] = {}
         save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
         weakref.finalize(self, _collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first

@@ -102,6 +102,8 @@ def _parts(name: str, value: Any) -> dict[str, str]:
     elif isinstance(value, list):
         names = _PARTS_BY_PLACE.get(name) or [f"{name}[{index}]" for index in range(len(value))]
         value = dict(zip(names, value, strict=False))
+        for folder in [each for each in value if name == "depends" and isinstance(value[each], dict)]:
+            value |= {f"{folder}/{file}": digest for file, digest in value.pop(folder).items()}
     elif name == "options" and isinstance(value, dict):
         value = {**value, "defines": None, **_defines(value.get("defines"))}
     table = value if isinstance(value, dict) else {"": value}

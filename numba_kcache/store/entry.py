@@ -67,6 +67,7 @@ _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
+_read_json = json.JSONDecoder().raw_decode
 json_of = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 Header = dict[str, Any]
@@ -368,7 +369,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
     if text.count(b"[") + text.count(b"{") + text.count(b",") > MAX_VALUES:
         raise DamagedEntry("the header holds too many values")
     try:
-        header: Header = json.loads(text)
+        header: Header = _read_json(text.decode("ascii"))[0]  # what follows it shows below
         is_own = json_of(header).encode("ascii") == text
     except (ValueError, RecursionError) as error:
         raise DamagedEntry(f"the header is not JSON: {error}") from None

@@ -304,6 +304,37 @@ def test_content_of_files_and_folders_counts_and_not_their_place(directory: Path
     assert now() == keys[-1]
 
 
+def test_links_in_a_folder_count_by_what_they_lead_to(directory: Path, tmp_path: Path) -> None:
+    """A second way to the same files, and a link that leads up, are content: without them it is another key."""
+    folder = tmp_path / "lib"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a/x.toy").write_text("x")
+    (folder / "b").symlink_to("a")
+    (folder / "a/up").symlink_to("..")
+    keys = [key_of(directory, {"a": 1}, depends=[folder])]
+    for link in ("b", "a/up"):
+        (folder / link).unlink()
+        keys.append(key_of(directory, {"a": 1}, depends=[folder]))
+
+    assert len(set(keys)) == 3
+
+
+def test_miss_names_the_file_of_a_folder_that_differs(directory: Path, tmp_path: Path) -> None:
+    """One that changed, one that is new and one that is gone; those that are as they were are not named."""
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    for name in ("same", "changed", "gone"):
+        (folder / name).write_text("1")
+    key_of(directory, {"a": 1}, depends=[folder])
+    (folder / "changed").write_text("2")
+    (folder / "gone").rename(folder / "new")
+    cache, misses = open_cache(directory), list[Any]()
+    cache.subscribe(lambda event: misses.append(event.fields) if event.kind is EventKind.MISS else None)
+    cache.get_or_build({"a": 1}, Builder(), depends=[folder])
+
+    assert {each.name for each in misses[0]["reasons"]} == {f"depends[0]/{name}" for name in ("changed", "gone", "new")}
+
+
 def test_dependency_that_changes_under_a_served_result_is_noticed(directory: Path, tmp_path: Path) -> None:
     """Also what this process has in memory is of the files as they are now."""
     cache, file = open_cache(directory), tmp_path / "a.toy"

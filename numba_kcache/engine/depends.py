@@ -1,0 +1,69 @@
+"""The files and folders of `get_or_build(depends=)`, by their content.
+
+Promise     Two of the same content have one form wherever they are, and of others none has it. What cannot be read, or
+            would be waited for, is an OptionError. Links are followed, but none that leads to a folder above it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..errors import OptionError
+from ..keys import Plain, sha256
+
+
+def paths_of(depends: Any, caller: str) -> Sequence[str]:
+    """The paths of `depends=`, relative ones from the folder of the file that calls.
+
+    Raises:
+        OptionError: These are no paths.
+    """
+    folder = os.path.dirname(os.path.abspath(caller))
+    folder = folder if caller[:1] != "<" and os.path.isdir(folder) else os.getcwd()  # a prompt, a notebook's cell
+    given = [depends] if isinstance(depends, (str, os.PathLike)) else depends
+    try:
+        return [os.path.join(folder, os.path.expanduser(os.fspath(each))) for each in given]
+    except TypeError as error:
+        raise OptionError("cannot use depends", str(error), "give paths; values are components") from None
+
+
+def content_of(path: str) -> Plain:
+    """Digest of a file's bytes; of a folder those of each file in it, by relative name, but not of `__pycache__`.
+
+    Raises:
+        OptionError: It cannot be read, or is something else.
+    """
+    try:
+        if not os.path.isdir(path):
+            return _digest(path)
+        return {os.path.relpath(each, path): _digest(each) for each in _files_in(path, frozenset())}
+    except (OSError, ValueError) as error:
+        raise OptionError(f"cannot read depends={path!r}", getattr(error, "strerror", None) or str(error)) from None
+
+
+def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    """Every file below a folder; and as a file each link that leads up."""
+    status = os.stat(folder)
+    here = status.st_dev, status.st_ino
+    if here in above:
+        yield folder
+        return
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            yield from _files_in(path, above | {here}) if name != "__pycache__" else ()
+        else:
+            yield path
+
+
+def _digest(path: str) -> str:
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        return "a folder above"
+    if not stat.S_ISREG(mode):  # a pipe would be waited for
+        raise OSError(f"{path} is neither a file nor a folder")
+    with open(path, "rb") as file:
+        return sha256(file.read()).hexdigest()
