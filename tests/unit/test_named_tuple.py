@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import pickle
 import typing
 from typing import Any
@@ -48,9 +50,34 @@ def test_class_is_as_typing_makes_it() -> None:
     assert Ours(1) == Theirs(1) == (1, "two")
     assert repr(Ours(1, second="x")) == "Ours(first=1, second='x')"
     assert (Ours(1)._replace(first=2).both, str(Ours(3))) == ("2 two", "3 two")
-    assert pickle.loads(pickle.dumps(Ours(4))) == Ours(4)
-    with pytest.raises(TypeError):
-        Ours()  # type: ignore[call-arg]
+    assert pickle.loads(pickle.dumps(Ours(4))) == copy.copy(Ours(4)) == Ours._make([4, "two"]) == Ours(4)
+    assert Ours(1)._asdict() == {"first": 1, "second": "two"}
+    assert str(inspect.signature(ours)) == "(first, second='two')"
+    assert not hasattr(Ours(1), "__dict__")
+
+
+@pytest.mark.parametrize("given", [{}, {"first": 1, "third": 3}])
+def test_field_that_lacks_or_is_unknown_is_refused(given: dict[str, Any]) -> None:
+    """By a TypeError that names the class, as of any call; in `_replace` too."""
+    made: Any = Ours
+    with pytest.raises(TypeError, match=r"Ours\.__new__\(\)"):
+        made(**given)
+    with pytest.raises(TypeError, match="third"):
+        made(1)._replace(third=3)
+
+
+@pytest.mark.parametrize("count", [0, 1, 14, 15, 40])
+def test_class_of_any_number_of_fields_is_made(count: int) -> None:
+    """Those of the usual numbers share code; of the others each has its own."""
+    names = [f"field_{number}" for number in range(count)]
+    body: dict[str, Any] = {"__annotations__": dict.fromkeys(names, "int"), "__module__": __name__}
+    made = type(NamedTuple)("Made", (NamedTuple,), body)
+
+    value = made(*range(count))
+
+    assert value._fields == tuple(names)
+    assert value == made(**dict(zip(names, range(count), strict=True))) == tuple(range(count))
+    assert [getattr(value, name) for name in names] == [*range(count)]
 
 
 def test_annotation_is_not_looked_at() -> None:
