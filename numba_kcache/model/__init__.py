@@ -77,10 +77,10 @@ else:
             fields = tuple(body.get("__annotations__", ()))
             defaults = {each: body.pop(each) for each in fields if each in body}
             if len(fields) < len(_CONSTRUCTORS):
-                code = _CONSTRUCTORS[len(fields)].__code__
+                model = _CONSTRUCTORS[len(fields)]
                 called = {"co_name": "__new__", "co_qualname": f"{name}.__new__", "co_filename": "<fields>"}
-                code = code.replace(co_varnames=("_cls", *fields), **called)
-                body["__new__"] = FunctionType(code, globals(), "__new__", tuple(defaults.values()))
+                code = model.__code__.replace(co_varnames=("_cls", *fields), **called)
+                body["__new__"] = FunctionType(code, model.__globals__, "__new__", tuple(defaults.values()))
             else:
                 body["__new__"] = namedtuple(name, fields, defaults=defaults.values()).__new__
             body |= {each: _tuplegetter(at, None) for at, each in enumerate(fields)}

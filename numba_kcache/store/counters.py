@@ -3,11 +3,11 @@
 Promise     A record that `add` wrote is in every later `read` exactly once, also while another folds, and
             whoever is killed when. A name that this version does not know is summed like the others.
 Method      Each process appends JSON lines to a file of its own, and takes another one after ten minutes.
-            Where there are many, those that nobody appends to any more (an hour old, by the clock of their
-            filesystem) are folded: their sum and their names are written to `total` in one publish, then they
-            are removed; names in `total` are not read again. Of names with a label (`family/label`) a fold keeps the
-            20,000 of a family that count most, of `day/...` the latest. A line begins with a line feed too, so that a
-            torn one spoils nothing but itself.
+            Where there are many, and nobody looked for ten minutes, those that nobody appends to any more (an hour old,
+            by the clock of their filesystem) are folded: their sum and their names are written to `total` in one
+            publish, then they are removed; names in `total` are not read again. Of names with a label (`family/label`)
+            a fold keeps the 20,000 of a family that count most, of `day/...` the latest. A line begins with a line feed
+            too, so that a torn one spoils nothing but itself.
 Not here    When to add: never on the path of a hit that is already resolved.
 Faults      counters.appended, .summed, .folded, .dropped (tests/crash kills here).
 """
@@ -83,7 +83,7 @@ class CounterFile:
             finally:
                 os.close(fd)
             reached("counters.appended")
-            if is_new and len(self._folder.names()) > _MANY:
+            if is_new and self._is_fold_due(name) and len(self._folder.names()) > _MANY:
                 self.fold()
         except OSError as error:
             self._emit(trouble("counters", error))
@@ -140,6 +140,14 @@ class CounterFile:
                 os.close(lock)
         except OSError as error:
             self._emit(trouble("counters", error))
+
+    def _is_fold_due(self, own: str) -> bool:
+        """Tell if nobody has looked for files to fold of late: of a thousand processes in an hour each would."""
+        try:
+            before = self._folder.status("fold.lock").st_mtime
+        except FileNotFoundError:
+            return True
+        return abs(self._folder.status(own).st_mtime - before) > _ROTATE_S
 
     def _fold(self, limit_s: float) -> None:
         total, folded = self._read_total()

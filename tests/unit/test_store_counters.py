@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,24 @@ def test_many_files_are_folded_by_who_adds_one_more(tmp_path: Path) -> None:
 
     assert len(shards(tmp_path)) < 20
     assert counters_of(tmp_path).read() == {"hits": 140}
+
+
+def test_process_does_not_look_at_files_that_another_has_just_looked_at(tmp_path: Path) -> None:
+    """Many processes in an hour, whose files are all in use: one in ten minutes looks at each, not all of them."""
+    for _ in range(140):
+        counters_of(tmp_path).add({"hits": 1})
+    lock = tmp_path / "v1" / "statistics" / "fold.lock"
+
+    looked = []
+    for age_s in (1200, 0):
+        now = time.time() - age_s
+        os.utime(lock, (now, now))
+        before = lock.stat().st_mtime_ns
+        counters_of(tmp_path).add({"hits": 1})
+        looked.append(lock.stat().st_mtime_ns != before)
+
+    assert looked == [True, False]
+    assert counters_of(tmp_path).read() == {"hits": 142}
 
 
 def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
