@@ -29,6 +29,7 @@ from .learn import learn_headers
 from .lookup import located
 from .mirror import Mirror, Unmirrored, holds_path
 from .open_watch import OpenWatch
+from .precompiled import precompiled
 from .scanner import has_certain_clock, without_clock
 from .search import MEMORY, HeaderQuery, Place, path_of
 from .survey import Survey
@@ -121,11 +122,22 @@ class TrackedCompile:
             mirror = Mirror(self._surveys)
         except (Unmirrored, OSError):
             return None
-        with closing(mirror), closing(OpenWatch(mirror.paths(), self._trees())) as watch:
+        trees = self._trees()
+        others = sorted({*self._searches[0].trees} - {*trees}) if precompiled.root else []
+        with (
+            closing(mirror),
+            closing(OpenWatch(mirror.paths(), trees)) as watch,
+            closing(OpenWatch((), others)) as aside,  # the toolkit's headers may lead to each other there
+        ):
+            since_ns = self._now_ns()
+            if len(self._queries) == 1 and watch.is_whole() and (aside.is_whole() or not others):
+                mirror.precompiled = precompiled.folder(mirror.root, self._queries[0].text)
             try:
                 artifact = self._build(mirror)
             except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
                 return None
+            if mirror.precompiled:
+                precompiled.learn(mirror.precompiled, (watch, aside), [*trees, *others], since_ns)
             try:
                 sets = self._learned(mirror, watch)
             except UntrackableError as error:

@@ -22,14 +22,20 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ..keys import Plain, digest_of
 from ..model import NamedTuple
 from ..model.text import decoded, encoded
 from .file_identity import digest, stat_of
 from .folders import Folders
+from .precompiled import precompiled
 from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
 from .survey import Survey
+
+if TYPE_CHECKING:
+    from ..model.request import LinkInput
+    from ..toolchain.nvrtc import NvrtcResult
 
 MAX_BYTES = 256 << 20
 """Headers of more bytes than this are read where they are."""
@@ -57,6 +63,7 @@ class Mirror(Folders):
 
     Attributes:
         root: The private folder that holds it.
+        precompiled: Folder of the precompiled headers to compile with; "" for none.
     """
 
     is_mirror = True
@@ -64,7 +71,8 @@ class Mirror(Folders):
     def __init__(self, surveys: Sequence[Survey], edit: Callable[[bytes], bytes] | None = None) -> None:
         super().__init__()
         self._edit = edit or (lambda data: data)
-        self.root = ""
+        self._is_kept = bool(precompiled.root) and edit is None
+        self.root = self.precompiled = ""
         self._own: dict[str, str] = {}  # folders of the search, and where they really are
         self._real: dict[str, str] = {}  # paths of files, likewise
         self._folders: set[str] = set()
@@ -124,9 +132,18 @@ class Mirror(Folders):
         self.is_visible = self.is_visible or holds_path(code, self.root)
 
     def close(self) -> None:
-        """Remove it."""
-        if self.root:
+        """Remove it, unless precompiled headers are of its files."""
+        if self.root and not self._is_kept:
             shutil.rmtree(self.root, ignore_errors=True)
+
+    def run(self, of: LinkInput | None, source: str, program: str, flags: Sequence[str], *more: Any) -> NvrtcResult:
+        """Run NVRTC on a text, with precompiled headers where there may be some."""
+        if self.precompiled:
+            pch = ["--pch", "--pch-messages=false", "--pch-verbose=false", f"--pch-dir={self.precompiled}"]
+            result = super().run(of, source, program, [*flags, *pch], *more)
+            if result.ok:
+                return result  # what is wrong otherwise is told as without them
+        return super().run(of, source, program, flags, *more)
 
     # -- what is in it ------------------------------------------------------------------------------
 
@@ -191,13 +208,19 @@ class Mirror(Folders):
             self._files[original] = known if file.data is None else file
         links = {path: real for path, real in self._links.items() if path != real}
         name = self._name(first, links)
+        kept = (name, *sorted(self._folders), *(text for pair in sorted(self._own.items()) for text in pair))
+        if self._is_kept and kept in precompiled.mirrors:
+            self.root, self._handed = precompiled.mirrors[kept]
+            return
         for place in ("/dev/shm", ""):
             try:
                 self.root = _make_root(place or tempfile.gettempdir(), name)
                 self._fill(first, links)
+                if self._is_kept:
+                    precompiled.mirrors[kept] = self.root, self._handed
                 return
             except BaseException as error:  # an interrupt too must leave nothing behind
-                self.close()
+                shutil.rmtree(self.root or os.devnull, ignore_errors=True)
                 if not isinstance(error, OSError) or place != "/dev/shm":
                     raise
 

@@ -36,7 +36,7 @@ class OpenWatch:
         self._files: dict[str, tuple[int, FileStat]] = {}
         self._folders: dict[str, int] = {}
         self._opened: set[int | tuple[int, str]] = set()
-        self._fd = -1
+        self._fd, self._wanted = -1, 0
         try:
             self._start(paths, trees)
         except (OSError, ImportError, AttributeError):  # no such system, or too many watches: all count as opened
@@ -51,10 +51,12 @@ class OpenWatch:
         if self._fd < 0:
             return
         for path in paths:
+            self._wanted += 1
             number = libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_OPEN)
             if number >= 0:
                 self._files[path] = number, _probe(path)
         for folder, probe in (each for root in trees for each in _folders_of(root)):
+            self._wanted += 1
             number = libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_OPEN)
             if number >= 0:
                 self._folders[folder] = number
@@ -88,6 +90,27 @@ class OpenWatch:
             return None
         pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
         return [os.path.relpath(os.path.join(folders[number], name), real) for number, name in pairs]
+
+    def is_whole(self) -> bool:
+        """Tell if all that was to be watched is, and no event was lost."""
+        self._read()
+        return 0 < self._wanted == len(self._files) + len(self._folders) and -1 not in self._opened
+
+    def opened(self) -> list[str]:
+        """List the files that were opened since the watch began, or may have been."""
+        self._read()
+        folders = {number: folder for folder, number in self._folders.items()}
+        found = [path for path, (number, _stat) in self._files.items() if number in self._opened]
+        pairs = [each for each in self._opened if isinstance(each, tuple) and each[0] in folders]
+        return found + [os.path.join(folders[number], name) for number, name in pairs]
+
+    def suppose(self, paths: Iterable[str]) -> None:
+        """Have files count as opened: they were read before, and what was made of them is used."""
+        for path in paths:
+            if path in self._files:
+                self._opened.add(self._files[path][0])
+            elif os.path.dirname(path) in self._folders:
+                self._opened.add((self._folders[os.path.dirname(path)], os.path.basename(path)))
 
     def close(self) -> None:
         """End the watch."""

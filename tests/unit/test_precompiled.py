@@ -1,0 +1,141 @@
+"""Precompiled headers of a worker: the same code as without, and never of headers that changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from numba_kcache.headers import precompiled as room
+from numba_kcache.headers.open_watch import OpenWatch
+from numba_kcache.headers.precompiled import Precompiled
+from tests.support.compiling import in_python
+
+COMPILE = """
+import hashlib, json, os
+from numba_kcache import KernelCache, cached_kernel
+from numba_kcache.headers.precompiled import precompiled
+
+folder, how = {folder!r}, {how!r}
+if how == "precompiled":
+    precompiled.begin(folder + "/pch")
+cache = KernelCache(folder + "/" + how.replace("again", "precompiled"), durability="none")
+found = []
+
+def compiled(source, **options):
+    kernel = cached_kernel(source, arch="sm_90", include_dirs=[folder], cache=cache, **options)
+    kernel.compile()
+    digest = hashlib.sha256(kernel.cubin() + kernel.ptx().encode()).hexdigest()
+    found.append([digest, kernel.log, cache.info("process").compiles if how == "again" else 0])
+
+{work}
+assert how != "precompiled" or any(files for _, _, files in os.walk(precompiled.root)), "there are none"
+precompiled.end()
+print(json.dumps(found))
+"""
+
+
+def compiled(folder: Path, how: str, work: str) -> list[list[object]]:
+    """Digest of the code, log and how many were compiled again, after each kernel of a process."""
+    (folder / "pch").mkdir(exist_ok=True)
+    if how != "again":
+        (folder / "mine.h").write_text("#define N 1\n")
+    found: list[list[object]] = json.loads(in_python(COMPILE.format(folder=str(folder), how=how, work=work)))
+    return found
+
+
+VARIETY = """
+head = '#include <cuda_fp16.h>\\n#include "mine.h"\\n'
+tail = 'template <int M> __global__ void t(__half *x) { x[0] = __half(M + N); }\\n'
+tail += 'extern "C" __global__ void k(__half *x) { x[1] += x[0]; }'
+for options in ({}, {"debug": True}, {"lineinfo": True}, {"std": "c++17"}, {"std": "c++20"}, {"options": ["-G"]}):
+    for name in ("k", "t<3>", "t<4>"):
+        compiled(head + tail, name=name, **options)
+compiled(head + 'extern "C" __global__ void k(int *x) { *x = __LINE__ + __FILE__[0]; }')
+compiled(head + 'extern "C" __global__ void k(int *x) { int unused; *x = 1; }')
+"""
+
+
+@pytest.mark.slow
+def test_precompiled_headers_change_no_code_or_log(tmp_path: Path) -> None:
+    """Debug code, line tables, standards, templates, places and warnings; all are hits of a process without."""
+    found = compiled(tmp_path, "precompiled", VARIETY)
+
+    assert found == compiled(tmp_path, "plain", VARIETY)
+    assert found == compiled(tmp_path, "again", VARIETY)
+
+
+EDITED = """
+from numba_kcache.toolchain import nvrtc
+import os
+text = '#include <cuda_fp16.h>\\n#include "mine.h"\\nextern "C" __global__ void k(int *x) { *x = N + %d; }'
+compiled(text % 1)
+compiled(text % 2)
+open(folder + "/mine.h", "w").write("#define N 3\\n")
+compiled(text % 1)
+compiled(text % 3)
+"""
+
+
+@pytest.mark.slow
+def test_edited_header_is_read_anew(tmp_path: Path) -> None:
+    """NVRTC itself would not look at it behind a precompiled one."""
+    found = compiled(tmp_path, "precompiled", EDITED)
+
+    assert found == compiled(tmp_path, "plain", EDITED)
+    assert len({digest for digest, *_ in found}) == 4  # N + 1 is another number
+
+
+def test_precompiled_headers_are_left_alone_once_a_file_is_another(tmp_path: Path) -> None:
+    """Of the toolkit, which is read where it is: edited, gone, or one that appears before it in another folder."""
+    for change in ("edit", "remove", "shadow", "nothing"):
+        first, second = tmp_path / change / "first", tmp_path / change / "second"
+        for each in (first / "cub", second / "cub"):
+            each.mkdir(parents=True)
+        (header := second / "cub" / "a.h").write_text("1")
+        made = Precompiled()
+        made.root = str(tmp_path / change)
+        watch = OpenWatch((), [str(second)])
+        folder = made.folder("mirror", "#include <cub/a.h>")
+        header.read_text()
+        made.learn(folder, [watch], [str(first), str(second)], 1 << 62)
+        watch.close()
+        assert made.folder("mirror", "#include <cub/a.h>") == folder
+        if change == "edit":
+            header.write_text("22")
+        elif change == "remove":
+            header.unlink()
+        elif change == "shadow":
+            (first / "cub" / "a.h").write_text("1")
+
+        assert made.folder("mirror", "#include <cub/a.h>") == (folder if change == "nothing" else "")
+
+
+def test_file_that_may_have_been_written_meanwhile_is_never_taken_as_it_was(tmp_path: Path) -> None:
+    """Its bytes before and after may be others, under one stat."""
+    (tmp_path / "tree").mkdir()
+    (header := tmp_path / "tree" / "a.h").write_text("1")
+    made = Precompiled()
+    made.root = str(tmp_path)
+    watch = OpenWatch([str(header)])
+    folder = made.folder("mirror", "#include <a.h>")
+    header.read_text()
+    made.learn(folder, [watch], (), os.stat(header).st_mtime_ns)
+    watch.close()
+
+    assert made.folder("mirror", "#include <a.h>") == ""
+
+
+def test_lists_of_includes_are_bounded(tmp_path: Path) -> None:
+    """Each takes hundreds of megabytes."""
+    made = Precompiled()
+    made.root = str(tmp_path)
+    watch = OpenWatch(())
+    for number in range(room.MOST):
+        folder = made.folder("mirror", f"#include <{number}.h>")
+        assert folder
+        made.learn(folder, [watch], (), 0)
+
+    assert made.folder("mirror", "#include <more.h>") == ""
