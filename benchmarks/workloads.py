@@ -175,6 +175,11 @@ def program_numba() -> None:
     program()
 
 
+def program_signatures() -> None:
+    os.environ["KC_PROGRAM"] = "signatures"
+    program()
+
+
 # -- a header of CUB ------------------------------------------------------------------------------------
 
 BLOCK, BLOCKS = 128, 64
@@ -316,11 +321,12 @@ def export() -> None:
     say(entries=report.entries, bytes=os.path.getsize(os.environ["KC_BENCH_BUNDLE"]))
 
 
+GIVEN = "numba_kcache, signatures given"
 HERE, NUMBA, CUPY, TORCH = "numba_kcache", "Numba cache=True", "cupy", "torch _compile_kernel"
 CORE, PYCUDA = "cuda.core FileStreamProgramCache", "PyCUDA SourceModule"
 CHILDREN: dict[str, dict[str, Callable[[], None]]] = {
     "31 kernels of one source": {HERE: gemm_here, CUPY: gemm_cupy, CORE: gemm_cuda_core},
-    "20 Numba kernels in four files": {HERE: program, NUMBA: program_numba},
+    "20 Numba kernels in four files": {HERE: program, NUMBA: program_numba, GIVEN: program_signatures},
     "block sum with CUB": {HERE: cub_here, CUPY: cub_cupy, TORCH: cub_torch, PYCUDA: cub_pycuda},
 }
 JOB = f"20 Numba kernels, {RANKS} processes"
@@ -370,7 +376,7 @@ def measure(results: Results, beside: int) -> None:
                 results.add(workload, system, "warm", ask(workload, system, folder))
                 if system in CONTAINED.get(workload, ()):
                     measure_container(workload, system, folder, results)
-    for system in (HERE, NUMBA):
+    for system in (HERE, GIVEN, NUMBA):
         folder = Path(tempfile.mkdtemp())
         words = [__file__, "--child", "20 Numba kernels in four files", system]
         for state in ("cold", "warm"):

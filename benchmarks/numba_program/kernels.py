@@ -1,6 +1,7 @@
 """Twenty kernels over the device functions of three other files, each with what NumPy makes of it.
 
-`KC_PROGRAM=numba` in the environment puts Numba's own `cuda.jit(cache=True)` above them instead.
+`KC_PROGRAM=numba` in the environment puts Numba's own `cuda.jit(cache=True)` above them instead;
+`KC_PROGRAM=signatures` gives the types of the arguments to ours.
 """
 
 import os
@@ -15,6 +16,9 @@ if os.environ.get("KC_PROGRAM") == "numba":
     kernel = cuda.jit(cache=True)
 else:
     from numba_kcache import cached_kernel as kernel
+
+    if os.environ.get("KC_PROGRAM") == "signatures":
+        kernel = kernel(signature="void(float32[::1], float32[::1], float32[::1])")
 
 FACTOR = 2.5
 THREADS = 64

@@ -72,6 +72,7 @@ class Lookup:
 
     Attributes:
         tiers: The stores behind the local one, in the order in which they are asked.
+        ahead: Keys of what was compiled before it was asked for, and counted as a miss then.
         refused: Keys of stored code that could not be used: it is not looked for again before it was compiled.
     """
 
@@ -81,6 +82,7 @@ class Lookup:
         self.statistics = self.events.statistics
         self.damaged: dict[str, str] = {}
         self.refused: set[str] = set()
+        self.ahead: set[str] = set()
         self.memory: OrderedDict[str, Artifact] = OrderedDict()
         self._memory_bytes = 0
         self._is_explaining = False
@@ -261,6 +263,9 @@ class Lookup:
         self.remember(key, artifact)
         if self.toolchain.is_dirty:
             self.toolchain.settle()
+        if source == "memory" and key in self.ahead:
+            self.ahead.discard(key)
+            return Resolution(artifact, key, "compiled")
         fields = {"kernel": request.label, "target": request.target.name, "key": key, "source": source}
         times = {"compile_time_s": artifact.compile_time_s, "load_time_s": seconds}
         self.events.emit(Event(EventKind.HIT, {**fields, **times}))
@@ -326,6 +331,7 @@ class Lookup:
             self._memory_bytes = 0
         self.damaged.clear()
         self.refused.clear()
+        self.ahead.clear()
         self.toolchain.forget()
         self._compilers.clear()
         self._absent.clear()

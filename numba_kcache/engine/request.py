@@ -8,19 +8,30 @@ Not here    How a kind makes one (frontends.source.request, frontends.numba.requ
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..keys import Component
 from ..model import NO_TARGET, Choice, NamedTuple, Target
 from ..model.artifact import Artifact
 
 if TYPE_CHECKING:  # a hit goes without them
+    from typing import Protocol
+
     from ..headers.folders import Folders
     from ..headers.search import HeaderQuery
     from ..model.reason import ReasonKind
     from ..model.request import Origin
     from ..toolchain import Toolchain
+
+    class Foreseen(Protocol):
+        """Things that say by themselves for which types they will be wanted."""
+
+        session: Callable[[], Any]
+
+        def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
+            """Give makers of the requests that were not resolved yet, for a device."""
 
 
 class Request(NamedTuple):
@@ -41,6 +52,7 @@ class Request(NamedTuple):
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
         changed: Reads again what was read for the components, when it is compiled: reason for which the code is not of
             what they say; "" where it is.
+        loads_slowly: What compiles it takes long to load, once in a process.
         kinds: Gives what components of this kind of kernel are about, by name or by the start of it (`"global "`).
     """
 
@@ -58,6 +70,7 @@ class Request(NamedTuple):
     name: str = ""
     changed: Callable[[], str] = str
     kinds: Callable[[], Mapping[str, ReasonKind]] = dict
+    loads_slowly: bool = False
 
     @property
     def title(self) -> str:
@@ -92,6 +105,11 @@ class Wanted(NamedTuple):
         """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
+
+
+foreseen: weakref.WeakValueDictionary[int, Foreseen] = weakref.WeakValueDictionary()
+"""Things of this process that say by themselves for which types they will be wanted, by id, in the order in which they
+were made."""
 
 
 def only(request: Request) -> Wanted:

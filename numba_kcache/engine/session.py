@@ -88,32 +88,16 @@ class Session(Lookup):
             from .explain import frozen_error
 
             raise frozen_error(self, request, components)
-        with self.store.building(derive(components)) as turn:
-            if looks and (turn.found is not None or turn.waited_s > 0):
-                found = self.first(candidates(self, only(request), (None,)), "waited")
-                if found is not None:
-                    self.emit(EventKind.WAITED, request, found.key, waited_s=turn.waited_s)
-                    return found
-            if looks and self.store is not self.local:
-                return self._compile_for_all(request, components)
-            return self._compile(request, components)
+        from .turns import resolve_missing
 
-    def _compile_for_all(self, request: Request, components: Sequence[Component]) -> Resolution:
-        """Compile, unless another node is at it; for whoever has this node's turn."""
-        with self.store.elected(derive(components)) as election:  # type: ignore[union-attr]
-            found = self.first(candidates(self, only(request), self.tiers)) if election.looks else None
-            if found is None:
-                return self._compile(request, components)
-            if election.waited_s > 0:
-                self.emit(EventKind.WAITED, request, found.key, waited_s=election.waited_s)
-            self.store.settle()  # type: ignore[union-attr]  # those who wait for this node's turn look there
-            return found
+        return resolve_missing(self, wanted, components)
 
     def build_anew(self, request: Request) -> Resolution:
         """Build and store a request, whatever is stored."""
-        return self._compile(request, self.components(request))
+        return self.compile(request, self.components(request))
 
-    def _compile(self, request: Request, components: Sequence[Component]) -> Resolution:
+    def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
+        """Compile a request, and store it; for whoever has its turn."""
         from .compile import build, load_compilers, publish  # a hit goes without it
         from .explain import missed
 

@@ -301,8 +301,7 @@ class DiskStore(Store):
         """Store many encoded entries that the caller has verified, all of them or none.
 
         Args:
-            files: Key and bytes of each.
-            size_bytes: Of all together.
+            files: Key and bytes of each, `size_bytes` together.
 
         Raises:
             OSError: None was stored.
@@ -315,13 +314,14 @@ class DiskStore(Store):
         """Put `variants`, each with a `"key"`, before those of `family`, the last foremost; whether they are there."""
         return not self.readonly and self._writer.add_variant(require_key(family), *variants)
 
-    def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
-        """Take the turn to build `key`, or wait until another has built it.
+    def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
+        """Take the turn to build `key`, or wait until another has built it; `more` is that of `KeyLocks.turn`.
 
-        The context is a `Turn`: `found` is the entry that appeared meanwhile, or None, and then the caller
-        builds and puts. It never raises and never waits beyond `max_wait_s`.
+        The context is a `Turn`: `found` is the entry that appeared meanwhile, or None: then the caller builds and puts.
+        It never raises and never waits beyond `wait_s`, or `max_wait_s`.
         """
-        return self.locks.turn(require_key(key), lambda: self.get(key), self.max_wait_s, builds=True)
+        most_s = self.max_wait_s if wait_s is None else wait_s
+        return self.locks.turn(require_key(key), lambda: self.get(key), most_s, builds=True, **more)
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> Removed:
         """Remove what was not used for `older_than` seconds, then the oldest down to the limit.

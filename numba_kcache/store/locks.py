@@ -12,12 +12,15 @@ Method      A threading.Lock per key within the process, flock on a file per key
             256 ranks do not fail one after the other. A builder gives the file a new time each second, from a thread
             that stops when its process is stopped; who sees no new time for `SILENT_S`, by its own monotonic clock,
             removes the file and so takes the turn.
+            Who waits may be given something to do (`meanwhile`): the time that takes is no waiting. How many of a
+            node compile at once is counted by locked files as well: the kernel lets go of those whose owner is gone.
 Not here    What was built: the waiter looks for itself, by `look`, at each step.
 Ground      flock(2): a lock is inherited over fork, so a child closes what its parent holds.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -35,6 +38,9 @@ Result = TypeVar("Result")
 
 SILENT_S = 10.0
 """Longest time without a sign of life of a builder."""
+
+Meanwhile = Callable[[], bool]
+"""Does something useful; False where there is nothing to do."""
 
 _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
@@ -102,6 +108,7 @@ class KeyLocks:
         self._mutex = threading.RLock()
         self._seats: dict[str, _Seat] = {}
         self._held: set[int] = set()
+        self._placed: dict[int, tuple[str, int]] = {}
 
     def after_fork(self) -> None:
         """Close what the parent holds."""
@@ -112,7 +119,13 @@ class KeyLocks:
 
     @contextmanager
     def turn(
-        self, name: str, look: Callable[[], Result | None], wait_s: float, *, builds: bool = False
+        self,
+        name: str,
+        look: Callable[[], Result | None],
+        wait_s: float,
+        *,
+        builds: bool = False,
+        meanwhile: Meanwhile = lambda: False,
     ) -> Iterator[Turn[Result]]:
         """Wait for the turn of `name`, or until `look` finds something, or at most `wait_s` seconds.
 
@@ -122,10 +135,11 @@ class KeyLocks:
             wait_s: Longest wait; after it the caller goes on by itself.
             builds: It may take long: who has the turn gives signs of life, and who waits listens for them. Of such
                 turns all together no more than `wait_s` is waited in vain.
+            meanwhile: Called instead of each pause in which another process has the turn.
         """
         start = self._clock()
         wait_s = max(0.0, wait_s - self._vain_s) if builds else wait_s
-        deadline = start + wait_s
+        helped_s = 0.0
         end_of_beat: Callable[[], object] = _no_beat
         with self._mutex:
             seat = self._seats.setdefault(name, _Seat())
@@ -142,8 +156,9 @@ class KeyLocks:
                     seated = False
             if found is None and seated:
                 seat.failed = False
-                fd, found = self._lock_file(name, look, deadline, SILENT_S if builds else wait_s)
-            waited_s = self._clock() - start
+                silent_s = SILENT_S if builds else wait_s
+                fd, found, helped_s = self._lock_file(name, look, start + wait_s, silent_s, meanwhile)
+            waited_s = self._clock() - start - helped_s
             if builds and found is None:
                 self._vain_s += waited_s
             if builds and fd is not None:
@@ -162,13 +177,68 @@ class KeyLocks:
                 if not seat.users and self._seats.get(name) is seat:
                     del self._seats[name]
 
+    @contextmanager
+    def place(self, count: int) -> Iterator[bool]:
+        """Take one of the `count` places for compilers on this node, if one is free; whether this thread has one.
+
+        Nobody is counted where there are no locks: then each has one.
+        """
+        thread = threading.get_ident()
+        is_first = thread not in self._placed
+        is_had = not is_first or self._took_place(thread, count)
+        try:
+            yield is_had
+        finally:
+            if is_first:
+                self.give_place_up()
+
+    def give_place_up(self) -> None:
+        """Let another compile while this thread does not: it waits in the middle of a compile, or is through."""
+        name, fd = self._placed.pop(threading.get_ident(), ("", -1))
+        self._unlock_file(name, fd, False)
+
+    def _took_place(self, thread: int, count: int) -> bool:
+        try:
+            for name in (f"{number:064x}" for number in range(count)):  # no key of an entry: those are digests
+                if self._folder is None:
+                    return True
+                fd = self._folder.open(name, _OPEN, make=True)
+                try:
+                    try_flock(fd)
+                    if os.fstat(fd).st_nlink:
+                        self._held.add(fd)
+                        self._placed[thread] = name, fd
+                        return True
+                except BlockingIOError:
+                    pass
+                finally:
+                    if fd not in self._held:
+                        os.close(fd)
+        except OSError:
+            return True
+        return False
+
+    def is_taken(self, name: str) -> bool:
+        """Tell if somebody has the turn of a name, or had it when it was killed."""
+        try:
+            return self._folder is not None and self._folder.status(name) is not None
+        except OSError:
+            return False
+
+    def idle_s(self) -> float:
+        """Give the time since a turn of this node was taken or ended, in seconds, by the system's clock."""
+        try:
+            return time.time() - self._folder.status(".").st_mtime if self._folder is not None else math.inf
+        except OSError:
+            return math.inf
+
     def _lock_file(
-        self, name: str, look: Callable[[], Result | None], deadline: float, silent_s: float
-    ) -> tuple[int | None, Result | None]:
-        """The locked file or None, and what was found."""
+        self, name: str, look: Callable[[], Result | None], deadline: float, silent_s: float, meanwhile: Meanwhile
+    ) -> tuple[int | None, Result | None, float]:
+        """The locked file or None, what was found, and the seconds in which something else was done."""
         if self._folder is None:
-            return None, look()
-        pause, fd, beat, heard = _FIRST_PAUSE_S, -1, -1, 0.0
+            return None, look(), 0.0
+        pause, fd, beat, heard, helped_s = _FIRST_PAUSE_S, -1, -1, 0.0, 0.0
         try:
             while True:
                 if fd < 0:
@@ -179,16 +249,19 @@ class KeyLocks:
                     found, status, now = look(), os.fstat(fd), self._clock()
                     if status.st_mtime_ns != beat:
                         beat, heard = status.st_mtime_ns, now
-                    remaining = deadline - now
+                    remaining = deadline + helped_s - now
                     has_failed = status.st_size and not status.st_nlink
                     if found is not None or remaining <= 0 or has_failed or is_reentered():  # this thread may have it
-                        return None, found
+                        return None, found, helped_s
                     is_stopped = now - heard >= silent_s
                     if is_stopped:
                         self._remove(name, fd)
                     if is_stopped or not status.st_nlink:  # the turn is that of the file that has the name now
                         os.close(fd)
                         fd = beat = -1
+                        continue
+                    if meanwhile():
+                        helped_s, pause = helped_s + self._clock() - now, _FIRST_PAUSE_S
                         continue
                     (self._pause or time.sleep)(min(pause, remaining))
                     pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -197,20 +270,20 @@ class KeyLocks:
                 if found is not None or (status.st_size and not status.st_nlink):
                     if status.st_nlink:
                         self._folder.unlink(name)
-                    return None, found  # built; or whom we waited for has failed
+                    return None, found, helped_s  # built; or whom we waited for has failed
                 if status.st_nlink:
                     os.ftruncate(fd, 0)  # a mark whose writer was killed before it removed the file
                     held, fd = fd, -1
                     self._held.add(held)
-                    return held, None
-                if self._clock() >= deadline:  # files are removed all the time, or the filesystem counts no names
-                    return None, None
+                    return held, None, helped_s
+                if self._clock() >= deadline + helped_s:  # files are removed all the time, or names not counted
+                    return None, None, helped_s
                 os.close(fd)
                 fd = -1
                 (self._pause or time.sleep)(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
         except OSError:
-            return None, look()  # not writable, no locks on this filesystem, or the file is gone
+            return None, look(), helped_s  # not writable, no locks on this filesystem, or the file is gone
         finally:
             if fd >= 0:
                 os.close(fd)

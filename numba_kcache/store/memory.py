@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from . import Store, renewed_in_children
 from . import entry as frame
@@ -98,9 +99,10 @@ class MemoryStore(Store):
         """Nothing can be damaged here."""
         return ""
 
-    def building(self, key: str) -> AbstractContextManager[Turn[StoredEntry]]:
+    def building(self, key: str, wait_s: float | None = None, **more: Any) -> AbstractContextManager[Turn[StoredEntry]]:
         """Take the turn to build `key` among the threads of this process."""
-        return self.locks.turn(require_key(key), lambda: self.get(key), self._max_wait_s, builds=True)
+        longest_s = self._max_wait_s if wait_s is None else wait_s
+        return self.locks.turn(require_key(key), lambda: self.get(key), longest_s, builds=True, **more)
 
     def remove(self, key: str) -> bool:
         """Remove the entry of `key`; whether there was one."""

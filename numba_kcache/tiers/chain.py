@@ -94,13 +94,20 @@ class Chain:
             tier.add_variant(family, *variants)
         return stored
 
-    def elected(self, key: str) -> AbstractContextManager[Election]:
-        """Take or await a key's turn among all nodes, in the first tier that holds leases; else it is everybody's."""
+    def elected(
+        self, key: str, meanwhile: Callable[[], bool] | None = lambda: False
+    ) -> AbstractContextManager[Election]:
+        """Take or await a key's turn among all nodes, in the first tier that holds leases; else it is everybody's.
+
+        Args:
+            key: What is to be built.
+            meanwhile: Called instead of each pause; None: not to wait.
+        """
         from .lease import NO_ELECTION, Electoral
 
         electoral = (tier for tier in self._writable() if isinstance(tier.tier, Electoral))
         first = next(electoral, None)
-        return nullcontext(NO_ELECTION) if first is None else first.elected(key)
+        return nullcontext(NO_ELECTION) if first is None else first.elected(key, meanwhile)
 
     def ask(self) -> None:
         """Ask every tier for something that is not there: whether it answers, and how fast."""

@@ -242,7 +242,7 @@ class CheckedTier:
 
     # -- asking ------------------------------------------------------------------------------------
 
-    def elected(self, key: str) -> AbstractContextManager[Election]:
+    def elected(self, key: str, meanwhile: Callable[[], bool] | None) -> AbstractContextManager[Election]:
         """Take or await a key's turn among all nodes; for a tier that holds leases."""
         from .lease import Electoral, Patience, elected
 
@@ -250,7 +250,7 @@ class CheckedTier:
         self._patience = self._patience or Patience(self.tier.wait_s)
         tell = functools.partial(self._asked, is_awaited=False)
         errors: Callable[[], int] = lambda: self._counts["errors"]  # noqa: E731
-        return elected(self.tier, key, self._asked, tell, self._uploads.add, errors, self._patience)
+        return elected(self.tier, key, self._asked, tell, self._uploads.add, errors, self._patience, meanwhile)
 
     def close(self) -> None:
         """Let the tier go."""

@@ -90,10 +90,12 @@ class Election(NamedTuple):
     Args:
         waited_s: Seconds it waited for another's build; 0 where it did not.
         looks: Whether it is worth looking again before building.
+        is_lost: Whether another node builds it, and this one was not to wait.
     """
 
     waited_s: float
     looks: bool
+    is_lost: bool = False
 
 
 NO_ELECTION = Election(0.0, looks=False)
@@ -111,6 +113,7 @@ def elected(
     afterwards: Callable[[Callable[[], None]], bool],
     errors: Callable[[], int],
     patience: Patience,
+    meanwhile: Callable[[], bool] | None = lambda: False,
 ) -> Iterator[Election]:
     """Take a key's lease, or wait until its holder is through, or until waiting is not worth it.
 
@@ -122,10 +125,12 @@ def elected(
         afterwards: Has a work done when all that was put until then was handed on; whether it will be.
         errors: How many operations of the tier have failed.
         patience: What may be waited.
+        meanwhile: Called instead of each pause: does something useful, or tells that there is nothing. None: who
+            would have to wait has lost.
     """
     token, start = f"{os.urandom(8).hex()}.0", patience.clock()
     seen, heard_s, successors = "", start, 0
-    pause, waited_s = _FIRST_PAUSE_S, 0.0
+    pause, waited_s, helped_s = _FIRST_PAUSE_S, 0.0, 0.0
     standing: str | None = ""
     while True:
         standing = ask(lambda: tier.standing(key)) if standing else ""  # a wait costs one request at each look
@@ -133,6 +138,9 @@ def elected(
             standing = ask(lambda: tier.claim(key, token, LEASE_S))
         if standing is None or standing in (token, _DONE, _FAILED):
             break
+        if meanwhile is None:
+            yield Election(0.0, looks=False, is_lost=True)
+            return
         now_s, silent_s = patience.clock(), min(SILENT_S, patience.silent_left_s)
         if silent_s <= 0:
             break
@@ -148,13 +156,16 @@ def elected(
             if ask(functools.partial(_replaced, tier, key, standing, token, LEASE_S)) == "True":
                 standing = token
                 break
-        left_s = start + min(tier.wait_s, patience.left_s) - now_s
+        left_s = start + helped_s + min(tier.wait_s, patience.left_s) - now_s
         if left_s <= 0:
             break
+        if meanwhile():
+            helped_s, pause = helped_s + patience.clock() - now_s, _FIRST_PAUSE_S
+            continue
         left_s = min(left_s, heard_s + silent_s - now_s)
         patience.pause(min(left_s, pause * (0.5 + os.urandom(1)[0] / 255)))  # `random` takes 5 ms to import
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-        waited_s = patience.clock() - start
+        waited_s = patience.clock() - start - helped_s
     if standing != _DONE:
         patience.spend(waited_s, 0.0)
     if standing != token:

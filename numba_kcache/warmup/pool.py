@@ -11,14 +11,16 @@ Not here    A worker (worker), finding kernels (discovery), what is shown meanwh
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from multiprocessing.connection import Connection, wait
+from tempfile import mkdtemp
 from typing import Any
 
 from ..engine.built import watched
@@ -29,9 +31,13 @@ from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text
 from ..settings import worker_environment
+from ..store.cores import cores
 from .discovery import Cached, warmable
 from .meter import meter
-from .worker import Outcome, Task, compile_request, key_of, pack
+from .worker import IN_PASSING, PATIENTLY, Outcome, Task, compile_request, key_of, pack
+
+_WORTHWHILE = 3
+"""Kernels of a worker from which on precompiled headers are worth making: that takes as long as they save for one."""
 
 _PATIENCE_S = 10.0
 """How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
@@ -144,7 +150,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 _build_here(each, done)
             else:
                 tasks.append((each, data))
-        count = min(len(tasks), workers or _cores())
+        count = min(len(tasks), workers or cores())
         with closing(_in_workers(tasks, count)) as outcomes:
             for each, outcome in outcomes:
                 if outcome.status == "unlike":
@@ -187,10 +193,6 @@ def _built_ahead(
             status, seconds = ("built", first.seconds) if first.source == "compiled" else ("hit", 0.0)
             results.append(Warmed(first.label, NO_TARGET.name, "", status, seconds))
     return results, errors, [each for each in things if isinstance(each, (Kernel, CachedModule))]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _wanted(
@@ -263,10 +265,10 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
 class _Worker:
     """One process, and what it is at."""
 
-    def __init__(self) -> None:
+    def __init__(self, precompiled_in: str = "") -> None:
         ours, theirs = socket.socketpair()
         path = [each or os.getcwd() for each in sys.path]
-        start = f"from numba_kcache.warmup.worker import main; main({theirs.fileno()})"
+        start = f"from numba_kcache.warmup.worker import main; main({theirs.fileno()}, {precompiled_in!r})"
         with ours, theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {start}"],
@@ -292,19 +294,21 @@ class _Worker:
             self.process.wait()
 
 
-def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
+def _in_workers(tasks: Sequence[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
     """Have all done by `count` processes, and yield each outcome as it comes; no process is left at the end."""
-    waiting, workers = deque(tasks), list[_Worker]()
+    waiting, workers = deque((*each, IN_PASSING) for each in tasks), list[_Worker]()
+    given: dict[_Worker, bytes] = {}
+    folder = mkdtemp(prefix="numba_kcache-warm-") if count and len(tasks) >= _WORTHWHILE * count else ""
     try:
         while waiting or any(each.task for each in workers):
             idle = [each for each in workers if each.task is None]
             while waiting and (idle or len(workers) < count):
                 if not idle:
-                    workers.append(_Worker())
+                    workers.append(_Worker(folder))
                     idle.append(workers[-1])
                 worker = idle.pop()
-                worker.task, data = waiting.popleft()
-                _send(worker, data)
+                worker.task, given[worker], how = waiting.popleft()
+                _send(worker, how + given[worker])
             busy = {each.connection: each for each in workers if each.task is not None}
             for ready in wait(list(busy)):
                 worker = busy[ready]  # type: ignore[index]
@@ -314,7 +318,10 @@ def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator
                     workers.remove(worker)
                     worker.end()
                 assert task is not None
-                yield task, outcome
+                if outcome.status == "busy":  # another process builds it: its result is looked for at the end
+                    waiting.append((task, given[worker], PATIENTLY))
+                else:
+                    yield task, outcome
     finally:
         for each in workers:
             if each.task is not None:
@@ -323,6 +330,8 @@ def _in_workers(tasks: Iterable[tuple[_Wanted, bytes]], count: int) -> Generator
             each.connection.close()
         for each in workers:
             each.end()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _send(worker: _Worker, data: bytes) -> None:

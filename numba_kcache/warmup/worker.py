@@ -17,8 +17,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from ..engine.turns import BusyError, turns
 from ..errors import KCacheError
 from ..model import Event, EventKind, NamedTuple, Target
+
+IN_PASSING, PATIENTLY = b"p", b"w"
+"""How a task is done: passed over, or waited for, where another process builds it. It stands before the task."""
 
 
 class Task(NamedTuple):
@@ -41,8 +45,8 @@ class Outcome(NamedTuple):
     """The outcome of a trial.
 
     Args:
-        status: `"done"`, `"failed"`, `"unlike"`: here it is another kernel than in the parent, or none; or, as the
-            parent finds it, `"died"`.
+        status: `"done"`, `"failed"`, `"unlike"`: here it is another kernel than in the parent, or none;
+            `"busy"`: another process builds it; or, as the parent finds it, `"died"`.
         seconds: It took.
         error: What was raised.
         events: What the cache reported, as (kind, fields).
@@ -54,11 +58,12 @@ class Outcome(NamedTuple):
     events: tuple[Event, ...]
 
 
-def main(fd: int) -> None:
+def main(fd: int, precompiled_in: str = "") -> None:
     """Serve until the parent closes the connection; never returns.
 
     Args:
         fd: Of the socket to the parent. What comes first are the settings that it has configured.
+        precompiled_in: Folder for headers that are precompiled; "" where there is too little to compile for that.
     """
     import signal
     import warnings
@@ -66,14 +71,18 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # what there is to say, the parent says
     from ..engine.session import configure_process
+    from ..headers.precompiled import precompiled
 
     connection = Connection(fd)
+    if precompiled_in:
+        precompiled.begin(precompiled_in)
     try:
         configure_process(connection.recv())
         while True:
             data = connection.recv_bytes()
             connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent is done, or gone
+        precompiled.end()
         uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
         if uploads is not None:
             uploads.flush_all()  # what was compiled goes to servers as well
@@ -104,15 +113,18 @@ def _serve(data: bytes) -> Outcome:
     start = time.perf_counter()
     events: list[Event] = []
     try:
-        task = ForkingPickler.loads(data)
+        task = ForkingPickler.loads(data[1:])
         if key_of(task.kernel, task.target, task.types) != task.key:
             return Outcome("unlike", time.perf_counter() - start, None, ())
     except Exception as problem:  # a module that is not importable here, a function that is another one
         return Outcome("unlike", time.perf_counter() - start, problem, ())
-    end = task.kernel._session().events.subscribe(events.append)
+    session, turns.waits = task.kernel._session(), data[:1] == PATIENTLY
+    end = session.events.subscribe(events.append)
     raised: Exception | None = None
     try:
         compile_request(task.kernel, task.target, task.types)
+    except BusyError:
+        return Outcome("busy", time.perf_counter() - start, None, ())
     except Exception as problem:  # told in the parent, with those of all other kernels
         raised = problem
     finally:

@@ -180,3 +180,43 @@ def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
             stack.close()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Path) -> None:
+    """Whom it waits for may want it; it is given up once."""
+    first, second = (of_node(tmp_path, Time()) for _ in range(2))
+    with first.place(1) as is_had:
+        assert is_had
+        with second.place(1) as is_had:
+            assert not is_had
+        first.give_place_up()
+        with second.place(1) as is_had:
+            assert is_had
+            first.give_place_up()
+            with first.place(1) as is_had:
+                assert not is_had
+
+
+def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
+    """The system lets its lock go; the file that it leaves is in nobody's way."""
+    child = os.fork()
+    if child == 0:
+        with of_node(tmp_path, Time()).place(1) as is_had:
+            os.kill(os.getpid(), signal.SIGKILL if is_had else signal.SIGTERM)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert os.listdir(place_of(tmp_path))
+
+    with of_node(tmp_path, Time()).place(1) as is_had:
+        assert is_had
+    assert not os.listdir(place_of(tmp_path))
+
+
+def test_everybody_has_a_place_where_there_are_no_locks(tmp_path: Path) -> None:
+    """Nobody is counted there, and nobody waits in vain."""
+    (tmp_path / "v1").mkdir(mode=0o700)
+    (tmp_path / "v1" / "locks").write_text("no folder")
+    first, second = (KeyLocks(folder_of(tmp_path, "locks")) for _ in range(2))
+
+    with first.place(1) as is_had, second.place(1) as is_had_too:
+        assert is_had
+        assert is_had_too

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ...engine.request import Request, Resolution, Wanted
+from ...engine.request import Request, Resolution, Wanted, foreseen
 from ...engine.session import Session
 from ...errors import OptionError, UncacheableError
 from ...keys import Component, Plain, component
@@ -251,6 +251,20 @@ class PythonResolutions(Resolutions):
         super().__init__(*arguments)
         self.dispatcher: Any = None
         self._uncached: dict[Variant, str] = {}
+        if self.definition.options.get("signature"):
+            foreseen[id(self)] = self
+
+    def ahead(self, target: Target) -> list[Callable[[], Wanted]]:
+        """Give makers of the requests for the signatures that it was given, but for those that were resolved."""
+        choice, known = self.choose(target), self.known()
+        with self.definition.compiler_lock():
+            variants = self.definition.variants(None, ())
+        unknown = (each for each in variants if (choice.target, choice.ptx_target, each) not in known)
+        return [functools.partial(self._wanted_now, choice, each) for each in unknown]
+
+    def _wanted_now(self, choice: Choice, variant: Variant) -> Wanted:
+        with self.definition.compiler_lock():
+            return self.wanted(choice, variant)
 
     def wanted(self, choice: Choice, variant: Variant) -> Wanted:
         """Make the requests of a choice from one reading of the function."""
@@ -260,9 +274,7 @@ class PythonResolutions(Resolutions):
     def _resolve_anew(self, session: Session, choice: Choice, variant: Variant) -> Resolution:
         if variant in self._uncached:
             raise RunsUncached(f"cannot cache {self.definition.label}", self._uncached[variant])
-        with self.definition.compiler_lock():
-            wanted = self.wanted(choice, variant)
-        request, is_counted = wanted.request, False
+        request, is_counted = (wanted := self._wanted_now(choice, variant)).request, False
         if not request.uncacheable or self.compiles_uncached():
             try:
                 return session.resolve(wanted)
@@ -314,18 +326,24 @@ def kernel_request(
         ptx_target: The virtual target to compile to first, where the user gave one.
     """
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
+
+    def build(toolchain: Toolchain, headers: Folders | None) -> Artifact:
+        linked = toolchain.library(runtime, saves=False) if runtime else None
+        return definition.build(found, types, target, ptx_target, linked and linked.build, headers)
+
     request = Request(
         label=definition.label,
         target=target,
         components=(),
         libraries=(*definition.libraries, *filter(None, (runtime,))),
         distributions=definition.distributions,
-        build=functools.partial(_build, definition, found, types, target, ptx_target, runtime),
+        build=build,
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
         kinds=definition.component_kinds,
+        loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
         return request._replace(uncacheable=f"{found.name}: {found.reason}")
@@ -362,20 +380,6 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
     old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most special
-
-
-def _build(
-    definition: PythonDefinition,
-    found: Fingerprint | Uncapturable,
-    types: Any,
-    target: Target,
-    ptx_target: Target | None,
-    runtime: str,
-    toolchain: Toolchain,
-    headers: Folders | None,
-) -> Artifact:
-    found_runtime = toolchain.library(runtime, saves=False) if runtime else None
-    return definition.build(found, types, target, ptx_target, found_runtime and found_runtime.build, headers)
 
 
 def signature_component(
