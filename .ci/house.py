@@ -171,7 +171,7 @@ class House:
         return module if package == "numba_kcache" and module in self._modules else None
 
     def arrows(self) -> Counter[tuple[str, str]]:
-        """How many imports lead from one room to another."""
+        """Number of imports that lead from one room to another."""
         pairs = ((self.room_of(self.module_of(each.path)), self.room_of(each.module)) for each in self.imports)
         return Counter(pair for pair in pairs if pair[0] != pair[1])
 
@@ -257,7 +257,7 @@ def names_in(node: ast.AST) -> Iterable[str]:
 
 
 def _has(name: str, old: Iterable[str]) -> bool:
-    """Whether one of these stands in a name as whole words: `Resolver` and `_read_rolls` have, `employer` has not."""
+    """Tell if one of these stands in a name as whole words: `Resolver` and `_read_rolls` have, `employer` has not."""
     words = "_".join(re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])", name)).lower()
     return any(f"_{each}_" in f"_{words}_" for each in old)
 

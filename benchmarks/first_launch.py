@@ -41,7 +41,7 @@ Arrays = Callable[[], tuple[Any, Any, Callable[[], object]]]
 
 
 class Case(NamedTuple):
-    """How many kernels, and whether they include a header."""
+    """Number of kernels, and if they include a header."""
 
     kernels: int
     has_header: bool
@@ -108,7 +108,7 @@ def measured(
 
 
 def check(values: Any, found: dict[str, float], case: Case) -> None:
-    """What the last kernel wrote; nothing under the driver that runs nothing."""
+    """Check what the last kernel wrote; nothing under the driver that runs nothing."""
     last = case.kernels if "second" in found else case.kernels - 1
     assert is_pretended() or (values == 2 + last).all(), values
 
@@ -445,7 +445,7 @@ ONCE = ("Triton", "torch _compile_kernel")
 
 
 class Turn(NamedTuple):
-    """How many samples of one case."""
+    """Number of samples of one case."""
 
     case: Case
     cold: int

@@ -37,7 +37,7 @@ def start(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = N
 
 
 def reason(said: str) -> str:
-    """Why a child failed: the last line that names an error, or the last one."""
+    """The reason why a child failed: the last line that names an error, or the last one."""
     lines = [line.strip() for line in said.strip().splitlines()] or ["it died"]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b", line)]
     return (named or lines)[-1][:200]
@@ -73,7 +73,7 @@ def say(**found: object) -> None:
 
 
 def wait_for_the_others() -> bool:
-    """Where this child is a rank (`KC_BENCH_BARRIER`, a folder): say that it is ready, and wait for the start."""
+    """Say that this child is ready and wait for the start, where it is a rank (`KC_BENCH_BARRIER`, a folder)."""
     barrier = os.environ.get("KC_BENCH_BARRIER")
     if barrier:
         Path(barrier, str(os.getpid())).touch()
@@ -95,5 +95,5 @@ def open_barrier(barrier: Path, children: Sequence[subprocess.Popen[str]], limit
 
 
 def is_pretended() -> bool:
-    """Whether the driver is the tests' own, on which no kernel runs: then no result can be checked."""
+    """Tell if the driver is the tests' own, on which no kernel runs: then no result can be checked."""
     return bool(os.environ.get("KC_FAKE_DEVICES"))

@@ -113,7 +113,7 @@ def exporters(arguments: int) -> list[Any]:
 
 
 def only_export(arguments: int) -> Callable[[], Any]:
-    """What the exporters take by themselves, and nothing else."""
+    """Time of the exporters by themselves, and nothing else."""
     arrays = cupy_arrays(arguments)
 
     def export() -> None:
@@ -319,7 +319,7 @@ def measure(systems: dict[str, System], batches: int, launches: int) -> dict[str
 
 
 def apart(what: str, batches: int, launches: int) -> dict[str, dict[int, list[float]]]:
-    """What a process of its own finds; nothing where it fails, which it says."""
+    """Findings of a process of its own; nothing where it fails, which it says."""
     words = [__file__, what, "--batches", str(batches), "--launches", str(launches)]
     done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

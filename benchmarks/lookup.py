@@ -262,7 +262,7 @@ CORES = os.cpu_count() or 1
 
 
 def in_process(directory: Path, *arguments: str) -> Any:
-    """What a fresh process of this script answers; a text where it could not."""
+    """Answer of a fresh process of this script; a text where it could not."""
     variables = dict.fromkeys(("NUMBA_KCACHE_DIR", "CUPY_CACHE_DIR", "KC_BENCH_DIR"), str(directory))
     environment = {**os.environ, "CUDA_CACHE_DISABLE": "1", **variables}
     command = [sys.executable, str(Path(__file__).resolve()), "--child", *arguments]
@@ -274,7 +274,7 @@ def in_process(directory: Path, *arguments: str) -> Any:
 
 
 def side_by_side(calls: list[Callable[[], Any]], many: int) -> list[Any]:
-    """What the calls answer, so many at a time."""
+    """Answers of the calls, so many at a time."""
     with ThreadPoolExecutor(max(1, many)) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]
 
@@ -339,7 +339,7 @@ def measure_stale(cannot: set[str]) -> dict[str, dict[str, str]]:
 
 
 def outcome_of(system: str, name: str) -> str:
-    """What one system answers after one change; "–" where the change cannot be made."""
+    """Answer of one system after one change; "–" where the change cannot be made."""
     change = CHANGES[name]
     if "working directory" in system and change is shadow:
         return "–"

@@ -63,7 +63,7 @@ def cells(rows: dict[str, list[float]], columns: Sequence[str]) -> list[str]:
 
 
 def footer(result: dict[str, Any]) -> list[str]:
-    """Where it was measured, what was shortened, who could not be asked, and what it does not show."""
+    """Place of the measurement, what was shortened, who could not be asked, and what it does not show."""
     lines = ["", machine_of(result)]
     left_out: dict[str, list[str]] = {}
     for what, why in (result.get("left_out") or {}).items():
@@ -75,7 +75,7 @@ def footer(result: dict[str, Any]) -> list[str]:
 
 
 def shows_not(script: str) -> str:
-    """What a script says that it does not show."""
+    """The lines in which a script says what it does not show."""
     said = ast.get_docstring(ast.parse(Path(__file__).with_name(f"{script}.py").read_text())) or ""
     (found,) = re.findall(r"^Shows not   (.*?)(?=^\S|\Z)", said, flags=re.M | re.S)
     text = " ".join(str(found).split())
@@ -167,7 +167,7 @@ def processes() -> str:
 
 
 def growth() -> str:
-    """What each further kernel takes, kept and dropped; then many launches, at the first tenth and the last."""
+    """Memory of each further kernel, kept and dropped; then many launches, at the first tenth and the last."""
     result = result_of("growth")
     samples = result["samples"]
     rows = []

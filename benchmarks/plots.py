@@ -116,7 +116,7 @@ def launch(figure: Any, colours: Colours) -> None:
 
 
 def warm_steps(figure: Any, colours: Colours) -> None:
-    """What is done for the kernel, whenever it is done; then the first launch alone."""
+    """Steps that are done for the kernel, whenever they are done; then the first launch alone."""
     samples = {system: states["warm"] for system, states in result_of("warm_steps")["samples"].items()}
     left, right = figure.subplots(1, 2)
     bars(left, medians(samples, "sum"), colours, "import, decoration, first launch and exit, warm")
@@ -274,7 +274,7 @@ RESULT_OF = {"programs": "workloads"}
 
 
 def source_of(name: str) -> str:
-    """What a picture says it was made of."""
+    """The source that a picture names."""
     result = RESULT_OF.get(name, name)
     return f"{result}.json sha256:{hashlib.sha256((RESULTS / f'{result}.json').read_bytes()).hexdigest()}"
 

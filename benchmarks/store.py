@@ -409,7 +409,7 @@ def directory_type(directory: str) -> str:
 
 
 def machine(directory: str) -> dict[str, Any]:
-    """What the figures were measured on; a store needs no GPU."""
+    """Machine of the figures; a store needs no GPU."""
     packages = ("xxhash", "zstandard", "cuda-core", "diskcache", "lmdb")
     versions = {}
     for name in packages:

@@ -70,7 +70,7 @@ PROGRAMS = (
 
 
 def programs() -> str:
-    """What a program gains: milliseconds by system, medians; the least of a row in bold."""
+    """Gain of a program: milliseconds by system, medians; the least of a row in bold."""
     rows = []
     for each in PROGRAMS:
         samples = result_of(each.of)["samples"]
@@ -195,7 +195,7 @@ ORDER = (
 
 
 def verdict(outcomes: list[str]) -> str:
-    """Whether a system served code of before the change."""
+    """Tell if a system served code of before the change."""
     words = [served(each) for each in outcomes if each != "–"]
     if not words or "not run" in words:
         return "not run"
@@ -205,7 +205,7 @@ def verdict(outcomes: list[str]) -> str:
 
 
 def served(outcome: str) -> str:
-    """What a system served, or that it would not, or could not be asked on that machine."""
+    """Outcome of a system: what it served, or that it would not, or could not be asked on that machine."""
     return outcome if outcome in ("right", "stale", "–") else "refuses" if "refuses" in outcome else "not run"
 
 
@@ -254,7 +254,7 @@ def nodes() -> str:
 
 
 def fleet_operations() -> str:
-    """What one operation of the tier takes, and how many the server answers."""
+    """Time of one operation of the tier, and how many the server answers."""
     result = result_of("fleet")
     found = result["samples"]["operations"]
     names = {

@@ -54,7 +54,7 @@ def imported(folder: str, name: str) -> Any:
 
 
 class Clocked:
-    """What stands for `gemm` of the example: its launches are timed, each until its result is there."""
+    """The stand-in for `gemm` of the example: its launches are timed, each until its result is there."""
 
     def __init__(self, launch: Callable[..., object]) -> None:
         self.launch, self.first, self.all = launch, 0.0, 0.0

@@ -22,7 +22,7 @@ SIZES = ((1, 1, 1), (67, 129, 33), (130, 65, 7))  # m, n, k
 
 
 def zero(ring, dtype):
-    """What no path gives in this semiring."""
+    """The value that no path gives in this semiring."""
     limits = np.iinfo(dtype) if np.issubdtype(dtype, np.integer) else np.finfo(dtype)
     if ring == "maxmul":
         return dtype(0)

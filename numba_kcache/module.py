@@ -169,7 +169,7 @@ class CachedModule:
         return self._whole.key(arch)
 
     def explain(self, arch: Arch | None = None) -> Explanation:
-        """Whether the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
+        """Tell if the module is in the cache for one target, and if not, why not. Never compiles, changes nothing.
 
         Args:
             arch: As in `cached_module`; None for the module's own, or the device.
@@ -189,11 +189,11 @@ class CachedModule:
 
     @property
     def log(self) -> str:
-        """What the compilers said, kept on hits."""
+        """The compilers' report, kept on hits."""
         return str(self._whole.log)
 
     def _known(self) -> Artifact | None:
-        """What tells which kernels there are, without compiling or loading anything."""
+        """An artifact that tells which kernels there are, without compiling or loading anything."""
         if self._names:
             return Artifact("cuda", Target(0, 0), tuple(Entry(name, name) for name in self._names), b"")
         for found in self._whole._resolutions.known().values():

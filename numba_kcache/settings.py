@@ -284,7 +284,7 @@ _INSTALL = "NUMBA_KCACHE_INSTALL"
 
 
 def install_wanted(environ: Mapping[str, str] | None = None) -> str:
-    """What `NUMBA_KCACHE_INSTALL` asks for: "" (nothing), "cached" (kernels under `cache=True`) or "all".
+    """The request of `NUMBA_KCACHE_INSTALL`: "" (nothing), "cached" (kernels under `cache=True`) or "all".
 
     Raises:
         SettingsError: It is set to something else.
@@ -342,7 +342,7 @@ def worker_environment() -> dict[str, str]:
 
 
 def toolchain_surroundings() -> tuple[tuple[str, ...], dict[str, str]]:
-    """What decides where compilers are found: the folders of installed packages, in order, and the variables.
+    """Places that decide where compilers are found: the folders of installed packages, in order, and the variables.
 
     A folder that `PYTHONPATH` names is none of them, unless it is this interpreter's own: nobody vouches for it.
     """

@@ -170,7 +170,7 @@ def import_bundle(session: Session, source: Any) -> BundleReport:
 
 
 def _is_new(session: Session, bundle: Bundle, file: BundledFile) -> bool:
-    """Whether a file of a bundle, which is verified, is not in the cache.
+    """Tell if a file of a bundle, which is verified, is not in the cache.
 
     Raises:
         ValueError: It is not the entry that the index says.
@@ -192,7 +192,7 @@ def _variants(bundle: Bundle, file: BundledFile) -> list[Variant]:
 
 
 class Moved(NamedTuple):
-    """What went from one store to another.
+    """Entries that went from one store to another.
 
     Args:
         tier: The store behind the local one, as it is shown.

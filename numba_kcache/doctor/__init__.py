@@ -179,7 +179,7 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
 
 
 def _judged_launches(way: str) -> Finding:
-    """What makes the launches: the module in C, or Python."""
+    """Name what makes the launches: the module in C, or Python."""
     if way == "compiled":
         return Finding("launches", FINE, "made by the compiled module")
     step = "install a C compiler and Python's headers, then numba-kcache anew, for launches that take half as long"

@@ -341,7 +341,7 @@ def _settings(overrides: Mapping[str, Any]) -> Settings:
 
 
 def configured() -> dict[str, Any]:
-    """What was configured of the process's cache, for a process that works for this one."""
+    """Settings of the process's cache, for a process that works for this one."""
     return {name: value for name, value in _overrides.items() if name not in ("progress", "log_level")}
 
 

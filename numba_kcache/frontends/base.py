@@ -100,7 +100,7 @@ def define(thing: Any, options: Mapping[str, Any], depth: int) -> Definition:
 
 
 class Definition:
-    """What a user wrapped, and all that the options say of it. The base of those that front ends make.
+    """A user's object as it was wrapped, and all that its options say. The base of those that front ends make.
 
     Attributes:
         thing: What the user wraps.
@@ -204,7 +204,7 @@ class Definition:
         return artifact.entries[0]
 
     def launch_options_of(self, artifact: Artifact) -> LaunchOptions | None:
-        """How launches of an artifact differ from plain ones; None for plain ones."""
+        """Launch options by which an artifact differs from plain ones; None for plain ones."""
         return self.launch_options
 
     def launcher(
@@ -367,7 +367,7 @@ class Resolutions:
         return self.session().find(self.request(target, ptx_target, variant)) is not None
 
     def known(self) -> dict[tuple[Target, Target | None, Variant], Resolution]:
-        """What has been resolved up to now."""
+        """Resolutions up to now."""
         return dict(self.resolved)
 
     def forget(self) -> None:

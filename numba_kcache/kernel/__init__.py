@@ -203,7 +203,7 @@ class Kernel(Launches):
 
     @property
     def log(self) -> Any:
-        """What the compilers reported, kept on hits."""
+        """The compilers' report, kept on hits."""
         return self._read(lambda artifact: artifact.log)
 
     @property
@@ -253,7 +253,7 @@ class Kernel(Launches):
 
     @property
     def attributes(self) -> Any:
-        """What the driver says of the function on the current device, by CuPy's names: `["num_regs"]`."""
+        """Attributes of the function on the current device, by CuPy's names: `["num_regs"]`."""
         from ..frontends.measures import attributes
 
         return self._by_variant(lambda variant: attributes(self._loaded(variant)[1]))
@@ -314,7 +314,7 @@ class Kernel(Launches):
         return self._definition.identity()
 
     def _to_send(self) -> Any:
-        """What pickles, and is this kernel in another process, which need not import what defines it."""
+        """An object that pickles, and is this kernel in another process, which need not import what defines it."""
         from .asides import to_send
 
         return to_send(self)

@@ -64,7 +64,7 @@ def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signatu
 
 
 class _Sent:
-    """What arrives in another process as a kernel of this definition."""
+    """The object that arrives in another process as a kernel of this definition."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._made = type(kernel), (kernel._definition.by_value(),)
@@ -74,7 +74,7 @@ class _Sent:
 
 
 def to_send(kernel: Kernel) -> Any:
-    """What pickles, and is this kernel in another process, which need not import what defines it."""
+    """An object that pickles, and is this kernel in another process, which need not import what defines it."""
     named, definition = by_name(kernel), kernel._definition
     is_found = named is kernel or named is definition.thing
     if definition.is_sent_by_name and kernel.__module__ != "__main__" and is_found:
@@ -83,7 +83,7 @@ def to_send(kernel: Kernel) -> Any:
 
 
 def by_name(kernel: Kernel) -> Any:
-    """What stands in the kernel's module under its name."""
+    """The object that stands in the kernel's module under its name."""
     found: Any = sys.modules.get(kernel.__module__)
     for name in kernel.__qualname__.split("."):
         found = getattr(found, name, None)

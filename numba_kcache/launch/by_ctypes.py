@@ -8,7 +8,7 @@ from typing import Any
 
 
 def address_of(buffer: bytes | bytearray) -> int:
-    """Where the bytes of a buffer lie that is kept as it is."""
+    """Address of the bytes of a buffer that is kept as it is."""
     kind = ctypes.c_char * len(buffer)
     if isinstance(buffer, bytearray):
         return ctypes.addressof(kind.from_buffer(buffer))

@@ -68,7 +68,7 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
 
 
 def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, Any, Any]]:
-    """What each argument is to be, and the types that it is restricted to."""
+    """Descriptions of the arguments for the compiled module, and the types that each is restricted to."""
     parameters = iter(launcher.parameters)
     for slot in slots:
         if isinstance(slot, ArraySlot):

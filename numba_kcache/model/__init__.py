@@ -133,7 +133,7 @@ class Target(NamedTuple):
         return Target(self.major, self.minor, self.suffix, True)
 
     def runs_on(self, cc: tuple[int, int]) -> bool:
-        """Whether a cubin of this target loads on a device of compute capability `cc`.
+        """Tell if a cubin of this target loads on a device of compute capability `cc`.
 
         Source:
             CUDA C++ Programming Guide, "Binary Compatibility": same major, same or later minor; with
@@ -219,7 +219,7 @@ def read_arch(arch: object) -> tuple[Target, ...]:
 
 
 class Choice(NamedTuple):
-    """What to build for a device, and what else it runs.
+    """A target to build for on a device, and what else it runs.
 
     Args:
         target: What to build for.

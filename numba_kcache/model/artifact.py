@@ -162,7 +162,7 @@ class Artifact(NamedTuple):
 
     @property
     def log(self) -> str:
-        """What the compilers said."""
+        """The compilers' report."""
         return self.extras.get("log", b"").decode("utf-8", "replace")
 
     @property

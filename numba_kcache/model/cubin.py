@@ -69,7 +69,7 @@ class CubinVariable(NamedTuple):
 
 
 class Cubin(NamedTuple):
-    """What a cubin says of itself.
+    """A cubin's description of itself.
 
     Args:
         sm: The compute capability as one number, 90 for 9.0 (a suffix leaves no trace here).
@@ -83,7 +83,7 @@ class Cubin(NamedTuple):
 
 
 def is_cubin(data: bytes) -> bool:
-    """Whether these bytes start as a cubin does."""
+    """Tell if these bytes start as a cubin does."""
     return data[:5] == b"\x7fELF\x02" and len(data) >= 64 and data[18:20] == EM_CUDA.to_bytes(2, "little")
 
 

@@ -12,7 +12,7 @@ from . import NamedTuple
 
 
 class ReasonKind(StrEnum):
-    """What a reason is about; `name`, `old`, `new` and `where` of the reason in parentheses.
+    """Subject of a reason; `name`, `old`, `new` and `where` of the reason in parentheses.
 
     NEVER_STORED        Nothing of this kernel is stored.
     EVICTED_OR_CLEARED  It was stored, and is not there any more.

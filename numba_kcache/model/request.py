@@ -26,7 +26,7 @@ LINE_FLAGS = DEBUG_FLAGS | {"-lineinfo", "--generate-line-info"}
 
 
 class CompileOptions(NamedTuple):
-    """How to compile. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
+    """Compile options. Fields as in `cached_kernel`; `base_dir` is the folder that relative paths start from."""
 
     fastmath: bool = False
     std: str | None = None
@@ -68,7 +68,7 @@ class LinkInput(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a source stands in the user's files, for messages and line tables.
+    """Place of a source in the user's files, for messages and line tables.
 
     Args:
         path: The user's file; `""` where there is none (exec, stdin).

@@ -53,7 +53,7 @@ class TierAddress(NamedTuple):
 
     @property
     def readonly(self) -> bool | None:
-        """What was said of it; None where nothing was."""
+        """The word of the address on it; None where it has none."""
         said = self.options.get("readonly")
         return None if said is None else said == "1"
 

@@ -103,7 +103,7 @@ class Statistics:
                 self._reasons[kind] = self._reasons.get(kind, 0) + 1
 
     def take_unsaved(self) -> dict[str, float]:
-        """What was counted since the last call, to be added to the store's counters."""
+        """Counts since the last call, to be added to the store's counters."""
         self.settle()
         with self._lock:
             fresh = Counts()

@@ -16,7 +16,7 @@ _KEY = rf"[0-9a-f]{{{KEY_DIGITS}}}"
 
 
 class Day(NamedTuple):
-    """What processes reported on one day (UTC), `"2026-11-21"`."""
+    """Reports of processes on one day (UTC), `"2026-11-21"`."""
 
     date: str
     counts: Counts

@@ -11,7 +11,7 @@ from .text import aligned, bytes_text, counted, entries_text, seconds_text
 
 
 class CacheInfo(NamedTuple):
-    """What a cache holds, and what happened since it began ("lifetime") or in this process ("process").
+    """Contents of a cache, and what happened since it began ("lifetime") or in this process ("process").
 
     Args:
         scope: `"lifetime"` or `"process"`; it decides what the counts are about, not what the cache holds.
@@ -71,7 +71,7 @@ class CacheInfo(NamedTuple):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to do about what the figures show; empty where nothing is wrong."""
+        """Advice on what the figures show; empty where nothing is wrong."""
         found = []
         if self.hits + self.misses >= _FEW and self.hit_rate < _LOW_RATE:
             found.append(

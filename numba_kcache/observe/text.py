@@ -32,7 +32,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """How long ago, as people say it: `now`, `25 min`, `3 h`, `12 d`."""
+    """An age as people say it: `now`, `25 min`, `3 h`, `12 d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

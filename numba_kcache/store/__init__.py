@@ -67,7 +67,7 @@ def sync_data(fd: int) -> None:
 
 
 class Forked(Protocol):
-    """What holds locks or threads that a forked child does not have."""
+    """An object with locks or threads that a forked child does not have."""
 
     def after_fork(self) -> None:
         """Make anew, in the child, what another thread of the parent may have held."""
@@ -212,7 +212,7 @@ class Store(ABC):
         return listed(self.files(ENTRY), self.get_encoded, by=by, limit=limit, hits=hits)
 
     def size(self) -> Usage:
-        """How much there is, counted file by file."""
+        """Number and bytes of the files, counted file by file."""
         from .report import Usage
 
         files = list(self.files(ENTRY, MANIFEST))

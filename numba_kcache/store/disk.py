@@ -131,7 +131,7 @@ class DiskStore(Store):
         return self.private if self.is_replaced else None
 
     def is_usable(self) -> bool:
-        """Whether the directory may be read, as far as is known; it is looked at once, as soon as it is there."""
+        """Tell if the directory may be read, as far as is known; it is looked at once, as soon as it is there."""
         if self._is_checked:
             return not self._is_refused
         reason: OSError | None = None

@@ -139,7 +139,7 @@ class Payloads(Mapping[str, bytes]):
 
 
 class StoredEntry(NamedTuple):
-    """What a key leads to.
+    """An entry as a key leads to it.
 
     Args:
         key: 64 lower-case hexadecimal digits.
@@ -153,7 +153,7 @@ class StoredEntry(NamedTuple):
 
 
 def is_key(key: str) -> bool:
-    """Whether `key` can name a file."""
+    """Tell if `key` can name a file."""
     return len(key) == 64 and not key.strip("0123456789abcdef")
 
 

@@ -101,13 +101,13 @@ def time_before_ns(now_s: float, older_than_s: float | None) -> int:
 
 
 def sum_of(files: Iterable[Found]) -> Removed:
-    """What these files are when they are removed."""
+    """Sum of these files, as they are when they are removed."""
     gone = list(files)
     return Removed(sum(file.kind == ENTRY for file in gone), sum(file.size_bytes for file in gone))
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
-    """Whether no pass began for a day; of a new tree one is noted, for there is nothing to do."""
+    """Tell if no pass began for a day; of a new tree one is noted, for there is nothing to do."""
     try:
         return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
     except FileNotFoundError:

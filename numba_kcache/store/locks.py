@@ -49,7 +49,7 @@ _OPEN = os.O_RDWR | os.O_CREAT
 
 
 class Turn(NamedTuple, Generic[Result]):
-    """How a caller came out of the wait.
+    """Outcome of a caller's wait.
 
     Args:
         found: What another built meanwhile, or None: then the caller builds.

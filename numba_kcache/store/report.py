@@ -29,7 +29,7 @@ class EntryInfo(NamedTuple):
 
     @property
     def target(self) -> str:
-        """What its code was built for, such as `"sm_90"`; "" where the header does not say."""
+        """Target that its code was built for, such as `"sm_90"`; "" where the header does not say."""
         target = self.header.get("target")
         return target if isinstance(target, str) else ""
 
@@ -51,7 +51,7 @@ class EntryInfo(NamedTuple):
         return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """What a list shows of it, as JSON values."""
+        """Fields that a list shows of it, as JSON values."""
         return {
             "key": self.key,
             "kernels": list(self.kernels),
@@ -71,14 +71,14 @@ class Problem(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """What a pass removed: entries, manifests not counted, and the bytes of both."""
+    """Entries that a pass removed, manifests not counted, and the bytes of both."""
 
     entries: int
     size_bytes: int
 
 
 class Usage(NamedTuple):
-    """What a store holds.
+    """Contents of a store.
 
     Args:
         size_bytes: Of entries and manifests together.

@@ -343,7 +343,7 @@ def _above_streams(fd: int) -> int:
 def refusal(
     path: str, status: os.stat_result, *, shared: bool, believes_root: bool = False, exposed: str = ""
 ) -> str | None:
-    """Why what `status` describes must not be used as a store; None if it may be.
+    """The reason why what `status` describes must not be used as a store; None if it may be.
 
     Args:
         path: Of the directory.
@@ -368,7 +368,7 @@ def refusal(
 
 
 def is_network(path: str, status: os.stat_result) -> bool:
-    """Whether `path`, whose stat is `status`, is on a filesystem shared with other machines."""
+    """Tell if `path`, whose stat is `status`, is on a filesystem shared with other machines."""
     if os.major(status.st_dev) != 0:
         return False  # a block device; only the others are worth reading the list of mounts
     try:
@@ -379,7 +379,7 @@ def is_network(path: str, status: os.stat_result) -> bool:
 
 
 def is_network_mount(mountinfo: str, path: str) -> bool:
-    """Whether the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
+    """Tell if the absolute `path` is on a network mount, by the text of /proc/self/mountinfo."""
     found = False
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")

@@ -48,7 +48,7 @@ class BundledFile(NamedTuple):
 
 
 class BundleReport(NamedTuple):
-    """What a bundle holds.
+    """Contents of a bundle.
 
     Args:
         path: Where it is.
@@ -290,11 +290,11 @@ def _row(row: Any, fields: int) -> BundledFile:
 
 
 def targets_of(entries: Iterable[BundledFile]) -> tuple[str, ...]:
-    """What the code of these entries is for."""
+    """Targets of the code of these entries."""
     return tuple(sorted({each.target for each in entries}))
 
 
 def statement_of(index: bytes, files_bytes: int, targets: Sequence[str]) -> bytes:
-    """What is signed of a bundle."""
+    """The statement that is signed of a bundle."""
     digest = sha256(index).digest()
     return statement(key=f"bundle {FORMAT}", digest=digest, size_bytes=files_bytes, target=",".join(targets))

@@ -115,11 +115,11 @@ class Chain:
             tier.peek(_NOWHERE)
 
     def reports(self, sums: Mapping[str, float] | None = None) -> tuple[TierReport, ...]:
-        """What was seen of each tier in this process; with `sums` of the counters, the counts of all processes."""
+        """Reports of each tier in this process; with `sums` of the counters, the counts of all processes."""
         return tuple(tier.report(sums) for tier in self.tiers)
 
     def take_unsaved(self) -> dict[str, float]:
-        """What was counted of the tiers since the last call, under names of the store's counters."""
+        """Counts of the tiers since the last call, under names of the store's counters."""
         return {name: value for tier in self.tiers for name, value in tier.take_unsaved().items()}
 
     def flush(self, wait_s: float) -> bool:

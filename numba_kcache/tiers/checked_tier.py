@@ -210,7 +210,7 @@ class CheckedTier:
             return None
 
     def _give(self, kind: int, key: str, data: bytes, record: bytes, before: bytes | None = None) -> bool | None:
-        """Whether it was taken; None where that failed, False where another manifest than `before` stands there."""
+        """Tell if it was taken; None where that failed, False where another manifest than `before` stands there."""
 
         def work() -> bool:
             if record and before is None:
@@ -287,7 +287,7 @@ class CheckedTier:
     # -- counting ----------------------------------------------------------------------------------
 
     def report(self, sums: Mapping[str, float] | None = None) -> TierReport:
-        """What was seen of it in this process; with `sums` of the counters, the counts of all processes."""
+        """Report of it in this process; with `sums` of the counters, the counts of all processes."""
         from .tier import TierReport
 
         counts = {name: self._counts[name] for name in _COUNTED}

@@ -55,7 +55,7 @@ class Electoral(Protocol):
         """Put `token` under `name` unless something stands there; what stands there now, "" if it just went."""
 
     def standing(self, name: str) -> str:
-        """What stands under `name`; "" for nothing."""
+        """The value that stands under `name`; "" for nothing."""
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
         """Put `after` in place of `before`, for `kept_s`; whether that stood there."""
@@ -85,7 +85,7 @@ class Patience:
 
 
 class Election(NamedTuple):
-    """How a node came out of it.
+    """Outcome of an election for a node.
 
     Args:
         waited_s: Seconds it waited for another's build; 0 where it did not.

@@ -130,7 +130,7 @@ class ObjectTier:
         self._store = None
 
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
-        """What obstore did, None for what is not there; its errors as the system's."""
+        """obstore's answer, None for what is not there; its errors as the system's."""
         global _pid
         obstore = _obstore()
         errors = obstore.exceptions
@@ -163,7 +163,7 @@ def _path(kind: int, key: str) -> str:
 
 
 def _knows_no_conditions(error: Exception) -> bool:
-    """Whether a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
+    """Tell if a service refused a conditional put for that alone: it answers 501, as S3 says it should."""
     return "NotImplemented" in str(error) or isinstance(error, NotImplementedError)
 
 

@@ -128,7 +128,7 @@ class RedisTier:
         return self.standing(name)
 
     def standing(self, name: str) -> str:
-        """What stands under `name`; "" for nothing."""
+        """The value that stands under `name`; "" for nothing."""
         return (self._ask(b"GET", self._name(_LEASE, name).encode()) or b"").decode("latin-1")
 
     def replace(self, name: str, before: str, after: str, kept_s: float) -> bool:
@@ -189,7 +189,7 @@ class RedisTier:
             raise ValueError(f"{len(data)} bytes are above the limit of {self._limit_bytes}")
 
     def _run(self, work: Callable[[Any], Result]) -> Result:
-        """What redis-py did; its errors as those that the readers raise."""
+        """redis-py's answer; its errors as those that the readers raise."""
         redis = _redis()
         try:
             client = self._client = self._client or self._connected()

@@ -47,7 +47,7 @@ class Redirection(RedisError):
 
 
 class Server(NamedTuple):
-    """Where a server is and who asks.
+    """Address of a server and who asks.
 
     Args:
         host: Name or address.
@@ -155,7 +155,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether another question may be asked."""
+        """Tell if another question may be asked."""
         return self._socket.fileno() >= 0
 
     def close(self) -> None:

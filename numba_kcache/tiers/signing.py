@@ -27,7 +27,7 @@ class Unsigned(ValueError):
 
 
 def statement(*, key: str, digest: bytes, size_bytes: int, target: str) -> bytes:
-    """What is signed.
+    """The statement that is signed.
 
     Args:
         key: Under which it is found.

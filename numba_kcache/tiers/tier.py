@@ -53,7 +53,7 @@ class Tier(Protocol):
 
 
 class TierReport(NamedTuple):
-    """What was seen of a tier in this process; its counts may be those of all processes.
+    """Counts of a tier in this process; they may be those of all processes.
 
     Args:
         name: As it is shown to people.

@@ -52,12 +52,12 @@ class Trust:
         return target
 
     def is_own(self, kind: int, key: str, data: bytes, record: bytes) -> bool:
-        """Whether the key to sign with here has made a record: of the same it always makes the same."""
+        """Tell if the key to sign with here has made a record: of the same it always makes the same."""
         return bool(record) and record == self.record(kind, key, data, _target(record))
 
 
 def trust_of(settings: Settings) -> Trust:
-    """What the settings ask for."""
+    """Keys and rules that the settings ask for."""
     return Trust(TrustedKeys(settings.trusted_keys), settings.signing_key)
 
 

@@ -113,7 +113,7 @@ class _Overlay:
 
 
 def _template(line: str) -> tuple[str, str | re.Pattern[str] | None]:
-    """What a line of a string literal stands for: `{{` for `{`, two backslashes for one, `{n}` for anything.
+    """Meaning of a line of a string literal: `{{` for `{`, two backslashes for one, `{n}` for anything.
 
     Returns:
         How the text begins, where that is known; and the text itself where there is no placeholder, a pattern where

@@ -18,7 +18,7 @@ Tell = Callable[[str, str, float], None]
 
 @contextmanager
 def meter(total: int, *, shown: bool) -> Iterator[Tell]:
-    """What to call at the end of each of `total` kernels; with `shown=False` it says nothing."""
+    """A function to call at the end of each of `total` kernels; with `shown=False` it says nothing."""
     if not shown or not total:
         yield lambda _what, _how, _seconds: None
     elif sys.stderr is not None and sys.stderr.isatty():

@@ -68,7 +68,7 @@ class Warmed(NamedTuple):
 
 
 class WarmUpReport(NamedTuple):
-    """What a warm-up did.
+    """Outcome of a warm-up.
 
     Args:
         results: Each request, in the order in which it was done.
@@ -82,17 +82,17 @@ class WarmUpReport(NamedTuple):
 
     @property
     def built(self) -> tuple[Warmed, ...]:
-        """What was compiled."""
+        """Kernels that were compiled."""
         return tuple(each for each in self.results if each.status == "built")
 
     @property
     def hit(self) -> tuple[Warmed, ...]:
-        """What was there."""
+        """Kernels that were there."""
         return tuple(each for each in self.results if each.status == "hit")
 
     @property
     def failed(self) -> tuple[Warmed, ...]:
-        """What could not be compiled."""
+        """Kernels that could not be compiled."""
         return tuple(each for each in self.results if each.status == "failed")
 
     def __str__(self) -> str:
@@ -224,7 +224,7 @@ def _wanted(
 
 
 def _packed(wanted: _Wanted) -> bytes | None:
-    """What a worker gets; None where it has to be compiled here."""
+    """The message for a worker; None where it has to be compiled here."""
     key = key_of(*wanted)
     if not wanted.kernel._session().store.directory:
         return None  # kept in memory: a worker's memory is of no use

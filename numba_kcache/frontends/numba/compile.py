@@ -212,7 +212,7 @@ def _flags(cc: tuple[int, int], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _on_device(dispatcher: Any) -> Any:
-    """What Numba compiles for the device: for a function under `njit`, a dispatcher that it keeps there."""
+    """The object that Numba compiles for the device: for a function under `njit`, a dispatcher that it keeps there."""
     if isinstance(dispatcher, (internals().CUDADispatcher, FunctionType)):
         return dispatcher
     return getattr(dispatcher, "_CUDATypingContext__dispatcher", None)
@@ -274,7 +274,7 @@ def _exception_table(call_helper: Any) -> list[Any] | None:
 def why_uncacheable(
     result: Any, chosen: Mapping[str, Any], attributes: Mapping[str, Any], parts: SimpleNamespace
 ) -> str | None:
-    """Why this kernel is only good for this process; None if its cubin and attributes are all it needs."""
+    """The reason why this kernel is only good for this process; None if its cubin and attributes are all it needs."""
     library = result.library
     if attributes["debug"] and attributes["exceptions"] is None:
         return "it raises an exception that is not built in, or with arguments that are no constants"

@@ -32,7 +32,7 @@ DEVICE_RUNTIME = "CUDA's device runtime"
 
 
 class Linked(NamedTuple):
-    """What the linker made, what it said, and the inputs as they were read for it."""
+    """A linker's product, its log, and the inputs as they were read for it."""
 
     cubin: bytes
     log: str
@@ -96,7 +96,7 @@ def _own_code(library: Any, lto: bool, cc: tuple[int, int, str]) -> list[LinkInp
 
 
 def _numbas_own(parts: SimpleNamespace, library: Any, ptx: str, user: Iterable[Any]) -> list[LinkInput]:
-    """What Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
+    """Inputs that Numba links by itself: helpers of reshape, its runtime where it is enabled, grid synchronisation."""
     found = []
     if any(name in ptx for name in parts.reshape_funcs):
         found.append(_read(os.path.join(parts.folder, "reshape_funcs.cu")))

@@ -77,7 +77,7 @@ def _classes() -> tuple[Any, Any]:
             self.call_helper = _Exceptions(known.get("exceptions") or [])
 
         def __getattr__(self, name: str) -> Any:
-            """What only a compilation knows."""
+            """Attributes that only a compilation knows."""
             if name.startswith("__"):
                 raise AttributeError(name)
             return getattr(self._codelibrary.compiled, name)

@@ -41,7 +41,7 @@ _CONFIG = "numba.cuda.core.config"
 
 
 def component_kinds() -> Mapping[str, ReasonKind]:
-    """What the components of a Numba kernel are about. docs/keys.md has a row for each."""
+    """Subjects of the components of a Numba kernel. docs/keys.md has a row for each."""
     from ...model.reason import ReasonKind
     from ..python.reasons import KINDS
 

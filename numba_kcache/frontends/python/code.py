@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one code object is: a digest of its form, and what it reads (`outer_reads`)."""
+    """One code object as it is keyed: a digest of its form, and what it reads (`outer_reads`)."""
 
     digest: bytes
     reads: tuple[Read, ...]

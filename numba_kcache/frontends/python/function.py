@@ -49,7 +49,7 @@ _ABSENT = object()
 
 
 class Uncapturable(NamedTuple):
-    """Why a kernel cannot be keyed, and what is to blame."""
+    """The reason why a kernel cannot be keyed, and what is to blame."""
 
     reason: str
     name: str
@@ -90,7 +90,7 @@ class Graph:
 
 
 class Fingerprint(NamedTuple):
-    """What a kernel is made of.
+    """All that a kernel is made of.
 
     Args:
         digest: Of everything, as 64 hexadecimal digits; goes into the key.
@@ -106,7 +106,7 @@ class Fingerprint(NamedTuple):
     graph: Graph
 
     def device_functions(self) -> tuple[tuple[Any, str], ...]:
-        """What is compiled on the kernel's behalf and kept, each with a digest of all that decides its code:
+        """Device functions compiled on the kernel's behalf and kept, each with a digest of what decides its code:
         the dispatchers it calls, registered implementations, and definitions of intrinsics."""
         return tuple((function, self.graph.digest(index)) for index, (function, _) in self.graph.kept.items() if index)
 
@@ -263,7 +263,7 @@ class Reader:
             self.edge(index, ".".join((read.name, *read.attributes)), goal)
 
     def _follow(self, function: FunctionType, read: Read, name: str) -> int | str:
-        """Where one name of a function leads."""
+        """Follow one name of a function to its value."""
         scope, where, home = read.scope, read.name, ""
         if scope == "closure":
             at, owner, value = id(function.__closure__), name, _content(function, where)

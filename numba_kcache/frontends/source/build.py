@@ -116,7 +116,7 @@ def link_stored(request: SourceRequest, made: Artifact) -> Artifact:
 
 
 def extras_of(request: SourceRequest, result: NvrtcResult, link_log: str) -> dict[str, bytes]:
-    """What is kept beside the cubin: the compilers' words, and the PTX where it is wanted."""
+    """Data kept beside the cubin: the compilers' words, and the PTX where it is wanted."""
     log = "\n".join(filter(None, (result.log, link_log)))
     extras = {"log": log.encode()} if log else {}
     if result.code.get("ptx") and (request.options.keep_ptx or request.target.virtual):
@@ -248,7 +248,7 @@ def run_once(request: SourceRequest, toolkit_dirs: Sequence[str], headers: Folde
 
 
 def _program_name(request: SourceRequest, headers: Folders | None = None) -> str:
-    """What NVRTC calls the source. Where files are included, with the folder in which quoted names are looked for.
+    """Name of the source for NVRTC. Where files are included, with the folder in which quoted names are looked for.
 
     Nowhere else: `__FILE__` and assert would put the folder into the code. A line table names the user's own file.
     """

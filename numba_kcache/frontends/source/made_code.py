@@ -15,7 +15,7 @@ from ...toolchain.nvrtc import NvrtcResult
 
 
 def made_before(request: SourceRequest) -> NvrtcResult:
-    """What a compiler made of the request's source before it came here.
+    """Code that a compiler made of the request's source before it came here.
 
     Raises:
         OptionError: It is a cubin for another target, or none.

@@ -153,7 +153,7 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
 
 
 def kernel_name(symbol: str) -> str:
-    """How the source calls the kernel with this symbol: `ns::axpy<float>`; the symbol itself for extern "C"."""
+    """Name by which the source calls the kernel of this symbol: `ns::axpy<float>`; the symbol itself for extern "C"."""
     if not symbol.startswith("_Z"):
         return symbol
     tree = _parse(symbol)
@@ -168,7 +168,7 @@ def overload_name(symbol: str) -> str:
 
 
 def variable_name(symbol: str) -> str:
-    """How the source calls the variable with this symbol; the symbol itself where it cannot be called (a local)."""
+    """Name by which the source calls the variable of this symbol; the symbol itself for a local, which has none."""
     if not symbol.startswith("_Z") or symbol.startswith("_ZZ"):
         return symbol
     tree = _parse(symbol)

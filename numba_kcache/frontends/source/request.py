@@ -216,7 +216,7 @@ def link_request(definition: SourceDefinition, text: str, module: Artifact, modu
 def _lines(
     source: Source, text: str, options: CompileOptions, link: Sequence[LinkInput], *, asks_files: bool
 ) -> tuple[Plain, ...]:
-    """What a line table holds beside the code: file, the source's first line in it, base folder, working directory.
+    """Inputs of a line table beside the code: file, the source's first line in it, base folder, working directory.
 
     The last one where a name in it may be relative, and with debug information and LTO-IR, which hold it anyway. A text
     that no file shows has the base folder in its name if it may include files; so has each CUDA C++ that it links.
@@ -241,7 +241,7 @@ def _lines(
 def _read_off(
     kind: str, text: str, link: Sequence[LinkInput], options: CompileOptions, given: RawFlags | None
 ) -> tuple[str, tuple[HeaderQuery, ...]]:
-    """Why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
+    """The reason why the request cannot be keyed, "" where it can; and what its texts may include, if any may."""
     from ...headers.scanner import has_certain_clock, scan_includes
     from ...headers.search import HeaderQuery
     from ...model.text import encoded

@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 
 def returns_source(function: Callable[..., Any]) -> bool:
-    """Whether a Python function is one that returns source; otherwise it is a Numba kernel.
+    """Tell if a Python function is one that returns source; otherwise it is a Numba kernel.
 
     Raises:
         OptionError: It has parameters and returns a string, but is not annotated `-> str`.
@@ -77,7 +77,7 @@ def returns_source(function: Callable[..., Any]) -> bool:
 
 
 def _returned(code: Any) -> set[Any]:
-    """What a function's own returns give: None, str for text, `...` for anything else."""
+    """Kind of value that a function's own returns give: None, str for text, `...` for anything else."""
     import dis
 
     found: set[Any] = set()
