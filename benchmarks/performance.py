@@ -82,9 +82,23 @@ def shows_not(script: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
+_REASONS = (
+    (r"not asked in this turn: .*", "systems without a row were left out of this run"),
+    (r"ModuleNotFoundError: No module named.*", "not installed there"),
+    (r".*\brefuses to build a key\b.*", "refuses to cache a source with include paths"),
+    (r".*\b(\w+) is not installed here.*", r"does not start without \1"),
+    (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),
+)
+"""What a benchmark noted where a system could not be asked, and how a page says it."""
+
+
 def _plain(why: str) -> str:
-    """A reason that cannot be taken for markup, no longer than two lines."""
-    return why.translate(str.maketrans("|<>`*_", "/     ")).strip().rstrip(".")[:240]
+    """A reason in words, without a raw exception and without what could be taken for markup."""
+    for noted, said in _REASONS:
+        if found := re.fullmatch(noted, why.strip(), re.DOTALL):
+            why = found.expand(said)
+            break
+    return why.translate(str.maketrans("|<>`*", "/    ")).strip().rstrip(".")[:400]
 
 
 def _by_system(name: str, head: str, columns: Sequence[str]) -> str:

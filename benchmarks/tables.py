@@ -391,7 +391,13 @@ TABLES = {
 }
 
 
-ILLUSTRATED = ("docs/performance.md", "docs/performance-store.md", "docs/performance-fleet.md", "docs/keys.md")
+ILLUSTRATED = (
+    "docs/index.md",
+    "docs/performance.md",
+    "docs/performance-store.md",
+    "docs/performance-fleet.md",
+    "docs/keys.md",
+)
 """Pages with pictures."""
 
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` says which of them are public
+    from .bundles.transfer import Moved
     from .cache import *
     from .engine.built import *
     from .errors import *
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # type checkers read the homes of the names here; `__all__` s
 __all__ = [
     "ArgumentError", "Built", "BundleError", "BundleReport", "CacheInfo", "CachedModule", "CompileError", "EntryError",
     "EntryInfo", "Event", "EventKind", "Explanation", "FrozenCacheError", "KCacheError", "KCacheWarning", "Kernel",
-    "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "NoDeviceError", "OptionError", "Problem",
+    "KernelCache", "LaunchConfigError", "LaunchError", "LinkError", "Moved", "NoDeviceError", "OptionError", "Problem",
     "Reason", "ReasonKind", "SettingsError", "ToolchainMissingError", "UncacheableError", "WarmUpReport",
     "__version__", "cached_kernel", "cached_module", "clear", "configure", "entries", "explain", "export_bundle",
     "find_kernels", "get_or_build", "get_or_compile", "import_bundle", "info", "install", "print_info", "prune",
@@ -46,6 +47,7 @@ _HOMES = {
     "EventKind": "model",
     "Explanation": "explanation.text",
     "Kernel": "kernel",
+    "Moved": "bundles.transfer",
     "Problem": "store.report",
     "Reason": "model.reason",
     "ReasonKind": "model.reason",

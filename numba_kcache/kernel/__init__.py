@@ -360,7 +360,12 @@ def cached_kernel(thing: Any = None, /, **options: Any) -> Any:
         kind: `"cuda"`, `"ptx"`, `"cubin"`, `"fatbin"`, `"ltoir"`, `"numba"` or `"mlir"`, where it cannot be told
             from the thing.
         fast_compile: For development: `"min"`, `"mid"` or `"max"` compile faster to slower code (False).
-        fastmath, std, defines, include_dirs, max_registers, lineinfo, debug, lto, opt, options: How to compile.
+        fastmath, lineinfo, debug, lto: As the compilers call them (False).
+        std: The language standard, `"c++17"` (NVRTC's).
+        defines: Macros, a mapping of names to `str`, `int` or `None`.
+        include_dirs: Folders in which headers are looked for.
+        max_registers, opt: Registers per thread; level of optimisation, 0 to 3 (3).
+        options: Further flags of NVRTC, in this order.
         link: CUDA C++, PTX, LTO-IR, object, archive or fatbin files, or `numba.cuda` LinkableCode.
         signature: C++ types of the parameters, `"float, const float*, int"`: held against the source; needed for
             the types of PTX.

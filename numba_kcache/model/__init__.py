@@ -278,18 +278,18 @@ def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
 class EventKind(StrEnum):
     """The kinds of events, with the fields that each carries.
 
-    HIT         A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s,
-                load_time_s.
-    MISS        A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
-    WAITED      Another thread or process compiled it meanwhile: kernel, key, waited_s.
-    COMPILE_BEGIN / COMPILE_END / COMPILE_FAILED   kernel, key, target, and seconds or error.
-    LOAD        A module was loaded on a device: kernel, key, device, load_time_s.
-    STORED      An entry was published: key, size_bytes.
-    EVICTED     Entries were removed to keep the limits: entries, size_bytes.
-    DAMAGED     An entry or manifest failed verification and was moved aside: key, reason.
-    UNCACHEABLE A kernel runs uncached: kernel, reason.
-    FALLBACK    A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
-    TROUBLE     The cache could not do something and went on without: where, error; errno, where the system said it.
+    Attributes:
+        HIT: A resolution was served: kernel, key, target, source ("memory", "disk", ...), compile_time_s, load_time_s.
+        MISS: A resolution found nothing: kernel, key, target, reason (text) and reasons (`Reason` values).
+        WAITED: Another thread or process compiled it meanwhile: kernel, key, waited_s.
+        COMPILE_BEGIN, COMPILE_END, COMPILE_FAILED: kernel, key, target, and seconds or error.
+        LOAD: A module was loaded on a device: kernel, key, device, load_time_s.
+        STORED: An entry was published: key, size_bytes.
+        EVICTED: Entries were removed to keep the limits: entries, size_bytes.
+        DAMAGED: An entry or manifest failed verification and was moved aside: key, reason.
+        UNCACHEABLE: A kernel runs uncached: kernel, reason.
+        FALLBACK: A kernel is made in another way than was asked for, and works: kernel, target, reason. No error.
+        TROUBLE: The cache could not do something and went on without: where, error; errno, where the system said it.
     """
 
     HIT = "hit"

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import numba_kcache
 from numba_kcache import EventKind, KernelCache, cached_kernel
+from numba_kcache.frontends import options
 from numba_kcache.model import Event
 from numba_kcache.settings import SETTINGS, Settings
+from tests.support import options_page
 from tests.support.cli_page import section, verbs
 from tests.support.compiling import EMPTY
 
@@ -38,6 +41,24 @@ def test_table_of_settings_is_the_one_in_the_code() -> None:
     ]
 
     assert [row for row in rows if len(row) == 4] == table
+
+
+def test_every_option_has_a_type_a_default_and_an_example() -> None:
+    """The page is what the code makes of it; `python -m tests.support.options_page` writes it."""
+    of_kernels = options_page.kinds(options.SourceOptions, options.KernelOptions, options.NumbaOptions)
+
+    assert {*options_page.EXAMPLES, *options_page.OF_NUMBA} == options_page.documented(of_kernels)
+    assert set(options_page.OF_SETTINGS) == {each.name for each in SETTINGS}
+    assert options_page.PAGE.read_text(encoding="utf-8") == options_page.page()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """The page of names makes each from its docstring, and no other of the package's own."""
+    page = (REFERENCE / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^\.\. auto\w+:: ([\w.]+)", page, re.MULTILINE)
+
+    assert sorted(name for name in shown if "." not in name) == numba_kcache.__all__
+    assert len(shown) == len(set(shown))
 
 
 def test_events_carry_only_documented_fields(tmp_path: Path) -> None:
