@@ -2,7 +2,7 @@
 
 Promise     Each lies below a folder that belongs to this user alone, on a disk of this machine, and nowhere else. What
             was kept for later processes is given only while its bytes have the digest in its name. A folder of copies
-            goes when its process has ended, and no other goes with it.
+            goes when its process has ended and the next ends too, or begins where many are left; no other goes with it.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
             process holds a lock on its folder of copies; whose lock can be had has ended.
 Not here    Which folder is private (store.fallback), and what may come from a store at all.
@@ -10,6 +10,7 @@ Not here    Which folder is private (store.fallback), and what may come from a s
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import re
@@ -20,6 +21,9 @@ from typing import NamedTuple
 
 from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
+
+LEFT_LIMIT = 16
+"""Folders of copies beyond which a process removes those of ended ones as it begins, and not as it ends."""
 
 KEPT_LIMIT = 4096
 """Keys of which files are kept; beyond these the half that was kept first goes."""
@@ -63,10 +67,14 @@ def new_folder() -> str:
 def write_copy(folder: str, name: str, data: bytes) -> str:
     """Write a copy into such a folder, in place of what has its name there, and return its path."""
     path = f"{folder}/{_checked(name)}"
-    with suppress(FileNotFoundError):
+    try:
+        fd = os.open(path, _CREATE, 0o600)
+    except FileExistsError:
         os.unlink(path)  # some file systems write what is replaced or cut at once
-    with open(os.open(path, _CREATE, 0o600), "wb") as file:
-        file.write(data)
+        fd = os.open(path, _CREATE, 0o600)
+    with open(fd, "wb", buffering=0) as file:
+        while data:
+            data = data[file.write(data) :]
     return path
 
 
@@ -145,9 +153,9 @@ def _made() -> _Place:
     copies = f"{private}/copies"
     for folder in (copies, f"{private}/kept"):
         os.makedirs(folder, 0o700, exist_ok=True)
-    for name in os.listdir(copies):
-        if _COPIES.fullmatch(name):
-            _reap(f"{copies}/{name}")
+    if len(os.listdir(copies)) > LEFT_LIMIT:
+        _reap_all(copies)
+    atexit.register(_reap_all, copies)  # a first launch does not wait for it
     while True:
         mine = f"{copies}/{os.getpid()}-{os.urandom(8).hex()}"
         os.mkdir(mine, 0o700)
@@ -165,6 +173,12 @@ def _is_locked(lock: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _reap_all(copies: str) -> None:
+    for name in os.listdir(copies):
+        if _COPIES.fullmatch(name):
+            _reap(f"{copies}/{name}")
 
 
 def _reap(folder: str) -> None:

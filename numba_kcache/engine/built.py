@@ -25,13 +25,13 @@ from ..model import NO_TARGET
 from ..model.artifact import BUILT, Artifact
 from ..model.built import built_artifact, is_safe_name, meta_of, payloads_of
 from ..model.json_values import is_unicode, read_json
-from ..model.reason import ReasonKind
-from ..model.request import Origin
 from . import Candidate, candidates
 from .lookup import LOOKING
 from .request import Request, Resolution, only
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a hit goes without them
+    from ..model.reason import ReasonKind
+    from ..model.request import Origin
     from .session import Session
 
 Build = Callable[[], "bytes | Mapping[str, bytes]"]
@@ -245,7 +245,7 @@ def _request(
         file=file,
         name=label,
         changed=changed if paths else str,
-        kinds=lambda: dict.fromkeys(["component[", *(f"component[{name}]" for name in values)], ReasonKind.COMPONENT),
+        kinds=functools.partial(_kinds, values),
     )
 
 
@@ -343,8 +343,16 @@ def _shown(value: Plain) -> Plain:
     return repr(value) if is_odd else value
 
 
+def _kinds(values: Mapping[str, Plain]) -> dict[str, ReasonKind]:
+    from ..model.reason import ReasonKind
+
+    return dict.fromkeys(["component[", *(f"component[{name}]" for name in values)], ReasonKind.COMPONENT)
+
+
 def _texts(values: Mapping[str, Plain]) -> dict[str, tuple[str, Origin]]:
     """The components that are texts of several lines, of which an explanation names the line that differs."""
+    from ..model.request import Origin
+
     texts = ((name, value) for name, value in values.items() if isinstance(value, str) and "\n" in value)
     return {f"component[{name}]": (text, Origin("", 1)) for name, text in texts}
 

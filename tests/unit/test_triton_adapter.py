@@ -300,17 +300,18 @@ def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
 
 @pytest.mark.slow
 def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
-    """Killed or not; those of a process that lives stay."""
+    """Killed or not, when the next ends, or begins where many are left; those of a process that lives stay."""
     script = (
         "import sys, numba_kcache.store.fallback as f; f.LOCAL_PARENT = sys.argv[1]\n"
         "from numba_kcache.adapters import host_files\n"
+        "host_files.LEFT_LIMIT = int(sys.argv[2])\n"
         "print(host_files.write_copy(host_files.new_folder(), 'a', b'x'), flush=True)\n"
         "sys.stdin.read()"
     )
 
-    def start() -> tuple[subprocess.Popen[str], Path]:
+    def start(limit: int = 16) -> tuple[subprocess.Popen[str], Path]:
         process = subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path)],
+            [sys.executable, "-c", script, str(tmp_path), str(limit)],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stdout is not None
@@ -320,12 +321,16 @@ def test_copies_go_when_their_process_has_ended(tmp_path: Path) -> None:
     killed, gone = start()
     killed.send_signal(signal.SIGKILL)
     killed.wait()
+    another, left = start()
     assert gone.exists()
-    another, _ = start()
+    another.communicate()
 
     assert its.exists()
     assert not gone.parent.parent.exists()
-    for process in (lives, another):
+    last, _ = start(limit=0)
+    assert not left.parent.parent.exists()
+    assert its.exists()
+    for process in (lives, last):
         process.communicate()
 
 
