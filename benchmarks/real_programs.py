@@ -1,0 +1,220 @@
+"""How long do public programs that nobody here wrote take, cold, warm, and beside the caches that they have today?
+
+Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
+            result; "process" is from the start of the process to that result. "plain": as published, with the caches
+            it has (CuPy's own for awkward, none for the others). "numba_kcache": `install(all=True,
+            cuda_compute=True)` before the program is imported; awkward's `cupy.RawModule` is led to `cached_module`
+            by a class below. Cold: an empty cache; warm: after another process. A result must be the plain one's bit
+            by bit; where it is not, the largest difference stands there. The programs: stumpy (gpu_stump) and
+            soft_dtw_cuda with numba-cuda; Cholesky, FFT and attention of numba-cuda-mlir's repository; awkward with
+            CuPy and with cuda.compute. `--get FOLDER` fetches them (network), `--programs FOLDER` says where they are.
+Shows not   Programs that run for hours; inputs of other sizes; what an editor of these programs would gain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from fresh import fresh, say
+from header import machine_header, write_result
+
+WHEELS = ("stumpy==1.14.1", "awkward==2.14.0", "awkward-cpp==57", "fsspec")
+REPOSITORIES = {
+    "soft_dtw_cuda": ("https://github.com/Maghoumi/pytorch-softdtw-cuda", "fbedc3b655bb7a60c0b111621ddef910e9b6e5ef"),
+    "numba-cuda-mlir": ("https://github.com/NVIDIA/numba-cuda-mlir", "10ece76b48edd680c2b9bad05a8081921b46f6fc"),
+}
+QUESTION = (__doc__ or "").splitlines()[0]
+SYSTEMS = ("plain", "numba_kcache")
+
+
+def get(folder: Path) -> None:
+    """Fetch the programs at their versions."""
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, *WHEELS], check=True)
+    for name, (address, commit) in REPOSITORIES.items():
+        where = folder / name
+        subprocess.run(["git", "clone", "-q", address, where], check=True)
+        subprocess.run(["git", "-C", where, "checkout", "-q", commit], check=True)
+
+
+# -- the programs, in a child ---------------------------------------------------------------------------
+
+
+class RawModule:
+    """What `cupy.RawModule` does, by our modules: as much of it as awkward uses."""
+
+    def __init__(self, code: str, *, options: tuple[str, ...] = (), name_expressions: Any = None, **_: Any) -> None:
+        from numba_kcache import cached_module
+
+        self.module = cached_module(code, names=name_expressions, options=list(options))
+
+    def get_function(self, name: str) -> Callable[..., None]:
+        kernel = self.module[name]
+        return lambda grid, block, args, shared_mem=0: kernel[grid, block, None, shared_mem](*args)
+
+
+def stumpy() -> Any:
+    import numpy as np
+
+    program: Any = importlib.import_module("stumpy")
+    series = np.random.default_rng(1).random(20_000)
+    return np.asarray(program.gpu_stump(series, m=64)).astype(np.float64)
+
+
+def soft_dtw() -> Any:
+    import numpy as np
+    import torch
+
+    program: Any = importlib.import_module("soft_dtw_cuda")
+    torch.manual_seed(1)
+    x = torch.rand(16, 128, 8, device="cuda", requires_grad=True)
+    y = torch.rand(16, 128, 8, device="cuda")
+    loss = program.SoftDTW(use_cuda=True, gamma=0.1)(x, y)
+    loss.sum().backward()
+    return np.concatenate([loss.detach().cpu().numpy().ravel(), x.grad.cpu().numpy().ravel()])
+
+
+def of_mlir(module: str, run: str, make: str = "get_input_data") -> Callable[[], Any]:
+    def program() -> Any:
+        sys.argv = [module, "--backend", "numba-cuda-mlir"]
+        found: Any = importlib.import_module(module)
+        return getattr(found, run)(getattr(found, make)())
+
+    return program
+
+
+def awkward() -> Any:
+    import numpy as np
+
+    if os.environ["KC_SYSTEM"] == "numba_kcache":
+        import cupy
+
+        cupy.RawModule = RawModule
+    ak: Any = importlib.import_module("awkward")
+    random = np.random.default_rng(1)
+    counts = random.integers(0, 6, 50_000)
+    host = ak.unflatten(random.random(int(counts.sum())), counts)
+    array = ak.to_backend(host, "cuda")
+    pairs = ak.combinations(array, 2, axis=1)
+    found = [ak.num(array, axis=1), ak.flatten(pairs["0"] * pairs["1"]), array[ak.num(array) > 2][:, :2]]
+    flat = [np.asarray(ak.to_numpy(ak.to_backend(ak.flatten(each, axis=None), "cpu"))) for each in found]
+    return np.concatenate([each.astype(np.float64) for each in flat])
+
+
+def awkward_reduced() -> Any:
+    import numpy as np
+
+    ak: Any = importlib.import_module("awkward")
+    random = np.random.default_rng(1)
+    counts = random.integers(1, 6, 50_000)
+    array = ak.to_backend(ak.unflatten(random.integers(0, 1000, int(counts.sum())), counts), "cuda")
+    found = [ak.sum(array, axis=1), ak.max(array, axis=1), ak.flatten(ak.sort(array, axis=1))]
+    return np.concatenate([np.asarray(ak.to_numpy(ak.to_backend(each, "cpu"))).astype(np.float64) for each in found])
+
+
+MLIR = "numba-cuda-mlir"
+PROGRAMS: dict[str, tuple[str, str, Callable[[], Any]]] = {
+    "stumpy": ("numba-cuda", "gpu_stump of 20,000 points", stumpy),
+    "soft_dtw_cuda": ("numba-cuda and PyTorch", "loss of 16 pairs, forward and backward", soft_dtw),
+    "cholesky": (MLIR, "512 x 512", of_mlir("test_cholesky", "run_numba_cuda_mlir_cholesky", "get_input_matrix")),
+    "fft": (MLIR, "8,192 points", of_mlir("test_fft", "run_numba_cuda_mlir_fft")),
+    "attention": (MLIR, "1,024 x 64", of_mlir("test_attention", "run_numba_cuda_mlir_version")),
+    "awkward": ("CuPy RawModule", "combinations and slices of 50,000 lists", awkward),
+    "awkward_reduced": ("cuda.compute", "sums, maxima and a sort of 50,000 lists", awkward_reduced),
+}
+
+
+def child(name: str) -> None:
+    import numpy as np
+
+    if os.environ["KC_SYSTEM"] == "numba_kcache":
+        import numba_kcache
+
+        numba_kcache.install(all=True, cuda_compute=True)
+    result = PROGRAMS[name][2]()
+    np.save(os.environ["KC_RESULT"], result)
+    compiles = -1
+    if "numba_kcache" in sys.modules:
+        compiles = sys.modules["numba_kcache"].info("process").compiles
+    say(digest=hashlib.sha256(result.tobytes()).hexdigest()[:16], compiles=compiles, shape=list(result.shape))
+
+
+# -- the parent -----------------------------------------------------------------------------------------
+
+
+def difference(folder: Path) -> float:
+    """The largest one between the plain result and ours."""
+    import numpy as np
+
+    plain, ours = (np.load(folder / f"{system}.npy") for system in SYSTEMS)
+    return float(np.max(np.abs(plain - ours))) if plain.shape == ours.shape else float("inf")
+
+
+def measured(name: str, programs: Path, folder: Path, warm: int) -> dict[str, Any]:
+    """Cold once and warm so many times, the systems in turns."""
+    src = [programs, programs / "soft_dtw_cuda", *(programs / "numba-cuda-mlir/tests/benchmarks").glob("*/")]
+    path = os.pathsep.join([*map(str, src), os.environ.get("PYTHONPATH", "")])
+    rows: dict[str, Any] = {system: {"cold": None, "warm": []} for system in SYSTEMS}
+    digests: dict[str, Any] = {}
+    for turn in range(warm + 1):
+        for system in SYSTEMS:
+            where = folder / name / system
+            where.mkdir(parents=True, exist_ok=True)
+            more = {"KC_SYSTEM": system, "KC_RESULT": str(folder / name / f"{system}.npy"), "PYTHONPATH": path}
+            found = fresh([__file__, "--child", name], where, more)
+            if isinstance(found, str):
+                rows[system]["cold" if turn == 0 else "failed"] = found
+                print(name, system, found, flush=True)
+                continue
+            if turn == 0:
+                rows[system]["cold"] = found["process"]
+            else:
+                rows[system]["warm"].append(found["process"])
+            rows[system]["compiles"] = found["compiles"]
+            digests[system] = found["digest"]
+            print(f"{name}, {system}, {'cold' if turn == 0 else 'warm'}: {found['process']:.2f} s", flush=True)
+    for row in rows.values():
+        row["warm_median"] = median(row["warm"]) if row["warm"] else None
+    same = len(set(digests.values())) == 1 and len(digests) == len(SYSTEMS)
+    rows["results"] = "same bits" if same else difference(folder / name) if len(digests) == len(SYSTEMS) else "none"
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", choices=PROGRAMS)
+    parser.add_argument("--get", type=Path)
+    parser.add_argument("--programs", type=Path, default=Path("build/programs"))
+    parser.add_argument("--only", help="names, with commas between")
+    parser.add_argument("--warm", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    if given.child:
+        child(given.child)
+        return 0
+    if given.get:
+        get(given.get)
+        return 0
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in given.only.split(",") if given.only else PROGRAMS:
+            kind, what, _ = PROGRAMS[name]
+            rows = measured(name, given.programs.resolve(), Path(folder), given.warm)
+            found[name] = {"kind": kind, "what": what, **rows}
+    if given.json:
+        versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
+        write_result(given.json, QUESTION, machine_header(), found, versions=versions)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
