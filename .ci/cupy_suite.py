@@ -1,0 +1,209 @@
+"""Run CuPy's own tests of RawKernel and RawModule plain, then led through this cache by a thin shim: what differs.
+
+The tests are in CuPy's repository, not in its wheel: `python .ci/cupy_suite.py TEST_FILE [FOLDER]`, where TEST_FILE is
+its `tests/cupy_tests/core_tests/test_raw.py` of the version that is installed. Needs a device. FOLDER keeps the logs
+and `cupy_suite.json`. The shim (`pytest` reads it as a plugin) stands for both classes wherever a source is given and
+Jitify is not asked for, whichever compiler the test names; what loads a finished file stays CuPy's. Left out are tests
+of Jitify and of CuPy's own cache. The exit code is 1 where a test that passes plainly fails here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+LEFT_OUT = ("-m", "not slow", "-k", "not CachePayload and not NameExpressionCache and not RawJitify")
+ATTRIBUTES = (
+    "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
+    "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout",
+)  # fmt: skip
+"""CuPy's names, in the order of the driver's numbers."""
+
+
+def include_dirs(cupy: Any) -> list[str]:
+    """The folders that CuPy gives to its compiler unasked."""
+    own = Path(cupy.__file__).parent / "_core/include"
+    bundled = own / "cupy/_cccl"
+    return [str(own), *(str(bundled / name) for name in ("libcudacxx", "thrust", "cub") if (bundled / name).is_dir())]
+
+
+class Function:
+    """One kernel, launched as CuPy launches."""
+
+    def __init__(self, module: RawModule, name: str) -> None:
+        self.module, self.name = module, name
+        self.enable_cooperative_groups = module.cooperative
+
+    @property
+    def kernel(self) -> Any:
+        return self.module.found(self.name)
+
+    def __call__(self, grid: Any, block: Any, args: Any, *, shared_mem: int = 0, stream: Any = None) -> None:
+        given = [ctypes.c_void_p(each.ptr) if type(each).__name__ == "MemoryPointer" else each for each in args]
+        self.kernel[tuple(map(int, grid)), tuple(map(int, block)), stream, shared_mem](*given)
+
+    def compile(self, log_stream: Any = None) -> None:
+        self.module.compile(log_stream)
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        import cupy
+
+        handle = self.kernel.handle
+        return {name: cupy.cuda.driver.funcGetAttribute(number, handle) for number, name in enumerate(ATTRIBUTES)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ATTRIBUTES:
+            return self.attributes[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> Any:
+        return Function, (self.module, self.name)
+
+
+class RawModule:
+    """`cupy.RawModule` of a source, by a module of ours."""
+
+    def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool) -> None:
+        import cupy
+
+        from numba_kcache import cached_module
+
+        self.given = (code, options, names, cooperative)
+        self.cooperative = cooperative
+        if "cuComplex" in code:
+            code = "#include <cuComplex.h>\n" + code
+        folders = include_dirs(cupy)
+        self.module = cached_module(
+            code, names=names, options=list(options), include_dirs=folders, cooperative=cooperative or None
+        )
+
+    def found(self, name: str) -> Any:
+        """A kernel; CuPy's errors where there is none, or no code."""
+        import cupy
+
+        from numba_kcache import CompileError, EntryError
+
+        try:
+            kernel = self.module[name]
+            assert kernel.handle
+        except EntryError as error:
+            raise cupy.cuda.driver.CUDADriverError(500) from error
+        except CompileError as error:
+            said = cupy.cuda.compiler.CompileException
+            raise said(error.log or str(error), self.given[0], name, self.given[1], "nvrtc") from error
+        return kernel
+
+    def get_function(self, name: str) -> Function:
+        self.found(name)
+        return Function(self, name)
+
+    def get_global(self, name: str) -> Any:
+        import cupy
+
+        self.compile()
+        variable = self.module.symbol(name)
+        address = variable.__cuda_array_interface__["data"][0]
+        memory = cupy.cuda.UnownedMemory(address, 1 << 20, variable)
+        return cupy.cuda.MemoryPointer(memory, 0)
+
+    def compile(self, log_stream: Any = None) -> None:
+        for name in list(self.module):
+            kernel = self.found(name)
+            if log_stream is not None:
+                log_stream.write(str(kernel.log))
+
+    def __reduce__(self) -> Any:
+        return RawModule, self.given
+
+
+def make_module(
+    code: Any = None, *, path: Any = None, options: Any = (), backend: str = "nvrtc", translate_cucomplex: bool = False,
+    enable_cooperative_groups: bool = False, name_expressions: Any = None, jitify: bool = False,
+) -> Any:  # fmt: skip
+    """`cupy.RawModule(...)`."""
+    original = ORIGINAL["RawModule"]
+    if code is None or path is not None or jitify or (name_expressions and backend == "nvcc"):
+        return original(
+            code=code, path=path, options=options, backend=backend, translate_cucomplex=translate_cucomplex,
+            enable_cooperative_groups=enable_cooperative_groups, name_expressions=name_expressions, jitify=jitify,
+        )  # fmt: skip
+    return RawModule(code, tuple(options), name_expressions, enable_cooperative_groups)
+
+
+def make_kernel(
+    code: str, name: str, options: Any = (), backend: str = "nvrtc", translate_cucomplex: bool = False, *,
+    enable_cooperative_groups: bool = False, jitify: bool = False,
+) -> Any:  # fmt: skip
+    """`cupy.RawKernel(...)`."""
+    if jitify:
+        return ORIGINAL["RawKernel"](code, name, options, backend, translate_cucomplex, jitify=jitify)
+    return Function(RawModule(code, tuple(options), None, enable_cooperative_groups), name)
+
+
+ORIGINAL: dict[str, Any] = {}
+
+
+def pytest_configure() -> None:
+    """Put the shim in place; called where this file is a plugin of pytest."""
+    import cupy
+
+    ORIGINAL.update(RawKernel=cupy.RawKernel, RawModule=cupy.RawModule)
+    cupy.RawKernel, cupy.RawModule = make_kernel, make_module
+
+
+def run(name: str, test_file: Path, folder: Path, plugin: tuple[str, ...], variables: dict[str, str]) -> dict[str, str]:
+    """The outcome of each test of one run, by name: passed, skipped, failed or error."""
+    report = folder / f"{name}.xml"
+    words = ["-q", "-p", "no:cacheprovider", *plugin, *LEFT_OUT, f"--junitxml={report}", str(test_file)]
+    path = os.pathsep.join([str(ROOT / ".ci"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with (folder / f"{name}.log").open("w") as out:
+        subprocess.run(
+            [sys.executable, "-m", "pytest", *words], env={**os.environ, "PYTHONPATH": path, **variables}, stdout=out,
+            stderr=subprocess.STDOUT, check=False, timeout=1200,
+        )  # fmt: skip
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
+        found[re.sub(r" at 0x[0-9a-f]+", "", f"{case.get('classname')}::{case.get('name')}")] = outcome
+    print(name, {word: list(found.values()).count(word) for word in sorted(set(found.values()))}, flush=True)
+    return found
+
+
+def main() -> int:
+    from header import machine_header
+
+    test_file, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2] if len(sys.argv) > 2 else ".").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        ours = {"NUMBA_KCACHE_DIR": directory}
+        outcomes = {
+            "plain": run("plain", test_file, folder, (), {}),
+            "cold": run("cold", test_file, folder, ("-p", "cupy_suite"), ours),
+            "warm": run("warm", test_file, folder, ("-p", "cupy_suite"), ours),
+        }
+    passed = {test for test, outcome in outcomes["plain"].items() if outcome == "passed"}
+    new = {name: sorted(test for test in passed if outcomes[name].get(test) != "passed") for name in ("cold", "warm")}
+    counts = {
+        name: {word: list(found.values()).count(word) for word in set(found.values())}
+        for name, found in outcomes.items()
+    }
+    result = {"machine": machine_header(), "counts": counts, "passed": sorted(passed), "new": new}
+    (folder / "cupy_suite.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(new, indent=1))
+    return int(any(new.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
