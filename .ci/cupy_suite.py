@@ -166,7 +166,19 @@ def pytest_configure() -> None:
 def run(name: str, test_file: Path, folder: Path, plugin: tuple[str, ...], variables: dict[str, str]) -> dict[str, str]:
     """The outcome of each test of one run, by name: passed, skipped, failed or error."""
     report = folder / f"{name}.xml"
-    words = ["-q", "-p", "no:cacheprovider", *plugin, *LEFT_OUT, f"--junitxml={report}", str(test_file)]
+    settings = folder / "pytest.ini"
+    settings.write_text("[pytest]\n")
+    words = [
+        "-q",
+        "-c",
+        str(settings),
+        "-p",
+        "no:cacheprovider",
+        *plugin,
+        *LEFT_OUT,
+        f"--junitxml={report}",
+        str(test_file),
+    ]
     path = os.pathsep.join([str(ROOT / ".ci"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     with (folder / f"{name}.log").open("w") as out:
         subprocess.run(

@@ -58,6 +58,7 @@ SCRIPTS = (
     Script("cuda_compute", True, ("--samples", "3")),
     Script("triton_kernels", True, ("--samples", "3")),
     Script("program_cache", False, ("--samples", "3")),
+    Script("real_programs", True, ("--warm", "1")),
     Script("warm_up", False, ("--kernels", "16")),
     Script("numba_fingerprint", False, ("--rounds", "5")),
     Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),

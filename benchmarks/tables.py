@@ -368,6 +368,26 @@ def mlir() -> str:
     return "\n".join([*table("numba-cuda-mlir", columns, rows), "", said_by(result)])
 
 
+def real_programs() -> str:
+    """Public programs as published and with this cache: seconds of the whole process."""
+    result = result_of("real_programs")
+    rows = []
+    for name, found in result["samples"].items():
+        times = [found[way][when] for when in ("cold", "warm_median") for way in ("plain", "numba_kcache")]
+        shown = [f"{each:.2f}" if isinstance(each, float) else "-" for each in times]
+        rows.append((name, [found["what"], found["kind"], *shown, found["results"]]))
+    columns = (
+        "what",
+        "kernels of",
+        "cold, as published, s",
+        "cold, here, s",
+        "warm, as published, s",
+        "warm, here, s",
+        "results",
+    )
+    return "\n".join([*table("program", columns, rows), "", said_by(result)])
+
+
 def said_by(result: dict[str, Any]) -> str:
     """The script and the machine."""
     return f"(`benchmarks/{result['script']}.py`, {machine_of(result)})"
@@ -385,6 +405,7 @@ TABLES = {
     "cuda_compute": ("docs/performance-adapters.md", cuda_compute),
     "triton_kernels": ("docs/performance-adapters.md", triton_kernels),
     "program_cache": ("docs/performance-adapters.md", program_cache),
+    "real_programs": ("docs/performance-programs.md", real_programs),
     "added": ("docs/performance.md", added),
     "mlir": ("docs/performance-adapters.md", mlir),
     **{name: ("docs/performance.md", table) for name, table in PERFORMANCE.items()},
