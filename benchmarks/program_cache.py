@@ -29,7 +29,7 @@ SOURCE = 'extern "C" __global__ void k(float *x) { x[threadIdx.x] *= %d.0f; }'
 
 
 def calls(way: str) -> list[Callable[[], bytes]]:
-    """What is timed: one call for each program."""
+    """The calls that are timed, one for each program."""
     import numba_kcache
 
     if way == "built":

@@ -41,7 +41,7 @@ class BusyError(Exception):
 
 
 class Turns:
-    """How this process takes turns.
+    """The turns that this process takes.
 
     Attributes:
         waits: Whether to wait for another process; False for a worker that has other things to do.

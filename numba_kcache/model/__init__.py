@@ -41,7 +41,7 @@ else:
     """Of named tuples by the number of their fields, which each class gives its own names."""
 
     class _Fields(tuple):
-        """What all named tuples have beside their fields: that of `collections.namedtuple`."""
+        """The part that all named tuples have beside their fields: that of `collections.namedtuple`."""
 
         __slots__ = ()
 
@@ -315,7 +315,7 @@ class Event(NamedTuple):
 
 
 Emit: TypeAlias = Callable[[Event], None]
-"""How a room reports: it is called with one event and must not raise."""
+"""The function by which a room reports: it is called with one event and must not raise."""
 
 
 CALLED_OUT: dict[int, int] = {}

@@ -40,7 +40,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run(directory: Path, *words: str, code: str = WITHOUT_CUDA) -> subprocess.CompletedProcess[str]:
-    """What one command line does in a process in which CUDA and Numba cannot be imported."""
+    """Output of one command line in a process in which CUDA and Numba cannot be imported."""
     surroundings = {name: text for name, text in os.environ.items() if not name.startswith("NUMBA_")}
     return subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -431,7 +431,7 @@ def test_table_has_colours_on_a_terminal_alone(filled: Path) -> None:
 
 
 def test_program_s_name_leads_to_the_command_line() -> None:
-    """What pip installs as `numba-kcache`, and `python -m numba_kcache`."""
+    """pip installs it as `numba-kcache`, and `python -m numba_kcache` is the same."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     module, _, name = scripts["numba-kcache"].partition(":")
 
@@ -443,7 +443,7 @@ def test_program_s_name_leads_to_the_command_line() -> None:
 
 
 def test_every_verb_has_help_that_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """What it does, each option, and the exit codes."""
+    """Help says what the verb does, each option, and the exit codes."""
     for verb in (*VERBS, "doctor", "warm", "push", "pull"):
         with pytest.raises(SystemExit) as ended:
             main([verb, "--help"])

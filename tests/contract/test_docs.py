@@ -92,7 +92,7 @@ def test_files_that_pages_name_are_there(page: str) -> None:
 
 
 def in_dockerfile(instruction: str) -> list[str]:
-    """What stands after each such instruction, on one line."""
+    """Words after each such instruction, on one line."""
     text = (ROOT / "examples/docker/Dockerfile").read_text().replace("\\\n", " ")
     return [line.partition(" ")[2].strip() for line in text.splitlines() if line.startswith(f"{instruction} ")]
 

@@ -77,14 +77,14 @@ def named_values(node: ast.AST) -> set[str]:
 
 
 def branches(node: ast.expr) -> list[ast.expr]:
-    """What a conditional expression may give, and the members of a tuple; any other as it is."""
+    """Values that a conditional expression may give, and the members of a tuple; any other as it is."""
     if isinstance(node, ast.Tuple):
         return [part for each in node.elts for part in branches(each)]
     return [*branches(node.body), *branches(node.orelse)] if isinstance(node, ast.IfExp) else [node]
 
 
 def starts_of_labels() -> Iterator[str]:
-    """How the name of each part of a Numba kernel may start, from the code that makes them."""
+    """Beginnings of the names of the parts of a Numba kernel, from the code that makes them."""
     tree = ast.parse(Path(python_function.__file__).read_text(encoding="utf-8"))
     labels: list[ast.expr] = []
     for node in ast.walk(tree):
@@ -124,7 +124,7 @@ def test_docs_and_code_name_the_same_parts_of_a_function() -> None:
 
 
 def test_each_row_names_a_test() -> None:
-    """What nothing holds is not promised."""
+    """A promise that no test holds is not made."""
     for header in (
         "component | what it holds | why | test",
         "part of `function` | what it holds | test",

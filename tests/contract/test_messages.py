@@ -41,7 +41,7 @@ SCENARIOS: dict[str, Callable[[Path], Any]] = {}
 
 
 def scenario(title: str) -> Callable[[Callable[[Path], Any]], Callable[[Path], Any]]:
-    """What a user did, as the snapshot calls it; the function does it in a folder of its own and fails."""
+    """A user's mistake, by the snapshot's name; the function makes it in a folder of its own and fails."""
 
     def add(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
         SCENARIOS[title] = function
@@ -146,7 +146,7 @@ WARNINGS = {
 
 
 def messages(folder: Path, reworded: Callable[[str], str] = str) -> dict[str, str]:
-    """What each scenario says, with the folder and what differs between machines and compilers left out."""
+    """Message of each scenario, without the folder and what differs between machines and compilers."""
     said: dict[str, str] = {}
     for number, (title, function) in enumerate(SCENARIOS.items()):
         own = folder / str(number)
@@ -231,7 +231,7 @@ def test_snapshot_holds_with_another_compiler_s_words(tmp_path: Path) -> None:
 
 
 def test_words_that_no_compiler_said_stay() -> None:
-    """What we leave out, change or add to a compiler's words is seen."""
+    """Words that we leave out, change or add to a compiler's are seen."""
     log = 'k.cu(2): error: x is undefined\n  *x;\n   ^\n\n1 error in "k.cu".'
 
     assert without_words('why: HERE.py(7): error: x is undefined\n  *x;\n   ^\n\n1 error in "HERE.py".', [log]) == (
@@ -251,7 +251,7 @@ def test_every_class_of_error_is_in_the_snapshot() -> None:
 
 
 def test_every_message_has_the_three_parts() -> None:
-    """What could not be done, in lower case and without a full stop; then why; a hint on a line of its own."""
+    """First what could not be done, in lower case and without a full stop; then why; a hint on a line of its own."""
     blocks = SNAPSHOT.read_text(encoding="utf-8").split("\n\n# ")
     for block in blocks:
         title, _, text = block.removeprefix("# ").partition("\n")

@@ -43,7 +43,7 @@ TEMPLATE = "template <typename T> __global__ void k(T *x, T a) { *x = a; }"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the cache will be."""
+    """The place where the cache will be."""
     return tmp_path / "cache"
 
 
@@ -60,7 +60,7 @@ def compiled(cache: KernelCache, source: str = EMPTY, **options: Any) -> Kernel:
 
 
 def compiles(cache: KernelCache) -> int:
-    """How often this cache's process has compiled."""
+    """Number of compilations of this cache's process."""
     return cache.info("process").compiles
 
 

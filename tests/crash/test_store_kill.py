@@ -143,7 +143,7 @@ def test_killed_fold_counts_everything_once(tmp_path: Path, point: str, occurren
 
 
 def test_two_killed_folds_count_everything_once(tmp_path: Path) -> None:
-    """What the first had summed but not removed is remembered by the second, killed there too."""
+    """Counts that the first summed but did not remove are remembered by the second, killed there too."""
     directory = tmp_path / "cache"
     for sum_s in (1, 2):
         counters_of(directory).add({"hits": 1})

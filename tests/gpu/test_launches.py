@@ -67,7 +67,7 @@ def two_devices() -> Any:
 
 
 def in_child(script: str, tmp_path: Path, **variables: str) -> str:
-    """What a child prints that runs the script with this file's names."""
+    """Output of a child that runs the script with this file's names."""
     head = f"import os, sys, numpy as np\nfrom numba import cuda\nfrom numba_kcache import *\nSAXPY = {SAXPY!r}\n"
     environment = {**os.environ, "NUMBA_KCACHE_DIR": str(tmp_path), **variables}
     done = subprocess.run([sys.executable, "-c", head + script], env=environment, capture_output=True, text=True)
@@ -220,7 +220,7 @@ def test_eight_threads_launch_one_kernel(cache: KernelCache) -> None:
 
 
 def consumed(cache: KernelCache, make: Callable[[], Any], producer: Any, *, told: bool) -> float:
-    """What a launch on one stream reads of an argument on which a long kernel still works on another.
+    """Values that a launch on one stream reads of an argument on which a long kernel still works on another.
 
     Args:
         cache: For the kernels.

@@ -101,7 +101,7 @@ def test_example_says_that_it_launched(tmp_path: Path) -> None:
 
 
 def test_variables_are_the_kernels_own(cache: KernelCache) -> None:
-    """What the host writes, kernels read; what kernels write, the host reads: cold, and from the store."""
+    """The host writes and kernels read, kernels write and the host reads: cold, and from the store."""
     for _ in range(2):
         module = cached_module(SOURCE, NAMES, cache=cache)
         coeffs, x = module.symbol("coeffs"), to_device(np.ones(3))

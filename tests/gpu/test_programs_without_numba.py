@@ -45,7 +45,7 @@ def saxpy_is_right(kernel, times=1):
 
 
 def said(folder: Path, script: str) -> str:
-    """What a fresh process prints that runs the script with a cache in the folder."""
+    """Output of a fresh process that runs the script with a cache in the folder."""
     env = {**os.environ, "NUMBA_KCACHE_DIR": str(folder / "cache")}
     env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [env.get("PYTHONPATH")])])
     done = subprocess.run(
@@ -165,7 +165,7 @@ print("right")
 
 
 def test_stale_handle_is_answered_with_a_code(tmp_path: Path) -> None:
-    """What the test above rests on, asked of the driver itself: the id changes, the launch is refused."""
+    """The test above rests on this, asked of the driver itself: the id changes, the launch is refused."""
     script = """
 context()
 kernel = cached_kernel(SAXPY)

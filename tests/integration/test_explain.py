@@ -39,7 +39,7 @@ SIGNATURE = "void(float32[::1], float32[::1])"
 
 
 def numba_kernel(folder: Path, helpers: str = HELPERS, kernels: str = KERNELS, **options: Any) -> Any:
-    """What the program's kernel is now, in a cache that has nothing in memory."""
+    """The program's kernel as it is now, in a cache that has nothing in memory."""
     options = {"arch": "sm_90", "signature": SIGNATURE, **options}
     cache = KernelCache(folder / "cache", durability="none")
     with imported(folder, {"helpers": helpers, "kernels": kernels}) as module:

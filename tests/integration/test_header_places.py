@@ -30,7 +30,7 @@ def header(body: str) -> str:
 
 
 def compiles(root: Path, folder: str, options: dict[str, Any]) -> tuple[int, bytes]:
-    """How often a new process would have to compile it, and its code."""
+    """Number of compilations that a new process would need, and its code."""
     cache = KernelCache(root / "cache")
     kernel = cached_kernel(SOURCE, arch="sm_90", include_dirs=[root / folder], cache=cache, **options)
     code = kernel.cubin("sm_90")
@@ -72,7 +72,7 @@ def test_lines_of_a_header_count_by_its_content(tmp_path: Path) -> None:
 
 
 def test_lines_of_the_python_file_count_nowhere_without_line_tables(tmp_path: Path) -> None:
-    """Where the kernel is defined is in no key: the same source from another file and line is found."""
+    """The place of the kernel's definition is in no key: the same source from another file and line is found."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/value.h").write_text(header("return __LINE__;"))
     define = "from numba_kcache import cached_kernel\nkernel = cached_kernel(source, arch='sm_90', cache=cache)\n"

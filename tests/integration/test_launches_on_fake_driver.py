@@ -26,7 +26,7 @@ DYNAMIC_SHARED, CARVEOUT, LARGE_CLUSTERS = 8, 9, 14
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
-    """What the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))
     return done.stdout, read_log(log, *events)

@@ -66,7 +66,7 @@ class Project:
         return cubin, cache.info("process").compiles
 
     def is_right(self) -> int:
-        """How often it had to be compiled to get what a fresh compiler makes; the code is held against that."""
+        """Number of compilations until it got what a fresh compiler makes; the code is held against that."""
         code, compiles = self.resolve()
         assert code == self.resolve(mode="off")[0], "stale"
         return compiles

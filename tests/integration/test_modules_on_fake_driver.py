@@ -32,7 +32,7 @@ cache = KernelCache(sys.argv[1])
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
-    """What the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
     done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log, devices=devices))

@@ -65,7 +65,7 @@ class Project:
         return self._said(arguments, before, env, is_forked=True)
 
     def run(self, *arguments: str, before: str = "", **env: str) -> str:
-        """What it prints; the name of the exception where it ends in one."""
+        """Output of a program; the name of the exception where it ends in one."""
         return self._said(arguments, before, env, is_forked=not self.is_here())
 
     def _said(self, arguments: tuple[str, ...], before: str, env: dict[str, str], *, is_forked: bool) -> str:
@@ -204,7 +204,7 @@ def test_generated_kernels_of_one_file_are_told_apart(project: Project) -> None:
 
 @either
 def test_same_size_edit_with_restored_time_is_seen(project: Project) -> None:
-    """What rsync -t, containers and reproducible builds do to files."""
+    """rsync -t, containers and reproducible builds do that to files."""
     project.program()
     path = project.files / "program.py"
     stamp = path.stat()

@@ -45,7 +45,7 @@ ways = pytest.mark.parametrize("way", ["straight", "host arrays", "uncached", "d
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,), **more: Any) -> Any:
-    """What the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     surroundings = environment(build(), log=log, devices=devices, **more)
     said = numba_server.output(["-c", HEAD + script, str(tmp_path / "cache")], surroundings)
@@ -128,7 +128,7 @@ except KCacheError as error:
 
 
 def test_specialised_kernel_has_the_attributes(tmp_path: Path) -> None:
-    """What `.specialize` gives is Numba's dispatcher, and launches as the kernel does."""
+    """`.specialize` gives Numba's dispatcher, which launches as the kernel does."""
     script = """
 kernel = made(straight, cooperative=True, cluster=2, max_dynamic_shared=99_000)
 kernel.specialize(array(), 1)[4, 32, 0, 90_000](array(), 1)
@@ -237,7 +237,7 @@ def test_failed_launch_is_named_with_its_arguments(tmp_path: Path, way: str, x: 
 
 @pytest.mark.parametrize("way", ["straight", "debugged"])
 def test_earlier_failure_is_not_blamed_on_the_launch(tmp_path: Path, way: str) -> None:
-    """What failed before is said to, and the launch is not made."""
+    """An earlier failure is said to be earlier, and the launch is not made."""
     said, launches = seen(tmp_path, FAILS.format(start=start(way, ""), which=1), "launch")
 
     assert said.startswith(f"cannot launch {way}: work that was queued before it failed")

@@ -30,7 +30,7 @@ def array():
 
 
 def seen(tmp_path: Path, script: str, *events: str) -> Any:
-    """What the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log))
     return done.stdout, read_log(log, *events)

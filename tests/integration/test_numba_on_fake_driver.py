@@ -31,7 +31,7 @@ pytestmark = [needs_fake_driver, pytest.mark.slow]
 
 
 def child(program: str, cache: Path, *arguments: str, **env: str | Path) -> str:
-    """What a program prints under the fake driver with one device, or as many as `devices` says."""
+    """Output of a program under the fake driver with one device, or as many as `devices` says."""
     return run(["-c", program, str(cache), *arguments], env=surroundings(**env)).stdout
 
 

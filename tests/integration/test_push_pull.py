@@ -24,7 +24,7 @@ HEADED = '#include "two.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
 
 @pytest.fixture(params=["directory", "redis"])
 def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """How an empty tier is written."""
+    """Writes an empty tier, in each of the ways."""
     if request.param == "directory":
         yield str(tmp_path / "share")
         return
@@ -94,7 +94,7 @@ def test_damaged_entry_is_not_pulled(filled: KernelCache, tmp_path: Path) -> Non
 
 
 def test_names_in_a_tier_that_are_no_keys_are_passed_over() -> None:
-    """What else lies in a bucket, or in a shared Redis."""
+    """Other files lie in a bucket too, or in a shared Redis."""
     key = "0123456789abcdef" * 4
     names = [key, "README", key.upper(), "g" * 64, f"../{key[3:]}", ""]
     tier: Any = SimpleNamespace(tier=SimpleNamespace(name="bucket", keys=lambda _kind: names))

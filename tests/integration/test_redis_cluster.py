@@ -39,7 +39,7 @@ def masters(running: list[RedisServer]) -> list[RedisServer]:
 
 
 def redirected(masters: list[RedisServer]) -> int:
-    """How often any has sent somebody elsewhere."""
+    """Number of times that any has sent somebody elsewhere."""
     stats = [each.told("INFO", "errorstats") for each in masters]
     return sum(found.get("errorstat_MOVED", {}).get("count", 0) for found in stats)  # type: ignore[attr-defined]
 
@@ -65,7 +65,7 @@ def test_what_is_put_at_one_node_is_got_at_another(masters: list[RedisServer]) -
 
 
 def test_each_slot_is_redirected_once(masters: list[RedisServer]) -> None:
-    """What was learned is kept: reading all again asks the right node at once."""
+    """Places once learned are kept: reading all again asks the right node at once."""
     tier = RedisTier(masters[0].url)
     slots = {slot_of(f"numba_kcache:1:entry:{key_of(number)}") for number in range(20)}
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_other_nodes_are_asked_as_the_url_says(line: str, host: str, port: int) 
 
 
 def test_dead_master_is_a_miss_and_a_count(tmp_path: Path) -> None:
-    """What the others have is found; what another master has taken over is looked for there."""
+    """Entries of the others are found; those that another master has taken over are looked for there."""
     events = Events()
     with redis_cluster(tmp_path / "cluster") as masters:
         for each in masters:

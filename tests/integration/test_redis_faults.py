@@ -221,7 +221,7 @@ def test_rank_that_dies_while_it_asks_holds_nobody_up(tmp_path: Path, monkeypatc
 
 
 def test_long_write_holds_no_launch_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is handed on behind a launch is no question for whose answer the other ranks wait."""
+    """A write behind a launch is no question for whose answer the other ranks wait."""
     path = folder_of(tmp_path, TIERS)
     monkeypatch.setattr(breaker.time, "sleep", lambda seconds: pytest.fail("it waits"))
     with another_asks(path, is_awaited=False):

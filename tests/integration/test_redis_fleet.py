@@ -31,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 def wanted(node: Chain, number: int, build: Callable[[], None]) -> StoredEntry:
-    """What the resolver does for one kernel, with a build of the test's."""
+    """The resolver's work for one kernel, with a build of the test's."""
     key = key_of(number)
     entry = node.get(key)
     if entry is not None:
@@ -98,7 +98,7 @@ class Fleet:
         return [os.waitpid(pid, 0)[1] for pid in self._children]
 
     def builds(self) -> Counter[str]:
-        """How often each was built."""
+        """Number of times that each was built."""
         return Counter(self._log.read_text().split())
 
     def seen(self, text: str) -> None:

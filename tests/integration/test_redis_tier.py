@@ -124,7 +124,7 @@ def test_readonly_tier_gets_nothing(server: RedisServer, tmp_path: Path, events:
 
 
 def test_ttl_is_the_server_s(server: RedisServer) -> None:
-    """What was put with one goes by itself; without one it stays."""
+    """An entry put with one goes by itself; without one it stays."""
     RedisTier(server.url, ttl_s=1000).put(ENTRY, key_of(1), b"x")
     RedisTier(server.url).put(ENTRY, key_of(2), b"x")
     names = server.keys()

@@ -99,7 +99,7 @@ def test_report_of_an_empty_cache_is_a_page_too(tmp_path: Path) -> None:
 
 @functools.cache
 def lacking() -> str:
-    """What is missing for a headless browser; "" if nothing is."""
+    """Names what is missing for a headless browser; "" if nothing is."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:

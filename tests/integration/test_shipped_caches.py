@@ -152,7 +152,7 @@ def test_warmed_cache_serves_after_a_move(warmed: Path, tmp_path: Path, way: str
 def test_hit_looks_for_no_compiler_and_no_header_of_one(
     warmed: Path, tmp_path: Path, way: str, looked_for: list[str]
 ) -> None:
-    """Where none is installed the search is the longest part of a start; only a cache of one's own depends on it."""
+    """Without an installed compiler the search is the longest part of a start; only a cache of one's own needs it."""
     given, settings = [], {"NUMBA_KCACHE_DIR": str(tmp_path / "new")}
     if way == "image layer":
         settings["NUMBA_KCACHE_TIERS"] = str(shutil.copytree(warmed / "cache", tmp_path / "image"))

@@ -89,7 +89,7 @@ load(3)
 
 @pytest.mark.parametrize("forgets", ["kernel.forget()", "cache.clear()"])
 def test_module_that_was_forgotten_is_unloaded(tmp_path: Path, forgets: str) -> None:
-    """What the next launch replaces goes with the load after it."""
+    """A module that the next launch replaces goes with the load after it."""
     script = f"""
 kernel = made(1)
 for _ in range(3):

@@ -27,7 +27,7 @@ def said(ask):
 
 
 def seen(tmp_path: Path, script: str, *events: str) -> Any:
-    """What the child printed, line by line, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     log.unlink(missing_ok=True)
     done = run(["-c", HEAD + script, str(tmp_path / "cache")], env=environment(build(), log=log))

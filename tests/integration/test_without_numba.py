@@ -33,7 +33,7 @@ def lent():
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,)) -> Any:
-    """What the child printed, and the driver's events of these kinds."""
+    """Lines that the child printed, and the driver's events of these kinds."""
     log = tmp_path / "log"
     env = {**environment(build(), log=log, devices=devices), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
     return run(HEAD + script, env=env).stdout, read_log(log, *events)

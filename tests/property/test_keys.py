@@ -72,7 +72,7 @@ def _decoded(data: bytes) -> tuple[Any, bytes]:
 
 
 def meaning(value: Any) -> Any:
-    """What two values share exactly if they mean the same to a key."""
+    """A value that two values share exactly if they mean the same to a key."""
     if isinstance(value, dict):
         return (b"d", tuple(itertools.chain.from_iterable((meaning(k), meaning(value[k])) for k in sorted(value))))
     if isinstance(value, list | tuple):
@@ -277,7 +277,7 @@ def test_any_single_change_changes_the_key(tmp_path: Path) -> None:
 
 
 def test_module_as_ltoir_is_no_family_of_the_module_as_a_cubin() -> None:
-    """Where any compiler's code will do, one must not be served for the other, nor for a kernel alone."""
+    """Even if any compiler's code will do, one must not be served for the other, nor for a kernel alone."""
     families = {
         family_of(request_of(SOURCE, module=module).components)
         for module in (

@@ -53,7 +53,7 @@ def nearest(value: float, code: str) -> int:
 
 
 def c_bytes(code: str, value: Any) -> bytes:
-    """What the C ABI stores for a value of a scalar or vector code."""
+    """Bytes that the C ABI stores for a value of a scalar or vector code."""
     if code[0] == "v":
         return b"".join(c_bytes(code[2:], each) for each in value)
     if code in C_TYPES:
@@ -178,7 +178,7 @@ def test_compiled_module_takes_and_refuses_what_the_interpreted_path_does(code: 
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from([1, 2, 3, 4, 8, 16]), ANYTHING)
 def test_parameters_of_known_size_take_certain_bytes_only(size: int, argument: Any) -> None:
-    """Where only a size is known, what arrives is as long as that, and never a Python number's guess."""
+    """If only a size is known, what arrives is as long as that, and never a Python number's guess."""
     outcomes = []
     for native in (False, True):
         kernel = Kernel((Parameter(0, size, "?"),), typed=False)

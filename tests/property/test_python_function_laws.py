@@ -36,7 +36,7 @@ def form(value: Any) -> bytes:
 
 
 def identity(value: Any) -> Any:
-    """What makes two values the same, written down in another way than the code under test does."""
+    """Identity of a value, written down in another way than the code under test does."""
     if type(value) is float:
         return "f", struct.pack(">d", value)
     if type(value) is complex:
@@ -118,7 +118,7 @@ def test_comments_lines_and_files_do_not_count(body: str, lines: int) -> None:
 @given(EXPRESSIONS, EXPRESSIONS)
 @settings(max_examples=300)
 def test_two_programs_have_one_digest_only_if_they_have_one_bytecode(one: str, other: str) -> None:
-    """What differs in code, names or constants differs in digest, and nothing else does."""
+    """Code, names and constants that differ give digests that differ, and nothing else does."""
 
     def meaning(body: str) -> Any:
         code = next(

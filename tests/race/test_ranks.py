@@ -67,7 +67,7 @@ print(*built, cache.info("process").hits, "hits")
 
 
 def ranks(folder: Path, *tiers: str, are_nodes: bool = False, first: str = "builder") -> list[list[str]]:
-    """What the builder of the first kernel and the one that has to wait for it say."""
+    """Words of the builder of the first kernel and of the one that has to wait for it."""
     held, freed = folder / "held", folder / "freed"
     for each in (held, freed):
         os.mkfifo(each)
@@ -173,7 +173,7 @@ def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("quota", "count"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", 0), ("", 0)])
 def test_quota_of_a_container_bounds_its_cores(tmp_path: Path, quota: str, count: int) -> None:
-    """Where that is less than its affinity."""
+    """The quota holds if it is less than the affinity."""
     (tmp_path / "cpu.max").write_text(quota)
     own = len(os.sched_getaffinity(0))
 

@@ -38,7 +38,7 @@ def noted(path: Path) -> list[int]:
 
 
 def get_or_build(store: DiskStore, number: int, builds: Path) -> None:
-    """What the cache does with a key; the bytes are checked."""
+    """The cache's steps for a key; the bytes are checked."""
     found = store.get(key_of(number))
     if found is None:
         with store.building(key_of(number)) as turn:
@@ -436,7 +436,7 @@ def test_passes_of_many_processes_do_not_add_up(tmp_path: Path) -> None:
 
 
 def test_locks_without_a_directory_are_for_threads() -> None:
-    """What a read-only or memory-only store has."""
+    """A read-only or memory-only store has those."""
     locks = KeyLocks(None)
 
     with locks.turn("a", lambda: None, 1) as turn:

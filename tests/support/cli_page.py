@@ -15,7 +15,7 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
 
 
 def section(name: str, parser: argparse.ArgumentParser) -> str:
-    """What the page says of a verb, up to its screen."""
+    """The page's words on a verb, up to its screen."""
     return "\n".join(
         [f"## {name}", "", str(parser.description), "", "| argument | meaning |", "| --- | --- |", *rows(parser)]
     )

@@ -71,14 +71,14 @@ def build(*args: Any, **options: Any) -> Artifact:
 
 @lru_cache(maxsize=32)
 def compiled(source: str, output: str = "cubin", target: str = "sm_90", *flags: str) -> bytes:
-    """What NVRTC makes of a source, kept for the next test that asks."""
+    """NVRTC's code for a source, kept for the next test that asks."""
     result = run_nvrtc(source, "k.cu", [f"-arch={target}", *flags], (output,))
     assert result.ok, result.log
     return result.code[output]
 
 
 def in_python(code: str, *arguments: str, check: bool = True, cwd: str | None = None, **environment: str) -> str:
-    """What a fresh interpreter with these variables prints."""
+    """Output of a fresh interpreter with these variables."""
     inherited = {name: text for name, text in os.environ.items() if not name.startswith(("NUMBA_", "PYTHONHASH"))}
     path = [str(ROOT), *filter(None, [inherited.get("PYTHONPATH")])]
     done = subprocess.run(

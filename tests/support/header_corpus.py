@@ -33,7 +33,7 @@ Step = Callable[[Project, random.Random], object]
 
 
 class Tally(NamedTuple):
-    """What became of the steps, by kind; `stale` and `needless` name them."""
+    """Outcomes of the steps, by kind; `stale` and `needless` name them."""
 
     steps: Counter[str]
     changing: Counter[str]

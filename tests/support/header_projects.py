@@ -111,12 +111,12 @@ class Project:
 
     @property
     def search(self) -> Search:
-        """Where the compile looks for headers."""
+        """Folders in which the compile looks for headers."""
         folders = tuple(str(self.root / each) for each in self.folders)
         return Search(folders, self.trees, **self.more)  # type: ignore[arg-type]
 
     def compile(self) -> Compiled:
-        """What a fresh compiler makes of it."""
+        """A fresh compiler's code for it."""
         return compile_source(self.source, self.search, library=self.library)
 
     def learn(self, while_running: Callable[[], object] = lambda: None) -> HeaderSet:

@@ -58,7 +58,7 @@ class Driver:
         self.addresses = {name: self._address(name, words) for name, words in _CALLED.items()}
 
     def _address(self, name: str, words: int) -> int:
-        """Where the compiled module finds a function."""
+        """The place where the compiled module finds a function."""
 
         def call(*given: int | None) -> int:
             *ins, out = (each or 0 for each in given)
@@ -173,7 +173,7 @@ class Kernel:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing reached the driver, no wait either."""
+        """Tell if nothing reached the driver, no wait either."""
         return not self.driver.launches and not self.waits
 
 
@@ -231,7 +231,7 @@ class Interface:
 
 
 class CupyArray:
-    """What `cupy.ndarray` offers to the launch, and nothing else."""
+    """The part of `cupy.ndarray` that the launch uses, and nothing else."""
 
     def __init__(
         self, address: int, dtype: Any = "f4", *, contiguous: bool = True, device: int = 0,
@@ -260,7 +260,7 @@ class CupyArray:
 
 
 class Tensor:
-    """What `torch.Tensor` offers to the launch, and nothing else: its array interface is a trap."""
+    """The part of `torch.Tensor` that the launch uses, and nothing else: its array interface is a trap."""
 
     def __init__(
         self, address: int, dtype: str = "float32", *, shape: tuple[int, ...] = (4,),

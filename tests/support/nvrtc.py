@@ -19,7 +19,7 @@ PROGRAM_NAME = "/nowhere/kernel.cu"
 
 
 class Compiled(NamedTuple):
-    """What one compile left; `code` is None where it failed."""
+    """Result of one compile; `code` is None where it failed."""
 
     code: bytes | None
     log: str
@@ -34,7 +34,7 @@ def library_path() -> str:
 
 
 def in_child(call: Callable[[], T]) -> T:
-    """What `call` returns in a forked process."""
+    """Result of `call` in a forked process."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -70,7 +70,7 @@ class RedisServer:
         self._process.wait()
 
     def told(self, *words: object) -> object:
-        """What it answers to one command, by redis-py."""
+        """The server's answer to one command, by redis-py."""
         import redis
 
         with contextlib.closing(redis.Redis(port=self.port, protocol=2)) as client:

@@ -83,7 +83,7 @@ def counters_of(directory: Path, **options: Any) -> CounterFile:
 
 
 def file_of(store: DiskStore, key: str, folder: str = "entries") -> Path:
-    """Where the store keeps `key`."""
+    """The file in which the store keeps `key`."""
     return Path(store.directory) / "v1" / folder / key[:2] / key[2:]
 
 

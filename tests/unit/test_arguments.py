@@ -174,7 +174,7 @@ REFUSED = {
 @PATHS
 @pytest.mark.parametrize("case", REFUSED)
 def test_unfit_argument_is_refused_before_the_driver(numba: Numba, case: str, native: bool) -> None:
-    """What does not fit is refused with position, name, C type, the value and a hint; nothing is queued."""
+    """An argument that does not fit is refused with position, name, C type, value and a hint; nothing is queued."""
     make, message = REFUSED[case]
     kernel = Kernel()
     launch = kernel.bind(native=native)

@@ -133,7 +133,7 @@ def test_entry_is_found_by_name_and_symbol() -> None:
 
 
 def test_variables_survive_and_are_checked() -> None:
-    """What the host may reach is kept with its layout; a layout that no compiler wrote is no artifact."""
+    """Variables that the host may reach are kept with their layout; one that no compiler wrote is no artifact."""
     table = Variable("ns::table", "_ZN2ns5tableE", 96, "f8", (3, 4))
     kept = artifact_header(ARTIFACT._replace(variables=(table,)))
 

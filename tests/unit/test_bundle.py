@@ -192,7 +192,7 @@ def test_numba_kernel_stands_for_all_its_signatures(tmp_path: Path) -> None:
 def test_bundle_of_nothing_is_refused(
     filled: KernelCache, tmp_path: Path, choice: dict[str, Any], error: type[Exception], why: str
 ) -> None:
-    """What cannot be chosen is said, and no file is left."""
+    """Names that cannot be chosen are said, and no file is left."""
     with pytest.raises(error, match=why):
         filled.export_bundle(tmp_path / "none.kcache", **choice)
 
@@ -250,7 +250,7 @@ def test_import_keeps_what_is_there(bundle: Path, tmp_path: Path) -> None:
 
 
 def refused(data: bytes, tmp_path: Path) -> str:
-    """Why these bytes are refused, by import and by mounting; nothing of them is anywhere."""
+    """The reason why these bytes are refused, by import and by mounting; nothing of them is anywhere."""
     path = tmp_path / "bad.kcache"
     path.write_bytes(data)
     cache = open_cache(tmp_path / "untouched")
@@ -333,7 +333,7 @@ def test_truncated_bundle_is_refused(tmp_path: Path) -> None:
 
 
 def sealed_bundle(index: bytes, body: bytes, *, magic: bytes = b"\x89NKB\r\n\x1a\n", **sizes: int) -> bytes:
-    """What a forger would write: any index and files under a digest that is right."""
+    """A forger's bundle: any index and files under a digest that is right."""
     prefix = magic + b"".join((
         sizes.get("version", 1).to_bytes(2, "little"),
         sizes.get("signatures", 0).to_bytes(2, "little"),
@@ -485,7 +485,7 @@ def test_import_that_fails_in_the_middle_adds_nothing(
 
 @pytest.mark.parametrize("point", [*FAULT_POINTS, "publish.half_written"])
 def test_import_that_is_killed_leaves_whole_entries_alone(bundle: Path, tmp_path: Path, point: str) -> None:
-    """What has a name is an entry; importing again completes it."""
+    """A file that has a name is an entry; importing again completes it."""
     cache = open_cache(tmp_path / "new")
     assert killed_at(point, lambda: cache.import_bundle(bundle))
 
@@ -548,7 +548,7 @@ def test_frozen_cache_refuses_what_no_bundle_holds(bundle: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("registered", [False, True])
 def test_bundle_is_read_only(bundle: Path, tmp_path: Path, registered: bool) -> None:
-    """What is compiled goes to the local directory; the bundle stays as it is, and nobody tries to write to it."""
+    """Compiled code goes to the local directory; the bundle stays as it is, and nobody tries to write to it."""
     before = bundle.read_bytes()
     cache = open_cache(tmp_path / "new", **({} if registered else {"tiers": [bundle]}))
     if registered:

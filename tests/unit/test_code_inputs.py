@@ -73,7 +73,7 @@ def test_code_in_a_file_is_told_by_its_suffix(cache: KernelCache, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MADE)
 def test_second_process_makes_nothing(tmp_path: Path, kind: str) -> None:
-    """What was linked and what the signature led to come from the store."""
+    """Linked inputs and what the signature led to come from the store."""
     (tmp_path / f"saxpy.{kind}").write_bytes(MADE[kind]())
     code = f"""
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_bytes_that_are_no_code_are_refused(cache: KernelCache, case: str) -> No
 
 
 def test_options_that_made_code_does_not_take_are_refused(cache: KernelCache) -> None:
-    """What it was compiled with is done; a function and a str are no code."""
+    """Its options were those of its compile; a function and a str are no code."""
     with pytest.raises(OptionError, match="takes no compile options"):
         kernel_of(cache, MADE["cubin"](), fastmath=True)
     with pytest.raises(OptionError, match="does not take it"):

@@ -60,7 +60,7 @@ def test_row_that_is_not_alive_is_not_used() -> None:
 
 
 def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
-    """What is kept does not grow with the configurations that were ever seen."""
+    """The memory kept does not grow with the configurations that were ever seen."""
     kernel = Counting(row=True)
     for each in range(1, 4 * BOUND_LIMIT):
         kernel[each, each]

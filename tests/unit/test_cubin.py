@@ -92,7 +92,7 @@ def test_cubin_of_many_sections() -> None:
 
 
 def test_relocatable_code_is_no_obstacle() -> None:
-    """What goes to the linker can be read as well."""
+    """Code that goes to the linker can be read as well."""
     assert {each.symbol for each in read_cubin(compiled(SOURCE, "cubin", "sm_90", "-rdc=true")).kernels} >= {"first"}
 
 
@@ -114,7 +114,7 @@ def test_other_bytes_are_no_cubin(data: bytes) -> None:
 
 
 def read_or_refuse(data: bytes) -> Cubin | None:
-    """What reading gives; None for a ValueError. Any other exception fails the test."""
+    """Result of reading; None for a ValueError. Any other exception fails the test."""
     try:
         read_variables(data)
         return read_cubin(data)

@@ -53,7 +53,7 @@ def test_failed_launch_is_named_with_its_arguments(monkeypatch: pytest.MonkeyPat
 
 
 def test_earlier_failure_is_not_blamed_on_the_launch() -> None:
-    """What failed before is said to, and the launch is not made."""
+    """An earlier failure is said to be earlier, and the launch is not made."""
     driver, launch, arguments = debugged()
     driver.ran = FAILED
 

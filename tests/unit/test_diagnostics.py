@@ -321,7 +321,7 @@ def test_fold_keeps_the_caret_under_its_character() -> None:
 
 
 def test_message_has_no_colours(tmp_path: Path) -> None:
-    """What a compiler says is text: an exception goes into files and notebooks as well."""
+    """A compiler's words are text: an exception goes into files and notebooks as well."""
     error = refused(cached_kernel(loaded(tmp_path / "u.py", MODULES["raw"])["k"]))
 
     assert "\x1b" not in str(error) + error.log

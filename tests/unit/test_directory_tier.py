@@ -64,7 +64,7 @@ def test_absent_directory_is_trouble_each_time(tmp_path: Path) -> None:
 
 
 def test_directory_that_others_can_write_is_refused_unless_shared(filled: Path) -> None:
-    """What is in it becomes code on the GPU."""
+    """Its content becomes code on the GPU."""
     filled.chmod(0o777)
     with pytest.raises(PermissionError, match="can be written by others"):
         DirectoryTier(str(filled)).get(ENTRY, key_of(1))

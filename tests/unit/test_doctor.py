@@ -268,7 +268,7 @@ def test_directory_that_is_a_file_is_no_case_for_chmod(tmp_path: Path) -> None:
 
 
 def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
-    """What the counters know of earlier processes."""
+    """The counters know of earlier processes."""
     info = KernelCache(tmp_path).info()
 
     assert list(doctor._judged_past(info)) == []
@@ -276,7 +276,7 @@ def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
 
 
 def test_diagnosis_ends_with_what_to_do() -> None:
-    """What is wrong first, then what else could be done; both numbered."""
+    """Faults come first, then what else could be done; both numbered."""
     text = str(
         Diagnosis(
             (Finding("a", FINE, "good"), Finding("b", NOTE, "absent", "get b"), Finding("c", WRONG, "bad", "mend c"))

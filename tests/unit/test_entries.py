@@ -75,7 +75,7 @@ def test_entry_is_found(source: str, name: str | None, guess: str | None, symbol
 
 
 def test_template_instance_has_its_own_types() -> None:
-    """What `axpy<double>` takes, not what `axpy<T>` is written with."""
+    """Its types are those of `axpy<double>`, not what `axpy<T>` is written with."""
     entry = build(TEMPLATES, "axpy<double>").entries[0]
 
     assert entry.name == "axpy<double>"

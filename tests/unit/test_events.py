@@ -86,7 +86,7 @@ def test_trouble_warns_once_for_each_kind_of_trouble() -> None:
 
 
 def test_one_cause_of_many_troubles_warns_once() -> None:
-    """What the system says is the cause: a full disk fails reads, writes and counters alike."""
+    """The system's word is the cause: a full disk fails reads, writes and counters alike."""
     events = Events()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -272,7 +272,7 @@ def test_misses_compiles_evictions_and_errors_count() -> None:
 
 
 def test_unsaved_counts_are_taken_once() -> None:
-    """What goes to the counters beside the store is what came since the last time."""
+    """Only what came since the last time goes to the counters beside the store."""
     statistics = Statistics(lambda: 0.0)
     statistics.heard.append(Event(EventKind.MISS))
 
@@ -303,7 +303,7 @@ KERNEL = {"kernel": "app.saxpy", "target": "sm_90", "key": "00"}
 
 
 def test_compile_is_one_line_with_the_reason_of_the_miss(caplog: pytest.LogCaptureFixture) -> None:
-    """What, for which target, how long, and why it was not there."""
+    """The line says what, for which target, how long, and why it was not there."""
     assert logged(
         caplog,
         (EventKind.MISS, {**KERNEL, "reason": "header a.cuh changed"}),

@@ -84,7 +84,7 @@ def compiled(source: str, arch: str) -> bytes:
 
 
 class Child(NamedTuple):
-    """What a child under the fake driver printed, and what the driver logged."""
+    """Output of a child under the fake driver, and the driver's log."""
 
     facts: dict[str, Any]
     log: Path
@@ -211,7 +211,7 @@ facts["after_retain"] = bool((cuda.to_device(host).copy_to_host() == host).all()
 
 @pytest.mark.slow
 def test_array_survives_round_trip(tour: Child) -> None:
-    """What Numba copies to the device comes back from it, before and after a reset."""
+    """An array that Numba copies to the device comes back from it, before and after a reset."""
     assert tour.facts["round_trip"]
     assert tour.facts["after_reset"]
 

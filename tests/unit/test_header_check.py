@@ -132,7 +132,7 @@ def test_link_into_another_file_system_is_not_taken_for_a_local_file(tmp_path: P
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "link to itself", "too long"])
 def test_header_that_became_something_else_is_gone(tmp_path: Path, kind: str) -> None:
-    """What cannot be read is a difference: no exception, and no wait on a FIFO."""
+    """A file that cannot be read is a difference: no exception, and no wait on a FIFO."""
     project = Project(tmp_path)
     one_header(project)
     headers = project.learn()

@@ -21,7 +21,7 @@ OTHERS = (component("source", "text"), component("compilers", {"nvrtc": "2"}))
 
 
 def variant(project: Project, components: tuple[Component, ...] = COMPONENTS, **more: Any) -> dict[str, Any]:
-    """What a manifest holds of a job that has the project's source twice, as its kernel's and as a linked text."""
+    """A manifest's content for a job that has the project's source twice, as its kernel's and as a linked text."""
     headers = headers_to_json(project.learn())
     return {"key": "0" * 64, "request": derive(components), "closures": [headers, headers], "paths": [], **more}
 
@@ -92,7 +92,7 @@ def test_every_way_on_is_taken_out_once() -> None:
 
 
 def test_other_compilers_code_is_named_by_its_own_key(tmp_path: Path) -> None:
-    """Where any compiler's will do, the manifest's key is taken: what it was stored under is not to be derived here."""
+    """If any compiler's will do, the manifest's key is taken: the one it was stored under is not to be derived here."""
     world = World(tmp_path)
     other_compiler(world)
 

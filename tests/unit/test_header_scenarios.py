@@ -370,7 +370,7 @@ def test_include_that_cannot_be_listed_is_not_learned(tmp_path: Path) -> None:
 def test_header_that_cannot_be_captured_is_refused(
     tmp_path: Path, how: str, text: str, reason: UntrackableReason
 ) -> None:
-    """What the text does not tell is not guessed, in whichever header it stands."""
+    """A name that the text does not tell is not guessed, in whichever header it stands."""
     project = Project(tmp_path)
     one_header(project)
     project.write("second/header.h", f"#define VALUE 1\n{text}\n")

@@ -152,7 +152,7 @@ def test_hidden_question_is_noticed(text: str) -> None:
 
 
 def test_questions_and_computed_includes_are_listed() -> None:
-    """What the search needs: the form and the name, or the operand."""
+    """The list has what the search needs: the form and the name, or the operand."""
     scan = scan_includes(
         '#if defined(__has_include) && __has_include( /* is it */ <a.h> ) || __has_include("b.h")\n'
         "#include HEADER /* of ours */\n#include STRING(x.h)\n#include_next HEADER\n"

@@ -69,7 +69,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("shape", "message"), REFUSED)
 def test_first_offender_is_named_with_its_limit(shape: Any, message: str) -> None:
-    """What the device would refuse is refused before, in the order grid, block, threads, shared memory."""
+    """A shape that the device would refuse is refused before, in the order grid, block, threads, shared memory."""
     with pytest.raises(LaunchConfigError) as refused:
         check_launch(LaunchShape(*shape), LIMITS, kernel="k")
 

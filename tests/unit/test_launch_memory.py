@@ -50,7 +50,7 @@ def test_array_of_another_library_gives_its_address(stream: Any, library: Any, n
 @PATHS
 @pytest.mark.parametrize("library", [CupyArray, Tensor])
 def test_current_stream_of_a_library_is_waited_for(stream: Any, library: Any, native: bool) -> None:
-    """What the library queues on a stream of its own is ordered before the launch, each time."""
+    """Work that the library queues on a stream of its own is ordered before the launch, each time."""
     kernel = Kernel(one("*f4"), stream=9)
     launch = kernel.bind(native=native)
 
@@ -92,7 +92,7 @@ TENSORS = {
 @PATHS
 @pytest.mark.parametrize("case", TENSORS)
 def test_unfit_tensor_is_refused(stream: Any, case: str, native: bool) -> None:
-    """What a kernel cannot use as it lies is refused, also once tensors are recognised."""
+    """A tensor that a kernel cannot use as it lies is refused, also once tensors are recognised."""
     options, why = TENSORS[case]
     kernel = Kernel(one("*f4"), device_of=lambda address: 1)
     launch = kernel.bind(native=native)
@@ -185,7 +185,7 @@ def test_dlpack_capsule_is_given_back() -> None:
 
 
 def test_dlpack_tensor_lives_until_the_launch_is_queued() -> None:
-    """What an exporter makes for the occasion is there when the driver is called."""
+    """An exporter's tensor made for the occasion is there when the driver is called."""
     made: list[weakref.ref[Any]] = []
 
     class Exporter(DlpackArray):
@@ -266,7 +266,7 @@ def test_copying_wrapper_copies_around_the_launch(native: bool) -> None:
     (2.0, "a pointer takes a device array"),
 ])  # fmt: skip
 def test_copying_wrapper_of_unfit_array_copies_nothing(value: Any, why: str, native: bool) -> None:
-    """What it holds is checked on the host, before any copy."""
+    """Its array is checked on the host, before any copy."""
     log: list[str] = []
 
     with pytest.raises(ArgumentError, match=why):

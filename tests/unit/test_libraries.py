@@ -25,7 +25,7 @@ NAMES = ("nvrtc", "nvrtc-builtins", "nvJitLink")
 
 
 class Records(dict[str, Record]):
-    """Where records are kept, and how often one was saved."""
+    """A place for records that counts how often one was saved."""
 
     saves = 0
 

@@ -200,7 +200,7 @@ def test_numbers_go_by_the_type_of_the_kernel(native: bool) -> None:
 
 
 def test_defaults_are_filled_in_on_both_paths(native: bool) -> None:
-    """Where an argument is left out."""
+    """An argument that is left out has its default."""
     types = surface().types
     typed = Typed(types.int64, types.int64, native=native, defaults=(3,))
 

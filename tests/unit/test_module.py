@@ -459,7 +459,7 @@ def test_module_without_kernels_is_said(cache: KernelCache) -> None:
 
 
 def test_fault_of_the_source_is_the_compiler_s_word(cache: KernelCache) -> None:
-    """Whether names are given or not, and not only once."""
+    """With names and without, and not only once."""
     broken = SOURCE + "\nint f() { return nonsense; }"
     for options in ({}, {"names": NAMES}, {"lazy": True}):
         with pytest.raises(CompileError, match="nonsense"):
@@ -545,7 +545,7 @@ def test_module_of_what_a_compiler_made(cache: KernelCache, output: str) -> None
 
 
 def test_lazy_module_of_ltoir(cache: KernelCache) -> None:
-    """What it is linked from was made before."""
+    """Its inputs were made before."""
     found = module(cache, compiled(SAXPY + 'extern "C" __global__ void k() {}', "ltoir", "sm_90", "-dlto"), lazy=True)
 
     assert [each.symbol for each in read_cubin(found.saxpy.cubin()).kernels] == ["saxpy"]

@@ -77,7 +77,7 @@ VALUES: dict[str, tuple[str, Any]] = {
 
 
 def both(parameters: Any, argument: Any, **options: Any) -> list[Any]:
-    """What came of an argument on the interpreted path, and through the module: bytes or words; and who launched."""
+    """Outcome of an argument on the interpreted path, and through the module: bytes or words; and who launched."""
     outcomes: list[Any] = []
     for native in (False, True):
         kernel = Kernel(parameters, **options)
@@ -145,7 +145,7 @@ def test_launch_under_capture_notes_that_the_module_stays() -> None:
 
 
 def test_keyboard_interrupt_of_an_argument_passes() -> None:
-    """What ends a program is no reason to ask the argument again."""
+    """An exception that ends a program is no reason to ask the argument again."""
 
     class Interrupting(Interface):
         is_ending = False

@@ -435,7 +435,7 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
 
 
 def test_frozen_cache_names_kernel_target_and_difference(program: Program) -> None:
-    """What is missing, and how it differs from what is there; compilers are no reason there."""
+    """The error says what is missing, and how it differs from what is there; compilers are no reason there."""
     program.kernel(defines={"A": 1}).compile()
     frozen = program.kernel(defines={"A": 2}, settings={"mode": "frozen"}, toolchain=MadeUpToolchain({}, VERSIONS))
 
@@ -444,7 +444,7 @@ def test_frozen_cache_names_kernel_target_and_difference(program: Program) -> No
 
 
 def test_key_of_a_stored_entry_is_explained(program: Program) -> None:
-    """What it is, and what changed from its relatives to it; a few digits of the key do."""
+    """The answer is what it is, and what changed from its relatives to it; a few digits of the key do."""
     program.kernel().compile()
     (key,) = [each.key for each in program.cache().entries()]
     program.kernel(fastmath=True).compile()
@@ -627,7 +627,7 @@ def test_failure_while_explaining_does_not_reach_the_compile(program: Program, m
 
 
 def test_code_has_no_source_to_keep(program: Program) -> None:
-    """What a compiler made is known by its digest."""
+    """A compiler's product is known by its digest."""
     made = program.kernel()
     made.compile()
     kernel = cached_kernel(made.cubin(), name="saxpy", arch="sm_90", cache=program.cache())

@@ -42,7 +42,7 @@ VALUES: dict[str, Any] = {
 
 
 def words_of(kind: Any, value: Any) -> bytes:
-    """What a launch packs for one argument."""
+    """Words that a launch packs for one argument."""
     sizes, offset, places = sizes_of(kind), 0, []
     for size in sizes:
         places.append(Parameter(offset, size, "?"))

@@ -98,7 +98,7 @@ def test_device_function_is_compiled_anew_for_other_globals() -> None:
 
 
 def test_overload_that_numba_compiled_by_itself_is_not_trusted() -> None:
-    """What another kernel of this process brought along may be of other globals."""
+    """An overload that another kernel of this process brought along may be of other globals."""
     space = dict(SPACE)
     exec("@cuda.jit(device=True)\ndef scaled(x):\n    return x * FACTOR\n", space)
     exec("@cuda.jit\ndef kernel(x):\n    x[0] = scaled(x[0])\n", space)

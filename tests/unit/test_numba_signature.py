@@ -83,7 +83,7 @@ def test_text_of_the_types_is_kept_for_explanations() -> None:
 
 
 def test_types_of_extensions_and_of_this_process_are_refused() -> None:
-    """How they are lowered is code that nothing here reads."""
+    """Their lowering is code that nothing here reads."""
 
     class Extension(Type):
         pass

@@ -30,7 +30,7 @@ class Terminal:
         self.stream: TextIO = os.fdopen(writer, "w")
 
     def read_until(self, text: str) -> str:
-        """What is written up to `text`."""
+        """Text that is written up to `text`."""
         seen = ""
         while text not in seen:
             assert select.select([self._reader], [], [], 30)[0], f"only {seen!r} was written"

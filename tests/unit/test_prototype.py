@@ -167,7 +167,7 @@ LAYOUT = [(0, 4), (8, 8)]
     ],
 )
 def test_disagreement_with_the_layout_is_untyped(lowered: str | None, layout: list[tuple[int, int]], why: str) -> None:
-    """Where name and cubin do not agree, only offsets and sizes are reported: a wrong type would pack wrong bytes."""
+    """If name and cubin do not agree, only offsets and sizes are reported: a wrong type would pack wrong bytes."""
     found, typed = read_parameters(lowered, layout)
 
     if lowered == "_Z1kRPf":  # a reference cannot have 4 bytes; whatever it is called, it is no pointer

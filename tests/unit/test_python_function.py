@@ -225,7 +225,7 @@ def test_global_from_environment_changes_digest(tmp_path: Path, monkeypatch: pyt
 
 
 def test_same_size_edit_with_restored_time_changes_digest(tmp_path: Path) -> None:
-    """What git-restore-mtime, rsync -t and image layers do: size and time say nothing."""
+    """git-restore-mtime, rsync -t and image layers do that: size and time say nothing."""
     before = taken(tmp_path, PROGRAM)
     path = tmp_path / "deeper.py"
     stat = path.stat()
@@ -251,7 +251,7 @@ def test_generated_functions_differ_by_their_constants() -> None:
 
 
 def test_functions_from_stdin_and_notebooks_are_captured() -> None:
-    """Where a function was typed is in no key: cells get new file names each time."""
+    """The place where a function was typed is in no key: cells get new file names each time."""
     digests = set()
     for file in ("<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/2.py"):
         space: dict[str, object] = {"cuda": cuda}
@@ -370,7 +370,7 @@ def kernel(x):
 
 
 def test_device_functions_have_digests_of_their_own(tmp_path: Path) -> None:
-    """What a device function reaches decides whether an overload compiled earlier may be used again."""
+    """The values that a device function reaches decide if an overload compiled earlier may be used again."""
     before = taken(tmp_path, PROGRAM).device_functions()
     after = taken(tmp_path, {**PROGRAM, "helpers": HELPERS.replace("2.0", "3.0")}).device_functions()
 
@@ -481,7 +481,7 @@ def test_extensions_methods_and_missing_links_are_refused(tmp_path: Path) -> Non
 
 
 def test_depends_counts_values_functions_and_files(tmp_path: Path) -> None:
-    """What no name in the kernel leads to can be named; a file counts by content, relative to the kernel's."""
+    """Values that no name in the kernel leads to can be named; a file counts by content, relative to the kernel's."""
     (tmp_path / "table.bin").write_bytes(b"1")
     with imported(tmp_path, PROGRAM) as module:
         digests = set()
@@ -658,7 +658,7 @@ def digest_of(function: object) -> str:
 
 
 def test_exception_table_counts() -> None:
-    """Which instructions a handler covers stands in no instruction (3.11 on)."""
+    """The instructions that a handler covers stand in no instruction (3.11 on)."""
 
     def kernel(x):  # type: ignore[no-untyped-def]
         try:
@@ -706,7 +706,7 @@ def test_borrowed_name_is_not_believed() -> None:
 
 
 def test_pinned_function_under_another_name_counts() -> None:
-    """What a name stands for decides, also where it is a function of the standard library."""
+    """The object behind a name decides, also if it is a function of the standard library."""
     digests = set()
     for imported_name in ("sqrt", "sin"):
         space: dict[str, object] = {}

@@ -26,7 +26,7 @@ def release() -> ModuleType:
 
 
 def test_changes_are_dated_below_an_empty_section(release: ModuleType) -> None:
-    """What was unreleased is the version's, on its day; what comes next has a place."""
+    """The unreleased part is the version's, on its day; what comes next has a place."""
     changes = release.dated(UNRELEASED, "0.1.0", "2026-11-22")
 
     assert changes == UNRELEASED.replace(

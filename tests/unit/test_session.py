@@ -54,7 +54,7 @@ def counts(cache: KernelCache) -> tuple[int, int, int]:
 
 
 def heard(cache: KernelCache) -> list[Event]:
-    """What the cache tells from now on."""
+    """Events that the cache tells from now on."""
     events: list[Event] = []
     cache.subscribe(events.append)
     return events

@@ -250,7 +250,7 @@ def test_tuple_of_compile_ptx_is_taken() -> None:
 
 @pytest.mark.parametrize("thing", [3, None, [EMPTY], {"a": 1}, (EMPTY,), (1, 2), len, SimpleNamespace(), int, os])
 def test_anything_else_is_refused(thing: Any) -> None:
-    """What is no source says what would be one. None is the decorator's own form."""
+    """An object that is no source is told what would be one. None is the decorator's own form."""
     if thing is None:
         assert callable(cached_kernel(None))
         return
@@ -386,7 +386,7 @@ def test_linkable_code_of_numba_is_read() -> None:
     ],
 )
 def test_link_input_is_refused(links: Any, says: str) -> None:
-    """What cannot be linked is named."""
+    """An input that cannot be linked is named."""
     with pytest.raises(OptionError, match=says):
         read_link_inputs(links, "/nowhere")
 

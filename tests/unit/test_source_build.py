@@ -463,7 +463,7 @@ def test_signature_that_contradicts_the_ptx(signature: str) -> None:
 
 @pytest.mark.parametrize("signature", ["flaot", "float, ", "float)(", "int a; evil("])
 def test_signature_that_is_none(signature: str) -> None:
-    """What is no list of types is an OptionError that says what to write."""
+    """A text that is no list of types is an OptionError that says what to write."""
     with pytest.raises(OptionError, match=r"cannot (read|use) signature="):
         build(signature=signature)
 
@@ -515,7 +515,7 @@ def test_failed_compile_leaves_nvrtc_as_it_was(tmp_path: Path) -> None:
 
 
 def test_stack_limit_of_the_process_is_untouched() -> None:
-    """What NVRTC would raise by itself."""
+    """NVRTC would raise it by itself."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_STACK)

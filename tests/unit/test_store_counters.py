@@ -47,7 +47,7 @@ def test_torn_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
     [b"[]", b"1", b'{"hits":"1"}', b'{"hits":true}', b'{"hits":NaN}', b'{"hits":1e999}', b"[" * 100_000],
 )
 def test_line_that_is_no_count_is_passed_over(tmp_path: Path, line: bytes) -> None:
-    """What is read is held against what can have been written."""
+    """A line is held against what can have been written."""
     counters = counters_of(tmp_path)
     counters.add({"hits": 1})
     (shard,) = shards(tmp_path)
@@ -144,7 +144,7 @@ def test_process_does_not_look_at_files_that_another_has_just_looked_at(tmp_path
 
 
 def test_damaged_total_is_trouble_and_no_exception(tmp_path: Path) -> None:
-    """What was folded is lost, what was not is still counted."""
+    """Folded counts are lost, the others are still counted."""
     events = Events()
     counters_of(tmp_path).add({"hits": 1})
     (tmp_path / "v1" / "statistics" / "total").write_bytes(b'{"counts":{"hits":"many"},"folded":[]}')

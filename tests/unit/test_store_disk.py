@@ -38,7 +38,7 @@ DEAD = f"12345.{'0a' * 8}"
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Where a store will be; nothing is there yet."""
+    """The place where a store will be; nothing is there yet."""
     return tmp_path / "cache"
 
 
@@ -67,7 +67,7 @@ def test_opening_and_missing_write_nothing(root: Path) -> None:
 
 
 def test_put_is_found_by_another_store(root: Path) -> None:
-    """What one process stores the next one finds, under its key alone."""
+    """An entry that one process stores is found by the next, under its key alone."""
     assert open_store(root).put(entry_of(1))
 
     again = open_store(root)
@@ -262,7 +262,7 @@ def test_manifests_are_limited_as_entries_are(root: Path) -> None:
 
 
 def test_prune_by_age(root: Path) -> None:
-    """What was not used for so long goes; what was used stays."""
+    """Entries that were not used for so long go; those that were used stay."""
     clock = Clock()
     store = open_store(root, clock=clock)
     store.put(small_entry(1))
@@ -496,7 +496,7 @@ def test_quarantine_is_bounded(root: Path) -> None:
 
 
 def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
-    """What hits do not unpack is checked too; what is damaged is moved aside, the rest is left."""
+    """Parts that hits do not unpack are checked too; damaged ones are moved aside, the rest is left."""
     store = open_store(root)
     for number in range(4):
         store.put(entry_of(number, 1000))
@@ -515,7 +515,7 @@ def test_verify_reads_everything_and_says_what_is_wrong(root: Path) -> None:
 
 
 def test_name_that_is_no_key_is_passed_over(root: Path) -> None:
-    """What others leave in the directory is no entry; verify says so."""
+    """Files that others leave in the directory are no entries; verify says so."""
     store = open_store(root)
     store.put(entry_of(1))
     (file_of(store, key_of(1)).parent / "README").write_text("hello")
@@ -608,7 +608,7 @@ def test_shared_directory_is_trusted_when_asked(root: Path) -> None:
 def test_directory_that_cannot_be_looked_at_is_refused(
     root: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be checked is not trusted: one event, and a private directory."""
+    """A directory that cannot be checked is not trusted: one event, and a private directory."""
     open_store(root).put(entry_of(1))
     events, real = Events(), os.open
     store = open_store(root, emit=events)

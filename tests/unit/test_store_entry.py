@@ -186,7 +186,7 @@ def test_too_many_payloads_cannot_be_stored() -> None:
 
 
 def test_too_large_header_cannot_be_stored() -> None:
-    """What a reader would refuse is refused before it is written."""
+    """A header that a reader would refuse is refused before it is written."""
     with pytest.raises(ValueError, match="cannot hold"):
         encode_entry(StoredEntry(KEY, {"log": "x" * frame.MAX_HEADER_BYTES}, {}))
 

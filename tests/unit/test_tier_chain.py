@@ -28,7 +28,7 @@ def local(tmp_path: Path, events: Events) -> DiskStore:
 
 
 def test_local_hit_asks_no_tier(local: DiskStore, events: Events) -> None:
-    """What is here is not asked for elsewhere."""
+    """An entry that is here is not asked for elsewhere."""
     tier = MemoryTier()
     local.put(entry_of(1))
 

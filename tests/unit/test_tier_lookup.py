@@ -61,7 +61,7 @@ def test_tier_serves_what_the_local_store_lacks(tmp_path: Path) -> None:
 
 
 def test_server_is_not_asked_for_what_is_here(tmp_path: Path) -> None:
-    """Where no compiler is installed the local store serves whatever is there, before a read-only server does."""
+    """Without an installed compiler the local store serves whatever is there, before a read-only server does."""
     cache = open_cache(fill(tmp_path / "local", "sm_90"), UnknownToolchain({}, {}))
     server = MemoryTier(readonly=True, is_remote=True)
     cache.session.mount(server)
@@ -84,7 +84,7 @@ def test_compile_is_handed_on_to_a_writable_directory(tmp_path: Path) -> None:
 
 
 def test_compiler_record_of_this_machine_is_not_handed_on(tmp_path: Path) -> None:
-    """What is put into a tier is entries and their manifests: where NVRTC lies here concerns nobody."""
+    """A tier gets entries and their manifests: the place of NVRTC on this machine concerns nobody."""
     cache, tier = open_cache(tmp_path / "local"), MemoryTier()
     cache.session.mount(tier)
     launched(cache, "sm_90")
@@ -132,7 +132,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
 
 @pytest.mark.slow
 def test_read_only_tier_serves_any_compiler_s_code_with_headers(tmp_path: Path) -> None:
-    """Where the user's headers are as they were; a changed one is a miss."""
+    """The user's headers must be as they were; a changed one is a miss."""
     (tmp_path / "mine.h").write_text("#define TWO 2\n")
     source = '#include "mine.h"\nextern "C" __global__ void k(int *x) { *x = TWO; }'
     options = {"include_dirs": [str(tmp_path)]}
@@ -188,7 +188,7 @@ def test_code_that_the_device_does_not_run_is_not_served(tmp_path: Path, stored:
 
 
 def test_local_store_and_writable_tiers_have_no_stand_ins(tmp_path: Path) -> None:
-    """Where one compiles, the device's own code is made."""
+    """A machine that compiles makes the device's own code."""
     fill(tmp_path / "local", "sm_80", "compute_80")
     fill(tmp_path / "share", "sm_80", "compute_80")
     cache = open_cache(tmp_path / "local", tiers=f"{tmp_path}/share?readonly=0")

@@ -29,7 +29,7 @@ def events() -> Events:
 
 
 def trust(tmp_path: Path, *, signs: str | None = None, trusts: str | None = None) -> Trust:
-    """What the settings ask for: a key to sign with and a key that is trusted, by name."""
+    """The trust that the settings ask for: a key to sign with and a key that is trusted, by name."""
     given: dict[str, object] = {}
     if signs is not None:
         given["signing_key"] = make_key(tmp_path, signs)[0]
@@ -198,7 +198,7 @@ def test_directory_keeps_signatures_beside_its_files(tmp_path: Path, events: Eve
 
 
 def test_who_trusts_and_cannot_sign_writes_nothing(tmp_path: Path, events: Events) -> None:
-    """What it put nobody would believe, and a manifest that was signed would no longer be."""
+    """An entry of theirs would be believed by nobody, and a manifest that was signed would no longer be."""
     tier = MemoryTier()
     node = believer(tmp_path, tier, events)
     node.put(ENTRY_1)

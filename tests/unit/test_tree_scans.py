@@ -46,7 +46,7 @@ def kit(root: Path) -> Project:
 
 
 def learned(project: Project, scans: TreeScans) -> HeaderSet | Untrackable:
-    """What the scanner makes of it."""
+    """The scanner's findings of it."""
     return learned_from(
         Survey(project.source, project.search, now_ns=later_ns(), scans={project.trees[0]: scans}), None
     )

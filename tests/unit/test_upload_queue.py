@@ -83,7 +83,7 @@ def test_child_does_not_do_its_parent_s_works() -> None:
 
 
 def test_process_ends_when_all_is_done_or_time_is_up() -> None:
-    """What waits is done; what hangs is left."""
+    """Waiting work is done; work that hangs is left."""
     code = """
 import sys, threading, time
 from numba_kcache.tiers import upload_queue

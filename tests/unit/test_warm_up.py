@@ -339,7 +339,7 @@ def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture
 
 
 def test_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many of how many, and what is being done."""
+    """It says how many of how many, and what is being done."""
     pytest.importorskip("rich")
     monkeypatch.setattr(sys, "stderr", Terminal())
     kernel = cached_kernel(EMPTY, arch="sm_80")
