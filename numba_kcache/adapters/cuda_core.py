@@ -122,9 +122,16 @@ def _code_bytes(value: Any) -> bytes:
     from cuda.core import ObjectCode
 
     if not isinstance(value, ObjectCode):
-        raise TypeError(f"cannot store a {type(value).__name__} as a program: it is neither bytes nor an ObjectCode")
+        raise TypeError(f"cannot store a {type(value).__name__} as a program: it is not bytes-like or ObjectCode")
     code = value.code
-    return Path(code).read_bytes() if isinstance(code, str) else bytes(code)
+    if not isinstance(code, str):
+        return bytes(code)
+    try:
+        return Path(code).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            error.errno, "cannot store a path-backed ObjectCode as a program: its file is gone", code
+        ) from None
 
 
 @functools.cache

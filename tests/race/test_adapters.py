@@ -1,0 +1,156 @@
+"""The adapters among many: twelve processes at once, on what is damaged, and beside a tier that nobody answers at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from numba_kcache import KernelCache
+from tests.support import fake_driver
+from tests.support.compiling import EMPTY, ROOT
+from tests.support.redis_server import free_port
+from tests.support.stores import file_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::numba_kcache.KCacheWarning")]
+
+FORKS = """
+import os, sys, traceback
+from pathlib import Path
+log, cubin = Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()
+
+def note(count=1):
+    with log.open("a") as file:
+        file.write("x" * count)
+
+IMPORTS
+
+def child():
+    BODY
+
+for _ in range(12):
+    if not os.fork():
+        try:
+            child()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(12)))
+"""
+
+TRITON = (
+    """
+import hashlib, json
+from numba_kcache.adapters.triton import CacheManager
+
+key = hashlib.sha256(b"a kernel").hexdigest()
+metadata = {"hash": key, "name": "k", "target": {"backend": "cuda", "arch": 90}}
+files = {"k.ttir": b"module {}", "k.cubin": cubin, "k.json": json.dumps(metadata).encode()}
+""",
+    """
+    manager = CacheManager(key)
+    group = manager.get_group("k.json")
+    if group is None:
+        note()
+        group = {name: manager.put(data, name) for name, data in files.items()}
+        manager.put_group("k.json", group)
+    assert {name: Path(path).read_bytes() for name, path in group.items()} == files
+""",
+)
+
+PROGRAMS = (
+    "from numba_kcache.adapters import ProgramCache",
+    """
+    programs = ProgramCache()
+    found = programs.get(b"key")
+    if found is None:
+        note()
+        programs[b"key"] = cubin
+    assert found in (None, cubin) and programs[b"key"] == cubin
+""",
+)
+
+COMPUTE = (
+    """
+import numba_kcache, numpy as np
+numba_kcache.install(cuda_compute=True)
+from cuda import compute
+x = compute.ProxyArray(np.float32)
+""",
+    """
+    made = compute.make_unary_transform(d_in=x, d_out=x, op=compute.OpKind.NEGATE, compute_capability=90)
+    assert type(made).__name__ == "_UnaryTransform" and len(made.build_results) == 1
+    note(numba_kcache.info("process").misses)
+""",
+)
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the code of a kernel."""
+    path = tmp_path_factory.mktemp("code") / "k.cubin"
+    path.write_bytes(KernelCache(None, mode="off").get_or_compile(EMPTY, "k", arch="sm_90").cubin())
+    return path
+
+
+def run(program: tuple[str, str], log: Path, cubin: Path, settings: Mapping[str, str]) -> int:
+    """Run twelve processes at once, each of which checks what it is given; how many of them compiled."""
+    log.write_text("")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    text = FORKS.replace("IMPORTS", program[0]).replace("    BODY", program[1])
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(log), str(cubin)],
+        env={**os.environ, **settings, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return len(log.read_text())
+
+
+def damage(directory: Path) -> None:
+    """Flip a bit in the middle of the one entry that is stored."""
+    cache = KernelCache(directory)
+    (entry,) = cache.entries()
+    file = file_of(cache.session.local, entry.key)  # type: ignore[arg-type]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def in_each_trouble(program: tuple[str, str], tmp_path: Path, cubin: Path, settings: Mapping[str, str]) -> list[int]:
+    """How many compile: with nothing stored and a dead tier; with a damaged entry; when all is well."""
+    directory, dead = tmp_path / "cache", f"redis://127.0.0.1:{free_port()}/0"
+    settings = {**settings, "NUMBA_KCACHE_DIR": str(directory), "NUMBA_KCACHE_DURABILITY": "none"}
+    counts = [run(program, tmp_path / "log", cubin, {**settings, "NUMBA_KCACHE_TIERS": dead})]
+    damage(directory)
+    counts += [run(program, tmp_path / "log", cubin, settings) for _ in range(2)]
+    assert KernelCache(directory).verify() == []
+    return counts
+
+
+def test_twelve_processes_compile_a_group_of_triton_once(tmp_path: Path, cubin: Path) -> None:
+    """Each has the files as they were put; one compiles where there is nothing, and one where it is damaged."""
+    assert in_each_trouble(TRITON, tmp_path, cubin, {}) == [1, 1, 0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cuda.core") is None, reason="cuda-core is not installed")
+def test_twelve_processes_have_their_programs(tmp_path: Path, cubin: Path) -> None:
+    """Each has its code: cuda.core asks and stores by itself, so several may compile; once it is stored none does."""
+    cold, healing, warm = in_each_trouble(PROGRAMS, tmp_path, cubin, {})
+    assert 1 <= cold <= 12
+    assert 1 <= healing <= 12
+    assert warm == 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cuda.compute") is None, reason="cuda-cccl is not installed")
+def test_twelve_processes_build_an_algorithm_once(tmp_path: Path, cubin: Path) -> None:
+    """Of cuda.compute: one builds where there is nothing, and one where it is damaged."""
+    folder = fake_driver.build()
+    if folder is None:
+        pytest.skip("no C compiler for the fake driver")
+    assert in_each_trouble(COMPUTE, tmp_path, cubin, fake_driver.environment(folder)) == [1, 1, 0]
