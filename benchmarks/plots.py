@@ -20,6 +20,32 @@ from performance import RESULTS, NoResult, digits, machine_of, result_of
 IMAGES = Path(__file__).resolve().parent.parent / "docs/img"
 
 
+MOST = 6
+"""Bars or lines of one picture; its table has all."""
+
+SHOWN = {
+    "first_launch": ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel",
+                     "cuda.core FileStreamProgramCache", "Numba cache=True", "Triton"),
+    "launch": ("bare cuLaunchKernel, packed before", "numba_kcache, Numba arrays", "numba_kcache, Numba-typed kernel",
+               "CuPy RawKernel, CuPy arrays", "Numba cuda.jit, Numba arrays", "Triton, PyTorch tensors"),
+    "warm_steps": ("numba_kcache, CUDA C++", "numba_kcache, CUDA C++ on Numba arrays", "numba_kcache, Numba kernel",
+                   "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
+    "whole_process": ("bare cuda.bindings, a cubin from a file", "numba_kcache, memory of cuda.bindings",
+                      "numba_kcache, CuPy arrays", "CuPy RawKernel", "numba_kcache, Numba arrays", "import numba.cuda"),
+    "store": ("numba_kcache", "bare open+read, size known", "SQLite WAL, xxh3 checked", "LMDB, xxh3 checked",
+              "cuda.core FileStreamProgramCache", "diskcache"),
+    "growth": ("numba_kcache, dropped", "numba_kcache, Numba kernel, kept", "cuModuleLoadData, kept",
+               "cuModuleLoadData, dropped", "cupy RawKernel, kept", "Numba cache=True, kept"),
+    "cli": ("info", "list", "list, by hits", "list, all as JSON", "verify", "report"),
+}  # fmt: skip
+"""Of the results that have more: what their pictures show."""
+
+
+def shown(name: str, rows: Any) -> dict[str, Any]:
+    """Of a result's systems those that its picture shows."""
+    return {system: rows[system] for system in SHOWN[name] if system in rows}
+
+
 class Colours(NamedTuple):
     """Of one kind of page."""
 
@@ -44,7 +70,13 @@ PAGES = {
 
 
 def bars(axes: Any, rows: Sequence[tuple[str, float]], colours: Colours, title: str, unit: str = "ms") -> None:
-    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis where they are far apart."""
+    """Horizontal bars, ours in colour, each with its figure; on a logarithmic axis where they are far apart.
+
+    Raises:
+        ValueError: There are more than `MOST`: choose what is shown, the table has all.
+    """
+    if len(rows) > MOST:
+        raise ValueError(f"cannot draw {title}: {len(rows)} bars are more than {MOST}")
     if not rows:
         axes.set_title(f"{title}: not measured", loc="left", fontsize=10, color=colours.text)
         axes.set_axis_off()
@@ -78,7 +110,7 @@ def medians(rows: dict[str, Any], what: str, scale: float = 1e3) -> list[tuple[s
 
 def first_launch(figure: Any, colours: Colours) -> None:
     """One kernel, warm and cold."""
-    rows = result_of("first_launch")["samples"]["1"]
+    rows = shown("first_launch", result_of("first_launch")["samples"]["1"])
     left, right = figure.subplots(1, 2)
     bars(left, medians(rows, "warm first"), colours, "first launch, warm")
     bars(right, medians(rows, "cold first"), colours, "first launch, cold")
@@ -87,18 +119,18 @@ def first_launch(figure: Any, colours: Colours) -> None:
 def programs(figure: Any, colours: Colours) -> None:
     """Three of the real programs, warm, to the first result."""
     samples = result_of("workloads")["samples"]
-    shown = {
+    drawn = {
         "20 Numba kernels in four files": "Numba", "block sum with CUB": "with CUB",
         "31 kernels of one source": "31 kernels",
     }  # fmt: skip
-    for place, (workload, title) in zip(figure.subplots(1, 3), shown.items(), strict=True):
+    for place, (workload, title) in zip(figure.subplots(1, 3), drawn.items(), strict=True):
         bars(place, medians(samples[workload], "warm first"), colours, f"{title}: first launch")
 
 
 def launch(figure: Any, colours: Colours) -> None:
     """Host time by number of arguments, one line for a system."""
     axes = figure.subplots()
-    for number, (system, by_count) in enumerate(result_of("launch")["samples"].items()):
+    for number, (system, by_count) in enumerate(shown("launch", result_of("launch")["samples"]).items()):
         counts = sorted(map(int, by_count))
         values = [median(by_count[str(count)]) for count in counts]
         axes.plot(counts, values, marker="o", markersize=3, linewidth=2.2 if "numba_kcache" in system else 1.2,
@@ -117,14 +149,15 @@ def launch(figure: Any, colours: Colours) -> None:
 
 def warm_steps(figure: Any, colours: Colours) -> None:
     """Steps that are done for the kernel, whenever they are done; then the first launch alone."""
-    samples = {system: states["warm"] for system, states in result_of("warm_steps")["samples"].items()}
+    found = shown("warm_steps", result_of("warm_steps")["samples"])
+    samples = {system: states["warm"] for system, states in found.items()}
     left, right = figure.subplots(1, 2)
     bars(left, medians(samples, "sum"), colours, "import, decoration, first launch and exit, warm")
     bars(right, medians(samples, "first"), colours, "first launch, warm")
 
 
 def whole_process(figure: Any, colours: Colours) -> None:
-    rows = result_of("whole_process")["samples"]
+    rows = shown("whole_process", result_of("whole_process")["samples"])
     bars(figure.subplots(), medians(rows, "process"), colours, "whole process")
 
 
@@ -179,7 +212,7 @@ def growth(figure: Any, colours: Colours) -> None:
     samples = result_of("growth")["samples"]
     left, right = figure.subplots(1, 2)
     grown = {part: (each["tenths"][-1][1] - each["tenths"][0][1]) / (each["count"] - each["count"] // 10) / 1e3
-             for part, each in samples.items() if part != "launches"}  # fmt: skip
+             for part, each in shown("growth", samples).items()}  # fmt: skip
     rows = sorted(((part, max(kilobytes, 0.01)) for part, kilobytes in grown.items()), key=lambda row: row[1])
     bars(left, rows, colours, "memory of the host for a kernel", "KB")
     if each := samples.get("launches"):
@@ -206,7 +239,7 @@ def cli(figure: Any, colours: Colours) -> None:
     samples = result_of("cli")["samples"]
     largest = list(samples)[-1].rpartition(", ")[2]
     rows = [(name.rpartition(", ")[0], max(median(times) * 1e3, 0.1)) for name, times in samples.items()
-            if name.endswith(f", {largest}")]  # fmt: skip
+            if name.endswith(f", {largest}") and name.rpartition(", ")[0] in SHOWN["cli"]]  # fmt: skip
     bars(figure.subplots(), rows, colours, f"beyond the interpreter's start, {largest}")
 
 
@@ -222,6 +255,7 @@ def store(figure: Any, colours: Colours) -> None:
     """A hit and a publish of 50 KB in a small store, by one process."""
     rows = [row for row in result_of("store")["rows"] if row["size"] == "50 KB" and row["processes"] == 1]
     few = min(row["entries"] for row in rows)
+    rows = [row for row in rows if row["system"] in SHOWN["store"]]
     for place, verb in zip(figure.subplots(1, 2), ("hit", "put"), strict=True):
         found = [(row["system"], row["p50_us"]) for row in rows if row["verb"] == verb and row["entries"] == few]
         bars(place, sorted(found, key=lambda row: row[1]), colours, f"{verb} of 50 KB, {few} entries", "us")

@@ -106,3 +106,14 @@ def test_index_page_has_what_it_shows(tree: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)", prose) + re.findall(r'(?:src|srcset|href)="([^"]+)"', prose)
     assert targets
     assert [each for each in targets if not each.startswith("https://")] == []
+
+
+def test_index_accepts_sdist_and_wheel(tree: Path) -> None:
+    """The index's own checks, and those of a wheel's files: no warning."""
+    pytest.importorskip("twine")
+    pytest.importorskip("check_wheel_contents")
+    files = [str(built(tree, "sdist")), str(built(tree, "wheel"))]
+
+    for command in (["-m", "twine", "check", "--strict", *files], ["-m", "check_wheel_contents", files[1]]):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
