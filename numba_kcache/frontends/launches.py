@@ -46,16 +46,15 @@ class Configurations:
     _default_stream: Any = 0
 
     def __init__(self) -> None:
-        self._bound: dict[Any, Launch | None] = {}
+        self._bound: dict[Any, Launch] = {}
+        self._seen: dict[Any, None] = {}  # configurations that came once
         self._rows: dict[Any, _Row] = {}
 
     def __getitem__(self, config: Any) -> Launch:
         try:
-            bound = self._bound.get(config)
-        except TypeError:  # a list in it, which Numba takes too
-            bound = None
-        if bound:
-            return bound
+            return self._bound[config]
+        except (KeyError, TypeError):  # the latter for a list in it, which Numba takes too
+            pass
         __tracebackhide__ = True
         try:
             return self._bind(config)
@@ -89,7 +88,7 @@ class Configurations:
                 "a launch takes [grid, block], then stream and sharedmem if need be",
             )
         try:
-            row, seen = self._rows.get(config[1:]), config in self._bound
+            row, seen = self._rows.get(config[1:]), config in self._seen
         except TypeError:  # a list in it
             row, seen = None, False
         grid, block, stream, sharedmem = (*config, *(self._default_stream, 0)[len(config) - 2 :])  # type: ignore[misc]
@@ -99,18 +98,18 @@ class Configurations:
             _, (most_x, most_y, most_z), bind = row
             if 1 <= x <= most_x and 1 <= y <= most_y and 1 <= z <= most_z:
                 with_grid = bind(x, y, z)
-                _put(self._bound, config, with_grid if seen else None)
+                self.keep(config, with_grid if seen else None)
                 return with_grid
         is_plain = type(block) is type(sharedmem) is int
         shape = LaunchShape(extents, (block, 1, 1), sharedmem) if is_plain else launch_shape(extents, block, sharedmem)
         launch = self._configure(config, shape, stream)
         assert launch is not None  # a kind without variants has a launcher
-        _put(self._bound, config, launch if seen else None)  # None notes that it came once
+        self.keep(config, launch if seen else None)
         return launch
 
-    def keep(self, config: Any, launch: Launch) -> None:
-        """Set what `kernel[config]` gives from now on."""
-        _put(self._bound, config, launch)
+    def keep(self, config: Any, launch: Launch | None) -> None:
+        """Set what `kernel[config]` gives from now on; None notes that it came once."""
+        _put(self._bound if launch else self._seen, config, launch)
 
     def keep_row(self, config: Any, live: list[bool], most: Dim3, bind: BindGrid) -> None:
         """Bind further grids of this block, stream and shared memory by `bind`, while `live[0]`."""
@@ -119,6 +118,7 @@ class Configurations:
     def unbind(self) -> None:
         """Bind every configuration anew."""
         self._bound.clear()
+        self._seen.clear()
         self._rows.clear()
 
 
@@ -218,7 +218,7 @@ class Launches(Configurations):
         launch = None if launcher is None else launcher.bind(shape, stream)
         if options:
             options.check(shape, loaded, self._name_on(loaded))
-        if launcher is not None and self._bound and not launcher.attributes and loaded.module.device_of is None:
+        if launcher is not None and self._seen and not launcher.attributes:
             bind = functools.partial(
                 launcher.over_grids, shape.block, shape.shared_bytes, stream_handle(stream), stream
             )

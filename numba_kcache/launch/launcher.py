@@ -75,14 +75,21 @@ class Launcher:
         self._stage = 0  # 1 once it was launched, 2 once the compiled module was told of it
         if devices.native is not None and debug_labels is None:
             module, find = loaded.module, self.driver.addresses
-            plan = devices.native.plan(
-                self.function, find["cuLaunchKernel"], find["cuLaunchKernelEx"],
-                find["cuCtxGetDevice"] if module.device_of else 0, find["cuStreamIsCapturing"],
-                module.device.ordinal, not module.device_of,
+            addresses = (
+                find["cuLaunchKernel"], find["cuLaunchKernelEx"], find["cuCtxGetDevice"] if module.device_of else 0,
+                find["cuStreamIsCapturing"], find["cuPointerGetAttribute"],
             )  # fmt: skip
+            is_alone = not module.device_of
+            plan = devices.native.plan(struct.pack("=6Q2i", self.function, *addresses, module.device.ordinal, is_alone))
             self._plan = (
-                plan, self._slow, self._by_name, self.live, module.awaits_numba, module.stays, module.numba_context
-            )  # fmt: skip
+                plan,
+                self._slow,
+                self._by_name,
+                self.live,
+                module.awaits_numba,
+                module.stays,
+                module.numba_context,
+            )
 
     def new_buffer(self) -> tuple[Any, int]:
         """Room for the parameters, and the address of the array of pointers to them that lies behind."""
@@ -123,8 +130,10 @@ class Launcher:
         """Bind a grid of x, y and z blocks; all of it is known to fit."""
         shape = (x, y, z), block, shared_bytes
         if self._plan is None:
-            return lambda *arguments, **named: self._by_name(
-                (*arguments, *named.values()), tuple(named), shape, handle, stream
+            return lambda *arguments, **named: (
+                self._by_name((*arguments, *named.values()), 0, shape, handle, stream, tuple(named))
+                if named
+                else self._slow(arguments, 0, shape, handle, stream)
             )
         config = self._configuration(shape, handle) if self.attributes else None
         launch: Launch = devices.native.bind(self._plan, shape, handle, stream, config)
@@ -139,23 +148,16 @@ class Launcher:
 
     # -- the path that any launch can take -----------------------------------------------------------
 
-    def _by_name(
-        self,
-        arguments: tuple[Any, ...],
-        names: tuple[str, ...],
-        shape: tuple[Dim3, Dim3, int],
-        handle: int,
-        stream: Any,
-    ) -> None:
-        """Launch where the last arguments have names; see `_slow`."""
-        if names:
-            check_interpreter()
-            from .keywords import in_order
+    def _by_name(self, arguments: tuple[Any, ...], *launch: Any) -> None:
+        """Launch where the last arguments have names, which come last here; see `_slow`."""
+        check_interpreter()
+        from .keywords import in_order
 
-            known, defaults = self.names or ([each.name for each in self.parameters], ())
-            labels = known if self.names else self.parameters
-            arguments = in_order(self.name, arguments, names, known, labels=labels, defaults=defaults)
-        self._slow(arguments, 0, shape, handle, stream)
+        *rest, names = launch
+        known, defaults = self.names or ([each.name for each in self.parameters], ())
+        labels = known if self.names else self.parameters
+        arguments = in_order(self.name, arguments, names, known, labels=labels, defaults=defaults)
+        self._slow(arguments, *rest)
 
     def _slow(
         self,

@@ -12,12 +12,17 @@
 #include <Python.h>
 #include <dlfcn.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { MOST_BYTES = 4096, MOST_PARAMETERS = 256, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, FITTING = 4 };
+#ifdef Py_LIMITED_API  /* all versions that the module is for have these, and 3.12 and later promise them */
+extern PyObject *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
+extern PyObject *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *);
+#endif
+
+enum { MOST_BYTES = 4096, MOST_PARAMETERS = 256, MOST_AXES = 16, MOST_KNOWN = 256, MOST_HELD = 16, MOST_PARTS = 6, FITTING = 4 };
 
 /* In the order of `arguments.NUMPY_NAMES`: an element is a bit of `accepts`. */
 static const char elements[] = "b1i1i2i4i8u1u2u4u8f2f4f8c4c8bfe4e5";
@@ -43,11 +48,14 @@ typedef struct { uint32_t major, minor; void *previous, *allocate, *from_object,
     X(mask) X(typestr) X(__cuda_array_interface__) X(__dlpack__) X(max_version)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
-static PyObject *n_devices;
+static PyObject *n_devices, *export_names, *export_version;
 
 /* What an object is: a letter for a type, 256 and its element for a dtype; never forgotten. `more`: the exchange API of a
- * tensor, CuPy's C function for its current stream; `first`, `second`: callables of the type's library. */
-typedef struct { PyObject *object; int what; void *more; PyObject *first, *second; } Known;
+ * tensor, CuPy's C function for the current stream of a device. Parts, in the order of `recognition`: callables, and
+ * descriptors of attributes, with what reads them without a look-up where no object can hide them. */
+typedef PyObject *(*Getter)(PyObject *, PyObject *, PyObject *);
+typedef struct { PyObject *object; int what; void *more; struct { PyObject *object; Getter get; } parts[MOST_PARTS]; } Known;
+enum { VALUE = 0, IS_NEGATED = 0, IS_CONJUGATED, CURRENT_STREAM = 0, C_CONTIGUOUS, DTYPE, DATA, ADDRESS, DEVICE };
 static Known known[MOST_KNOWN];
 static int known_count;
 
@@ -65,19 +73,31 @@ static inline int what_is(void *object, Known **place) {
 }
 
 static PyObject *know(PyObject *module, PyObject *args) {
-    PyObject *object, *capsule = Py_None, *first = NULL, *second = NULL, *nobody = NULL;
+    PyObject *object, *capsule, *parts, *nobody = NULL;
     int what;
-    if (!PyArg_ParseTuple(args, "Oi|OOO", &object, &what, &capsule, &first, &second))
+    if (!PyArg_ParseTuple(args, "OiOO!", &object, &what, &capsule, &PyTuple_Type, &parts))
         return NULL;
     void *more = capsule == Py_None ? NULL : PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     Known *place = known_place(object);
     bool is_new = !place->object && __atomic_add_fetch(&known_count, 1, __ATOMIC_RELAXED) < MOST_KNOWN / 2;
     if (is_new && __atomic_compare_exchange_n(&place->object, &nobody, object, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-        Py_INCREF(object), Py_XINCREF(first), Py_XINCREF(second), Py_INCREF(capsule);
-        place->more = more, place->first = first, place->second = second;
+        Py_INCREF(object), Py_INCREF(capsule), Py_INCREF(parts);
+        place->more = more;
+        for (int each = 0; each < PyTuple_Size(parts) && each < MOST_PARTS; each++) {
+            PyObject *part = place->parts[each].object = PyTuple_GetItem(parts, each);
+            if (PyType_GetSlot(Py_TYPE(part), Py_tp_descr_set))
+                place->parts[each].get = (Getter)PyType_GetSlot(Py_TYPE(part), Py_tp_descr_get);
+        }
         __atomic_store_n(&place->what, what, __ATOMIC_RELEASE);
     }
-    return PyBool_FromLong(what_is(object, &place) == what);
+    Py_RETURN_NONE;
+}
+
+static inline PyObject *get(const Known *type, int part, PyObject *object, PyObject *name) {
+    Getter getter = type->parts[part].get;
+    if (object && getter)
+        return getter(type->parts[part].object, object, (PyObject *)Py_TYPE(object));
+    return object ? PyObject_GetAttr(object, name) : NULL;
 }
 
 enum { IS_CONST = 1, IS_STRIDED = 2, IS_EXACT = 4, IS_PLAIN = 8 };  /* exact: of one layout and number of axes */
@@ -97,18 +117,19 @@ typedef struct {
 } Slot;
 
 typedef struct {
-    uint64_t function, launch, configured, get_device, is_capturing;
+    uint64_t function, launch, configured, get_device, is_capturing, ask_pointer;
     int ordinal, is_alone, slot_count, parameter_count;
     uint16_t offsets[MOST_PARAMETERS];
     Slot *slots;
 } Plan;
 
 /* What a launch is bound to: the items of the tuple that is `self` of its function. The flags are lists of one. */
-enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, SHAPE, GIVEN, CONFIG };
+enum { PLAN, SLOW, BY_NAME, LIVE, AWAITS_NUMBA, STAYS, CONTEXT, FIXED, SHAPE, GIVEN, CONFIG };
 
 typedef struct {
     Plan *plan;
-    PyObject *bound, *given, *context;
+    PyObject *bound, *given;
+    void *config;                 /* CUlaunchConfig, where the launch has attributes */
     uint64_t stream, identity;    /* identity: 0 for either name of the legacy default stream */
     unsigned extents[7];
     int held_count;               /* from here on, of one call */
@@ -133,30 +154,36 @@ static bool integer_of(PyObject *number, int64_t *found) {
 
 /* An address, or a stream: whatever has `__int__`, and None for 0. The reference is taken over. */
 static bool word_of(PyObject *number, uint64_t *found) {
+    int overflow = 1;
     if (!number)
         return false;
-    PyObject *whole = number == Py_None ? PyLong_FromLong(0) : PyLong_Check(number) ? Py_NewRef(number) : PyNumber_Long(number);
-    *found = whole ? PyLong_AsUnsignedLongLong(whole) : 0;
-    Py_XDECREF(whole);
+    *found = PyLong_CheckExact(number) ? (uint64_t)PyLong_AsLongLongAndOverflow(number, &overflow) : 0;
+    bool is_word = !overflow && (int64_t)*found >= 0;  /* as all but the addresses of a few systems are */
+    if (!is_word && number != Py_None) {
+        PyObject *whole = PyNumber_Long(number);
+        *found = whole ? PyLong_AsUnsignedLongLong(whole) : 0;
+        Py_XDECREF(whole);
+        is_word = !PyErr_Occurred();
+    }
     Py_DECREF(number);
-    return !PyErr_Occurred();
+    return is_word || number == Py_None;
 }
 
-/* What an attribute of an attribute is; a new reference, or NULL. */
-static PyObject *part(PyObject *object, int count, ...) {
-    va_list names;
-    va_start(names, count);
-    PyObject *found = Py_NewRef(object);
-    while (found && count--) {
-        PyObject *next = PyObject_GetAttr(found, va_arg(names, PyObject *));
-        Py_DECREF(found);
-        found = next;
-    }
-    va_end(names);
+/* An address, unless the driver says that it is another device's. */
+static bool address_of_any(PyObject *number, const Plan *plan, uint64_t *found) {
+    enum { DEVICE_ORDINAL = 9 };
+    int (*ask)(int *, int, uint64_t) = (int (*)(int *, int, uint64_t))(uintptr_t)plan->ask_pointer, device;
+    return word_of(number, found) &&
+           (plan->is_alone || !*found || ask(&device, DEVICE_ORDINAL, *found) || device == plan->ordinal);
+}
+
+/* Of these two, the first reference is taken over: an attribute of it, and whether it is to this object. */
+static PyObject *of(PyObject *object, PyObject *name) {
+    PyObject *found = object ? PyObject_GetAttr(object, name) : NULL;
+    Py_XDECREF(object);
     return found;
 }
 
-/* Whether a new reference is to this object; it is given up. */
 static bool is_it(PyObject *found, PyObject *object) {
     Py_XDECREF(found);
     return found && found == object;
@@ -171,19 +198,17 @@ static bool axes_of(PyObject *tuple, int64_t *found, int *count) {
     return is_read;
 }
 
-static bool lies_as_said(View *view, PyObject *array) {
-    int same;
-    return axes_of(PyObject_GetAttr(array, n_shape), view->shape, &view->axes) &&
-           axes_of(PyObject_GetAttr(array, n_strides), view->strides, &same) && same == view->axes;
-}
-
+/* A new reference, or NULL: None is as good as nothing. */
 static PyObject *item_of(PyObject *dict, PyObject *name) {
+    PyObject *found = NULL;
 #ifdef Py_GIL_DISABLED
-    PyObject *found;
-    return PyDict_GetItemRef(dict, name, &found) > 0 ? found : NULL;
+    PyDict_GetItemRef(dict, name, &found);
 #else
-    return Py_XNewRef(PyDict_GetItemWithError(dict, name));
+    found = Py_XNewRef(PyDict_GetItemWithError(dict, name));
 #endif
+    if (found == Py_None)
+        Py_CLEAR(found);
+    return found;
 }
 
 static bool is_packed(const View *view, int64_t expected, bool is_fortran) {
@@ -207,6 +232,15 @@ static void settle_layout(View *view, int64_t item_bytes, bool has_strides) {
         view->strides[axis] = item_bytes;
 }
 
+/* As shape and strides say. What is known to lie in C order gives its bytes of an item: its strides need not be read. */
+static bool lies_as_said(View *view, PyObject *array, int64_t item_bytes) {
+    int same;
+    bool is_read = axes_of(PyObject_GetAttr(array, n_shape), view->shape, &view->axes);
+    if (is_read && item_bytes)
+        settle_layout(view, item_bytes, false);
+    return is_read && (item_bytes || (axes_of(PyObject_GetAttr(array, n_strides), view->strides, &same) && same == view->axes));
+}
+
 static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
     int code = tensor->code, bytes = tensor->bits / 8;
     view->element = code == 4 ? BF : code == 10 ? E4 : code == 12 ? E5 : element_of(code < 7 ? "iuf??cb"[code] : '?', bytes);
@@ -225,7 +259,7 @@ static bool read_tensor(View *view, const DLTensor *tensor, const Plan *plan) {
 }
 
 /* Numba's device array: the type that it keeps says element, axes and layout at once. */
-static bool read_numba(View *view, PyObject *value, const Slot *slot, const Launch *launch) {
+static bool read_numba(View *view, PyObject *value, const Known *kind, const Slot *slot, const Launch *launch) {
     PyObject *type = PyObject_GetAttr(value, n__numba_type_), *stream;
     bool fits = false;
     for (int each = 0; type && each < FITTING; each++)
@@ -237,30 +271,28 @@ static bool read_numba(View *view, PyObject *value, const Slot *slot, const Laun
         Py_XDECREF(stream);
     }
     if (fits && !launch->plan->is_alone)
-        fits = is_it(part(value, 3, n_gpu_data, n__view, n_context), launch->context);
-    fits = fits && word_of(part(value, 3, n_gpu_data, n_device_ctypes_pointer, n_value), &view->address);
-    return fits && (!(slot->row.flags & IS_EXACT) || lies_as_said(view, value));
+        fits = is_it(of(of(PyObject_GetAttr(value, n_gpu_data), n__view), n_context), PyTuple_GetItem(launch->bound, CONTEXT));
+    PyObject *memory = fits ? PyObject_GetAttr(value, n_gpu_data) : NULL;  /* whose own __getattr__ is not needed */
+    PyObject *pointer = memory ? PyObject_GenericGetAttr(memory, n_device_ctypes_pointer) : NULL;
+    fits = word_of(get(kind, VALUE, pointer, n_value), &view->address);
+    Py_XDECREF(memory), Py_XDECREF(pointer);
+    return fits && (!(slot->row.flags & IS_EXACT) || lies_as_said(view, value, 0));
 }
 
-static bool read_cupy(View *view, PyObject *value, const Slot *slot, const Plan *plan) {
-    PyObject *dtype = slot->row.accepts + 1 ? PyObject_GetAttr(value, n_dtype) : NULL;
+static bool read_cupy(View *view, PyObject *value, const Known *kind, const Slot *slot, const Plan *plan) {
+    PyObject *dtype = slot->row.accepts + 1 ? get(kind, DTYPE, value, n_dtype) : NULL, *data;
     Known *place;
     int what = dtype ? what_is(dtype, &place) : 0;
     uint64_t device = (uint64_t)plan->ordinal;
     Py_XDECREF(dtype);
     view->element = what >= 256 ? what - 256 : UNKNOWN;
-    bool is_c = is_it(PyObject_GetAttr(value, n__c_contiguous), Py_True);
+    bool is_c = is_it(get(kind, C_CONTIGUOUS, value, n__c_contiguous), Py_True), is_exact = slot->row.flags & IS_EXACT;
     view->layout = is_c ? 'C' : is_it(PyObject_GetAttr(value, n__f_contiguous), Py_True) ? 'F' : 'A';
-    if (!plan->is_alone && (!word_of(part(value, 2, n_data, n_device_id), &device) || device != (uint64_t)plan->ordinal))
-        return false;
-    if (!word_of(part(value, 2, n_data, n_ptr), &view->address))
-        return false;
-    if (!(slot->row.flags & IS_EXACT))
-        return true;
-    bool is_read = lies_as_said(view, value);
-    if (is_read && is_c)
-        settle_layout(view, slot->row.size, false);
-    return is_read;
+    data = get(kind, DATA, value, n_data);
+    bool is_read = plan->is_alone || (word_of(get(kind, DEVICE, data, n_device_id), &device) && device == (uint64_t)plan->ordinal);
+    is_read = is_read && word_of(get(kind, ADDRESS, data, n_ptr), &view->address);
+    Py_XDECREF(data);
+    return is_read && (!is_exact || lies_as_said(view, value, is_c ? slot->row.size : 0));
 }
 
 /* A type with DLPack's C exchange API, PyTorch's tensors, which does not tell those that are negated on paper only. */
@@ -269,24 +301,21 @@ static bool read_exchange(View *view, PyObject *value, const Plan *plan, const K
     if (((const DLExchange *)type->more)->tensor_of(value, &tensor) || tensor.device_type != 2 || !read_tensor(view, &tensor, plan))
         return false;
     bool is_complex = view->element == C4 || view->element == C8;
-    return is_it(PyObject_CallFunctionObjArgs(type->first, value, NULL), Py_False) &&
-           (!is_complex || is_it(PyObject_CallFunctionObjArgs(type->second, value, NULL), Py_False));
+    return is_it(PyObject_Vectorcall(type->parts[IS_NEGATED].object, &value, 1, NULL), Py_False) &&
+           (!is_complex || is_it(PyObject_Vectorcall(type->parts[IS_CONJUGATED].object, &value, 1, NULL), Py_False));
 }
 
 /* `__cuda_array_interface__`, the dictionary that it is. */
 static bool read_interface(View *view, PyObject *value, const Launch *launch) {
     enum { MASK, TYPE, DATA, SHAPE, STRIDES, STREAM, ITEMS };
     PyObject *names[] = {n_mask, n_typestr, n_data, n_shape, n_strides, n_stream}, *item[ITEMS] = {NULL};
-    PyObject *interface = launch->plan->is_alone ? PyObject_GetAttr(value, n___cuda_array_interface__) : NULL;
+    PyObject *interface = PyObject_GetAttr(value, n___cuda_array_interface__);
     uint64_t producer = launch->identity;
     int same = UNKNOWN, bytes;
     Py_ssize_t length = 0;
     bool is_read = interface && PyDict_CheckExact(interface);
-    for (int each = 0; is_read && each < ITEMS; each++) {
+    for (int each = 0; is_read && each < ITEMS; each++)
         item[each] = item_of(interface, names[each]);
-        if (is_it(Py_XNewRef(item[each]), Py_None))
-            Py_CLEAR(item[each]);
-    }
     const char *text = item[TYPE] && PyUnicode_CheckExact(item[TYPE]) ? PyUnicode_AsUTF8AndSize(item[TYPE], &length) : NULL;
     is_read = text && length >= 3 && length <= 4 && !item[MASK] && item[DATA] && PyTuple_CheckExact(item[DATA]) &&
               PyTuple_Size(item[DATA]) == 2;
@@ -296,7 +325,7 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
         view->element = text[0] == '<' || (text[0] == '|' && bytes == 1) ? element_of(text[1], bytes) : UNKNOWN;
         view->is_readonly = readonly == Py_True, view->is_strided = item[STRIDES] != NULL;
         is_read = view->element != UNKNOWN && PyBool_Check(readonly) &&
-                  word_of(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), &view->address) &&
+                  address_of_any(Py_NewRef(PyTuple_GetItem(item[DATA], 0)), launch->plan, &view->address) &&
                   axes_of(Py_XNewRef(item[SHAPE]), view->shape, &view->axes) &&
                   (!item[STREAM] || word_of(Py_NewRef(item[STREAM]), &producer)) &&
                   (!item[STRIDES] || (axes_of(Py_NewRef(item[STRIDES]), view->strides, &same) && same == view->axes));
@@ -311,11 +340,9 @@ static bool read_interface(View *view, PyObject *value, const Launch *launch) {
 
 /* `__dlpack__`, called with the stream of the launch; the capsule is kept until that is queued, and not consumed. */
 static bool read_exporter(View *view, PyObject *value, Launch *launch) {
-    PyObject *method = launch->held_count < MOST_HELD - 1 ? PyObject_GetAttr(value, n___dlpack__) : NULL, *none = PyTuple_New(0);
-    if (!launch->held_count)  /* before all of them what each is called with */
-        launch->held[launch->held_count++] = Py_BuildValue("{OKO(ii)}", n_stream, launch->stream + !launch->stream, n_max_version, 1, 0);
-    PyObject *capsule = method && none && launch->held[0] ? PyObject_Call(method, none, launch->held[0]) : NULL;
-    Py_XDECREF(method), Py_XDECREF(none);
+    PyObject *given[] = {value, PyLong_FromUnsignedLongLong(launch->stream + !launch->stream), export_version};
+    PyObject *capsule = given[1] && launch->held_count < MOST_HELD ? PyObject_VectorcallMethod(n___dlpack__, given, 1, export_names) : NULL;
+    Py_XDECREF(given[1]);
     if (!capsule)
         return false;
     launch->held[launch->held_count++] = capsule;
@@ -327,25 +354,29 @@ static bool read_exporter(View *view, PyObject *value, Launch *launch) {
 }
 
 static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
-    View view = {.element = UNKNOWN, .axes = UNKNOWN, .layout = slot->row.layout};
+    View view;  /* 300 bytes that most launches need not see */
     const Plan *plan = launch->plan;
     Known *type;
-    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false;
     int what = what_is(Py_TYPE(value), &type);
+    bool is_exact = slot->row.flags & IS_EXACT, is_const = slot->row.flags & IS_CONST, is_read = false, is_described = true;
+    view.element = view.axes = UNKNOWN, view.layout = slot->row.layout, view.is_readonly = view.is_strided = false;
+    PyObject *number = NULL;
     switch (what) {
-    case 'N': is_read = read_numba(&view, value, slot, launch); break;
-    case 'C': is_read = read_cupy(&view, value, slot, plan), launch->cupy = type; break;
+    case 'C': is_read = read_cupy(&view, value, type, slot, plan), launch->cupy = type; break;
     case 'T': is_read = read_exchange(&view, value, plan, type), launch->tensor = type; break;
     case 'I': is_read = read_interface(&view, value, launch); break;
-    case 'D': is_read = read_exporter(&view, value, launch); break;
-    case 'P': is_read = plan->is_alone && word_of(PyObject_GetAttr(value, n_value), &view.address); break;
-    case 'w': is_read = plan->is_alone && word_of(Py_NewRef(value), &view.address); break;
-    case 'H': is_read = plan->is_alone && word_of(PyObject_GetAttr(value, n_handle), &view.address) && view.address; break;
-    default: is_read = value == Py_None;
+    case 'D': is_read = !is_exact && read_exporter(&view, value, launch); break;
+    case 'N': is_read = read_numba(&view, value, type, slot, launch), is_described = false; break;
+    case 'P': number = get(type, VALUE, value, n_value); break;
+    case 'H': number = PyObject_GetAttr(value, n_handle); break;
+    case 'w': number = Py_NewRef(value); break;
+    default: number = value == Py_None ? Py_NewRef(value) : NULL;
     }
+    if (number)
+        is_read = address_of_any(number, plan, &view.address) && !is_exact && (what != 'H' || view.address), is_described = false;
     if (!is_read || view.address & slot->row.alignment_mask)
         return false;
-    if (what && strchr(is_exact ? "CTI" : "CTID", what)) {
+    if (is_described) {
         bool fits = !(slot->row.accepts + 1) || (view.element != UNKNOWN && slot->row.accepts >> view.element & 1);
         if (is_exact)
             fits &= view.is_readonly == is_const && view.axes == slot->row.axes && slot->row.layout != 'F' &&
@@ -354,22 +385,19 @@ static bool take_array(const Slot *slot, PyObject *value, Launch *launch) {
             fits &= (is_const || !view.is_readonly) && (view.layout != 'A' || slot->row.flags & IS_STRIDED);
         if (!fits)
             return false;
-    } else if (is_exact && what != 'N')
-        return false;
+    }
+    if (!is_exact) {
+        memcpy(launch->buffer + slot->row.offset, &view.address, 8);
+        return true;
+    }
     int64_t items = 1;
     for (int axis = 0; axis < view.axes; axis++)
         items *= view.shape[axis];
     for (int each = 0; each < slot->row.field_count; each++) {
-        int axis = slot->row.fields[each].axis;
-        uint64_t word = 0;
-        switch (slot->row.fields[each].what) {
-        case 'a': word = view.address; break;
-        case 'n': word = (uint64_t)items; break;
-        case 'i': word = slot->row.size; break;
-        case 's': word = (uint64_t)view.shape[axis]; break;
-        case 'b': word = (uint64_t)view.strides[axis]; break;
-        case 'e': word = (uint64_t)(view.strides[axis] / slot->row.size); break;
-        }
+        int axis = slot->row.fields[each].axis, way = slot->row.fields[each].what;
+        int64_t word = way == 'a' ? (int64_t)view.address : way == 'n' ? items : way == 'i' ? slot->row.size
+                     : way == 's' ? view.shape[axis] : way == 'b' ? view.strides[axis]
+                     : way == 'e' ? view.strides[axis] / slot->row.size : 0;
         memcpy(launch->buffer + slot->row.fields[each].offset, &word, 8);
     }
     return true;
@@ -382,9 +410,8 @@ static bool small_float(double value, int exponent_bits, int mantissa_bits, uint
         return false;
     frexp(value, &exponent);
     exponent = value == 0 || exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
-    double scaled = ldexp(fabs(value), mantissa_bits - exponent), below = floor(scaled), rest = scaled - below;
-    uint64_t steps = (uint64_t)below, most = ((1u << exponent_bits) - 1) << mantissa_bits;
-    steps += rest > 0.5 || (rest == 0.5 && steps & 1);
+    uint64_t steps = (uint64_t)rint(ldexp(fabs(value), mantissa_bits - exponent));
+    uint64_t most = ((1u << exponent_bits) - 1) << mantissa_bits;
     if (steps >> mantissa_bits)
         steps += (uint64_t)(exponent + bias - 1) << mantissa_bits;
     *bits = steps | (uint64_t)!!signbit(value) << (exponent_bits + mantissa_bits);
@@ -394,11 +421,10 @@ static bool small_float(double value, int exponent_bits, int mantissa_bits, uint
 static bool put_real(char *at, int element, double value) {
     static const uint8_t exponent_and_mantissa[ELEMENTS][2] = {[F2] = {5, 10}, [BF] = {8, 7}, [E4] = {4, 3}, [E5] = {5, 2}};
     const uint8_t *bits = exponent_and_mantissa[element];
-    uint64_t found = 0;
+    uint64_t found;
     float narrow = (float)value;
     if (element == F8 || element == F4)
-        return memcpy(at, element == F8 ? (void *)&value : &narrow, element_bytes[element]) &&
-               (element == F8 || !isinf(narrow) || isinf(value));
+        return element == F8 ? !!memcpy(at, &value, 8) : memcpy(at, &narrow, 4) && (!isinf(narrow) || isinf(value));
     return small_float(value, bits[0], bits[1], &found) && memcpy(at, &found, element_bytes[element]);
 }
 
@@ -408,57 +434,42 @@ static bool real_of(PyObject *number, double *found) {
     return number && !(*found == -1 && PyErr_Occurred());
 }
 
-/* 'i'nteger, 'f'loat, 'c'omplex or 'b'ool; 0 for what is no number that is known. */
-static int number_kind(PyObject *value) {
-    Known *place;
-    int is = PyFloat_CheckExact(value) ? 'f' : PyLong_CheckExact(value) ? 'i' : PyBool_Check(value) ? 'b' : 0;
-    is = is ? is : PyComplex_CheckExact(value) ? 'c' : what_is(Py_TYPE(value), &place);
-    return is == 'w' ? 'i' : is && strchr("ifcb", is) ? is : 0;
-}
-
 static bool take_number(const Slot *slot, PyObject *value, Launch *launch) {
-    char *at = launch->buffer + slot->row.offset, letter = elements[2 * slot->row.element];
-    int kind = number_kind(value), size = element_bytes[slot->row.element];
-    PyObject *type = (PyObject *)Py_TYPE(value);
-    if (!kind || (slot->types[FITTING] && type != slot->types[FITTING] && type != slot->types[FITTING + 1]))
-        return false;
+    int element = slot->row.element, size = element_bytes[element], half = size == 8 ? F4 : F8;
+    char *at = launch->buffer + slot->row.offset, letter = elements[2 * element];
+    PyObject *type = (PyObject *)Py_TYPE(value), *whole;
+    Known *place;
+    int kind = what_is(type, &place);
+    bool is_integer = kind == 'i' || kind == 'w' || PyBool_Check(value), is_real = is_integer || kind == 'f';
     double real, imaginary = 0;
-    int half = size == 8 ? F4 : F8;
+    uint64_t word;
+    int64_t number;
+    if (slot->types[FITTING] && type != slot->types[FITTING] && type != slot->types[FITTING + 1])
+        return false;
     if (letter == 'c') {
-        bool is_read = kind == 'c' ? real_of(PyObject_GetAttr(value, n_real), &real) && real_of(PyObject_GetAttr(value, n_imag), &imaginary)
-                                   : kind != 'b' && real_of(Py_NewRef(value), &real);
+        bool is_read = kind == 'c' ? real_of(PyObject_GetAttr(value, n_real), &real) &&
+                                     real_of(PyObject_GetAttr(value, n_imag), &imaginary)
+                                   : is_real && kind != 'b' && real_of(Py_NewRef(value), &real);
         return is_read && put_real(at, half, real) && put_real(at + size / 2, half, imaginary);
     }
-    if (slot->row.element == 0)
+    if (element >= F2)
+        return is_real && real_of(Py_NewRef(value), &real) && put_real(at, element, real);
+    if (element == 0)
         return kind == 'b' && (*at = (char)PyObject_IsTrue(value), true);
-    if (kind == 'c' || (kind == 'b' && !PyBool_Check(value)))
-        return false;
-    if (strchr("fe", letter) || slot->row.element == BF)
-        return real_of(Py_NewRef(value), &real) && put_real(at, slot->row.element, real);
-    if (kind == 'f')
-        return false;
-    PyObject *whole = PyNumber_Index(value);
-    int64_t word, above = size == 8 ? 0 : (int64_t)1 << (8 * size - (letter == 'i'));
-    bool fits = integer_of(whole, &word);
-    if (fits)
-        fits = (!above || word < above) && (letter == 'i' ? !above || word >= -above : word >= 0);
-    else if (whole && letter == 'u' && size == 8 && !PyErr_Occurred())
-        fits = word_of(Py_NewRef(whole), (uint64_t *)&word);
+    if (letter == 'u')
+        return is_integer && word_of(PyNumber_Index(value), &word) && !(word >> (8 * size - 1) >> 1) && memcpy(at, &word, size);
+    whole = is_integer ? PyNumber_Index(value) : NULL;
+    bool fits = integer_of(whole, &number) && number >> (8 * size - 1) == number >> 63;
     Py_XDECREF(whole);
-    if (fits)
-        memcpy(at, &word, (size_t)size);
-    return fits;
+    return fits && memcpy(at, &number, size);
 }
 
 static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
     Known *place;
     Py_buffer bytes;
-    bool is_known = PyBytes_CheckExact(value) || what_is(Py_TYPE(value), &place) == 's';
-    if (!is_known || PyObject_GetBuffer(value, &bytes, PyBUF_SIMPLE))
+    if (what_is(Py_TYPE(value), &place) != 's' || PyObject_GetBuffer(value, &bytes, PyBUF_SIMPLE))
         return false;
-    bool fits = bytes.len == slot->row.size;
-    if (fits)
-        memcpy(launch->buffer + slot->row.offset, bytes.buf, slot->row.size);
+    bool fits = bytes.len == slot->row.size && memcpy(launch->buffer + slot->row.offset, bytes.buf, slot->row.size);
     PyBuffer_Release(&bytes);
     return fits;
 }
@@ -466,21 +477,15 @@ static bool take_bytes(const Slot *slot, PyObject *value, Launch *launch) {
 #define IS_SET(flag) (PyList_GetItem(PyTuple_GetItem(launch->bound, flag), 0) == Py_True)
 
 /* Whether what the libraries of a tensor and of CuPy's arrays queue now is in the stream of the launch. */
-static bool is_in_stream(Launch *launch) {
+static bool is_in_stream(const Launch *launch) {
+    const Known *tensor = launch->tensor, *cupy = launch->cupy;
     uint64_t tensors = launch->identity, cupys = tensors;
-    void *current = NULL;
-    if (launch->tensor && ((const DLExchange *)launch->tensor->more)->stream_of(2, launch->plan->ordinal, &current))
+    if (tensor && ((const DLExchange *)tensor->more)->stream_of(2, launch->plan->ordinal, (void **)&tensors))
         return false;
-    tensors = launch->tensor ? (uintptr_t)current : tensors;
-    if (launch->cupy && launch->cupy->more)
-        cupys = (uint64_t)((intptr_t (*)(void))launch->cupy->more)();
-    else if (launch->cupy) {
-        PyObject *stream = PyObject_CallNoArgs(launch->cupy->first);
-        bool is_read = stream && word_of(PyObject_GetAttr(stream, n_ptr), &cupys);
-        Py_XDECREF(stream);
-        if (!is_read)
-            return false;
-    }
+    if (cupy && cupy->more)
+        cupys = (uint64_t)((intptr_t (*)(int))cupy->more)(launch->plan->ordinal);
+    else if (cupy && !word_of(of(PyObject_CallNoArgs(cupy->parts[CURRENT_STREAM].object), n_ptr), &cupys))
+        return false;
     return (tensors == 1 ? 0 : tensors) == launch->identity && (cupys == 1 ? 0 : cupys) == launch->identity;
 }
 
@@ -490,7 +495,7 @@ typedef int (*Plain)(uint64_t, unsigned, unsigned, unsigned, unsigned, unsigned,
 /* The CUresult of a launch, or -1 where the interpreted path has to make it. */
 static int try_launch(Launch *launch, PyObject *const *args) {
     const Plan *plan = launch->plan;
-    void *parameters[MOST_PARAMETERS], *config = NULL;
+    void *parameters[MOST_PARAMETERS];
     int here, capturing = 0, code;
     if (!IS_SET(LIVE) || (IS_SET(AWAITS_NUMBA) && PyDict_Contains(PyImport_GetModuleDict(), n_devices)) ||
         (plan->get_device && (((int (*)(int *))(uintptr_t)plan->get_device)(&here) || here != plan->ordinal)))
@@ -507,12 +512,10 @@ static int try_launch(Launch *launch, PyObject *const *args) {
     if ((launch->identity && ((int (*)(uint64_t, int *))(uintptr_t)plan->is_capturing)(launch->stream, &capturing)) ||
         (capturing && PyList_SetItem(PyTuple_GetItem(launch->bound, STAYS), 0, Py_NewRef(Py_True))))
         return -1;
-    if (PyTuple_GetItem(launch->bound, CONFIG) != Py_None)
-        config = PyBytes_AsString(PyTuple_GetItem(launch->bound, CONFIG));
     const unsigned *to = launch->extents;
     Py_BEGIN_ALLOW_THREADS
-    if (config)
-        code = ((Configured)(uintptr_t)plan->configured)(config, plan->function, parameters, NULL);
+    if (launch->config)
+        code = ((Configured)(uintptr_t)plan->configured)(launch->config, plan->function, parameters, NULL);
     else
         code = ((Plain)(uintptr_t)plan->launch)(plan->function, to[0], to[1], to[2], to[3], to[4], to[5], to[6],
                                                 launch->stream, parameters, NULL);
@@ -523,10 +526,9 @@ static int try_launch(Launch *launch, PyObject *const *args) {
 static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     Launch launch;
     uint64_t buffer[MOST_BYTES / 8];
-    memcpy(&launch, PyBytes_AsString(PyTuple_GetItem(bound, SHAPE)), sizeof launch);
+    memcpy(&launch, PyBytes_AsString(PyTuple_GetItem(bound, FIXED)), sizeof launch);
     launch.bound = bound, launch.buffer = (char *)buffer;
-    bool is_known = !names && __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) == count;
-    int code = is_known ? try_launch(&launch, args) : -1;
+    int code = names || __atomic_load_n(&launch.plan->slot_count, __ATOMIC_ACQUIRE) != count ? -1 : try_launch(&launch, args);
     while (launch.held_count)
         Py_XDECREF(launch.held[--launch.held_count]);
     if (!code)
@@ -536,35 +538,31 @@ static PyObject *launch_call(PyObject *bound, PyObject *const *args, Py_ssize_t 
             return NULL;
         PyErr_Clear();
     }
-    const unsigned *to = launch.extents;
-    PyObject *given, *answer = NULL, *first = names ? Py_NewRef(names) : PyLong_FromLong(code < 0 ? 0 : code);
     count += names ? PyTuple_Size(names) : 0;  /* the values of what is named come last */
-    given = PyTuple_New(count);
+    PyObject *given = PyTuple_New(count);
     for (Py_ssize_t each = 0; given && each < count; each++)
         PyTuple_SetItem(given, each, Py_NewRef(args[each]));
-    if (given)
-        answer = PyObject_CallFunction(PyTuple_GetItem(bound, names ? BY_NAME : SLOW), "NN((III)(III)I)KO", given, first, to[0],
-                                       to[1], to[2], to[3], to[4], to[5], to[6], launch.stream, launch.given);
-    return answer;
+    return !given ? NULL : PyObject_CallFunction(PyTuple_GetItem(bound, names ? BY_NAME : SLOW), names ? "NiOKOO" : "NiOKO",
+        given, code < 0 ? 0 : code, PyTuple_GetItem(bound, SHAPE), launch.stream, launch.given, names);
 }
 
 static PyMethodDef launch_method = {"launch", (PyCFunction)(void (*)(void))launch_call, METH_FASTCALL | METH_KEYWORDS, NULL};
 
 static void free_plan(PyObject *capsule) {
     Plan *plan = PyCapsule_GetPointer(capsule, "plan");
-    for (int each = 0; plan->slots && each < plan->slot_count; each++)
-        for (int kept = 0; kept < FITTING + 2; kept++)
-            Py_XDECREF(plan->slots[each].types[kept]);
+    for (int each = 0; each < plan->slot_count * (FITTING + 2); each++)
+        Py_XDECREF(plan->slots[each / (FITTING + 2)].types[each % (FITTING + 2)]);
     PyMem_Free(plan->slots);
     PyMem_Free(plan);
 }
 
-static PyObject *make_plan(PyObject *module, PyObject *args) {
-    Plan made = {.slot_count = UNKNOWN}, *plan;
-    if (!PyArg_ParseTuple(args, "KKKKKip", &made.function, &made.launch, &made.configured, &made.get_device,
-                          &made.is_capturing, &made.ordinal, &made.is_alone) || !(plan = PyMem_Malloc(sizeof made)))
-        return NULL;
-    *plan = made;
+/* From the plain data that a plan begins with. */
+static PyObject *make_plan(PyObject *module, PyObject *head) {
+    Plan *plan = PyBytes_Size(head) == offsetof(Plan, slot_count) ? PyMem_Calloc(1, sizeof *plan) : NULL;
+    if (!plan)
+        return PyErr_NoMemory();
+    memcpy(plan, PyBytes_AsString(head), offsetof(Plan, slot_count));
+    plan->slot_count = UNKNOWN;
     return PyCapsule_New(plan, "plan", free_plan);
 }
 
@@ -595,14 +593,14 @@ static PyObject *fill(PyObject *module, PyObject *args) {
 static PyObject *bind(PyObject *module, PyObject *args) {
     Launch launch = {0};
     unsigned *to = launch.extents;
-    PyObject *kernel, *config;
-    if (!PyArg_ParseTuple(args, "O!((III)(III)I)KOO", &PyTuple_Type, &kernel, &to[0], &to[1], &to[2], &to[3], &to[4], &to[5],
-                          &to[6], &launch.stream, &launch.given, &config))
+    PyObject *kernel, *shape, *config;
+    if (!PyArg_ParseTuple(args, "O!OKOO", &PyTuple_Type, &kernel, &shape, &launch.stream, &launch.given, &config) ||
+        !PyArg_ParseTuple(shape, "(III)(III)I", &to[0], &to[1], &to[2], &to[3], &to[4], &to[5], &to[6]))
         return NULL;
     launch.plan = PyCapsule_GetPointer(PyTuple_GetItem(kernel, PLAN), "plan");
-    launch.context = PyTuple_GetItem(kernel, CONTEXT);
     launch.identity = launch.stream == 1 ? 0 : launch.stream;
-    PyObject *more = Py_BuildValue("(y#OO)", &launch, (Py_ssize_t)sizeof launch, launch.given, config);
+    launch.config = config == Py_None ? NULL : PyBytes_AsString(config);
+    PyObject *more = Py_BuildValue("(y#OOO)", &launch, (Py_ssize_t)sizeof launch, shape, launch.given, config);
     PyObject *bound = launch.plan && more ? PySequence_Concat(kernel, more) : NULL;
     PyObject *made = bound ? PyCFunction_NewEx(&launch_method, bound, NULL) : NULL;
     Py_XDECREF(more), Py_XDECREF(bound);
@@ -625,14 +623,14 @@ static PyObject *fits(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-typedef struct { uint64_t address; char pattern[16]; } Function;
+typedef struct { uint64_t address; int outs; char pattern[16]; } Function;
 typedef int (*Words)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 
 /* Called with its inputs; returns the CUresult and what came out, by the letters of `devices.Driver`. */
 static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     const Function *function = PyCapsule_GetPointer(self, "function");
     uint64_t words[16] = {0}, in[16] = {0};
-    Py_ssize_t given = 0, status;
+    int given = 0, status;
     for (int each = 0; function->pattern[each]; each++) {
         char way = function->pattern[each];
         PyObject *value = (way == 'i' || way == 'x') && given < count ? args[given++] : NULL;
@@ -645,17 +643,14 @@ static PyObject *function_call(PyObject *self, PyObject *const *args, Py_ssize_t
     Py_BEGIN_ALLOW_THREADS
     status = ((Words)(uintptr_t)function->address)(in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], in[8], in[9], in[10]);
     Py_END_ALLOW_THREADS
-    PyObject *answers = Py_BuildValue("[n]", status), *answer;
-    for (int each = 0; function->pattern[each]; each++) {
+    PyObject *answer = PyTuple_New(1 + function->outs);
+    PyTuple_SetItem(answer, 0, PyLong_FromLong(status));
+    for (int each = 0, out = 0; function->pattern[each]; each++) {
         char way = function->pattern[each], *text = (char *)(uintptr_t)words[each];
-        PyObject *next = way == 'i' ? NULL : way == 'w' ? PyLong_FromUnsignedLongLong(words[each])
-                       : way == 't' ? PyUnicode_FromString(text ? text : "") : PyLong_FromLong((int32_t)words[each]);
-        if (next)
-            PyList_Append(answers, next);
-        Py_XDECREF(next);
+        if (way != 'i')
+            PyTuple_SetItem(answer, ++out, way == 'w' ? PyLong_FromUnsignedLongLong(words[each])
+                : way == 't' ? PyUnicode_FromString(text ? text : "") : PyLong_FromLong((int32_t)words[each]));
     }
-    answer = PyList_AsTuple(answers);
-    Py_DECREF(answers);
     return answer;
 }
 
@@ -672,7 +667,8 @@ static PyObject *make_function(PyObject *module, PyObject *args) {
     if (!function)
         Py_RETURN_NONE;
     function->address = (uintptr_t)address;
-    strncpy(function->pattern, pattern, 15);
+    for (int each = 0; each < 15 && (function->pattern[each] = pattern[each]); each++)
+        function->outs += pattern[each] != 'i';
     PyObject *capsule = PyCapsule_New(function, "function", NULL);
     return capsule ? Py_BuildValue("NK", PyCFunction_NewEx(&function_method, capsule, NULL), function->address) : NULL;
 }
@@ -686,7 +682,7 @@ static PyObject *address_of(PyObject *module, PyObject *object) {
 }
 
 static PyMethodDef methods[] = {
-    {"know", know, METH_VARARGS, NULL}, {"plan", make_plan, METH_VARARGS, NULL}, {"fill", fill, METH_VARARGS, NULL},
+    {"know", know, METH_VARARGS, NULL}, {"plan", make_plan, METH_O, NULL}, {"fill", fill, METH_VARARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL}, {"fits", fits, METH_VARARGS, NULL}, {"function", make_function, METH_VARARGS, NULL},
     {"address_of", address_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "native", NULL, -1, methods, NULL, NULL, NULL, NULL};
@@ -696,6 +692,7 @@ PyMODINIT_FUNC PyInit_native(void) {
 #define INTERN(name) n_##name = PyUnicode_InternFromString(#name);
     NAMES(INTERN)
     n_devices = PyUnicode_InternFromString("numba.cuda.core.config");
+    export_names = Py_BuildValue("(OO)", n_stream, n_max_version), export_version = Py_BuildValue("(ii)", 1, 0);
 #ifdef Py_GIL_DISABLED
     PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
 #endif

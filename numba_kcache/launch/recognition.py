@@ -32,6 +32,11 @@ _ROW = f"=ccBBBBHHHI{4 * _MOST_FIELDS}s"
 _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "numba_cuda_mlir.numba_cuda"))
 """The modules of both Numbas that have the class of arrays that keep their type."""
 
+_VALUE = vars(ctypes._SimpleCData)["value"]
+"""What reads the value of an integer or a pointer of ctypes."""
+
+_PYTHON_S = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
+
 _met: set[Any] = set()
 """Types and dtypes that the module was told, or that are nothing to tell."""
 
@@ -46,6 +51,10 @@ def recognise(plan: Any, launcher: Launcher, arguments: Sequence[Any], *, is_fir
         is_first: Whether the module does not know the kernel yet.
     """
     slots = launcher.slots or launcher.make_slots()
+    if not _met:
+        for kind, what in _PYTHON_S.items():
+            native.know(kind, ord(what), None, ())
+        _met.update(_PYTHON_S)
     if "numpy" in sys.modules and "numpy" not in _met:
         _met.add("numpy")
         _tell_numpy()
@@ -93,9 +102,7 @@ def _rows(launcher: Launcher, slots: Sequence[Slot]) -> Iterable[tuple[bytes, An
             is_writable = slot.code[0] == "*" and slot.code[:2] != "*k"
             flags = (_STRIDED if launcher.strided else 0) | (0 if is_writable else _CONST)
             mask = alignment_of(pointee) - 1 if slot.code[0] == "*" else 0
-            yield (
-                _row("a", flags=flags, mask=mask, accepts=_fitting(pointee), fields=[(offset, b"a", 0)]), None, None
-            )  # fmt: skip
+            yield _row("a", 0, offset, flags=flags, mask=mask, accepts=_fitting(pointee)), None, None
         elif isinstance(slot, ParameterSlot):
             declared = next(parameters)
             kind, element = ("n", ELEMENTS.index(slot.code)) if slot.code in ELEMENTS else ("b", 0)
@@ -122,38 +129,39 @@ def _tell(kind: type, value: Any) -> None:
     """Tell the module what this type is, if it can be of use there."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     homes = [sys.modules.get(each) for each in _NUMBA_ARRAYS]
+    capsule: Any = None
+    parts: tuple[Any, ...] = ()
     if any(each is not None and kind is each.DeviceNDArray for each in homes):
-        letter = "N"
+        letter, parts = "N", (_VALUE,)
     elif torch is not None and isinstance(value, torch.Tensor):
-        if kind is torch.Tensor or kind.__module__ == "torch.nn.parameter":
-            capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
-            if capsule is not None:
-                native.know(kind, ord("T"), capsule, torch.Tensor.is_neg, torch.Tensor.is_conj)
-        return
-    elif cupy is not None and isinstance(value, cupy.ndarray):
-        if kind is cupy.ndarray and hasattr(kind, "_c_contiguous"):  # interfaces need not say CuPy's current stream
-            native.know(kind, ord("C"), _current_stream_of_cupy(), cupy.cuda.get_current_stream)
-        return
+        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+        is_plain = kind is torch.Tensor or kind.__module__ == "torch.nn.parameter"
+        letter, parts = "T" if is_plain and capsule is not None else "", (torch.Tensor.is_neg, torch.Tensor.is_conj)
+    elif cupy is not None and isinstance(value, cupy.ndarray):  # interfaces need not say CuPy's current stream
+        letter = "C" if kind is cupy.ndarray and hasattr(kind, "_c_contiguous") else ""
+        capsule, memory = _current_stream_of_cupy(), type(value.data)
+        names = (kind, "_c_contiguous"), (kind, "dtype"), (kind, "data"), (memory, "ptr"), (memory, "device_id")
+        parts = cupy.cuda.get_current_stream, *(getattr(owner, name, None) for owner, name in names)
     elif getattr(value, "__cuda_ndarray__", False):
-        return
+        letter = ""
     elif hasattr(value, "__cuda_array_interface__"):
         letter = "I"
     elif getattr(value, "__cuda_memory__", False):
-        return
+        letter = ""
     elif kind is ctypes.c_void_p:
-        letter = "P"
+        letter, parts = "P", (_VALUE,)
     elif kind.__name__ == "CUdeviceptr":
         letter = "w"
     elif kind.__module__.startswith("cuda.core") and hasattr(value, "memory_resource"):
         letter = "H"
     elif hasattr(value, "__dlpack__"):
         letter = "D"
-    elif kind in (bytearray, memoryview) or isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
+    elif isinstance(value, (ctypes.Structure, ctypes.Union, ctypes.Array)):
         letter = "s"
     else:
-        return
+        letter = ""
     if letter:
-        native.know(kind, ord(letter))
+        native.know(kind, ord(letter), capsule, parts)
 
 
 def _tell_numba_type(plan: Any, launcher: Launcher, position: int, slot: Slot, value: Any) -> None:
@@ -174,7 +182,7 @@ def _tell_numpy() -> None:
     for letters, what in (("?", "b"), ("bhilqBHI", "i"), ("LQ", "w"), ("efdg", "f"), ("FDG", "c"), ("V", "s")):
         for each in letters:
             kind = np.dtype(each).type
-            native.know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what))
+            native.know(kind, ord("i" if what == "w" and np.dtype(each).itemsize < 8 else what), None, ())
             _met.add(kind)
 
 
@@ -183,11 +191,13 @@ def _tell_dtype(dtype: Any) -> None:
         _met.add(dtype)
         code = element_of_dtype(dtype)
         if code in ELEMENTS:
-            native.know(dtype, 256 + ELEMENTS.index(code))
+            native.know(dtype, 256 + ELEMENTS.index(code), None, ())
 
 
 def _current_stream_of_cupy() -> Any:
-    """CuPy's own C function for the current stream of this thread, where it has the form that is known here."""
-    stream = sys.modules.get("cupy_backends.cuda.stream")
-    capsule = getattr(stream, "__pyx_capi__", {}).get("get_current_stream_ptr")
-    return capsule if capsule is not None and '"intptr_t (void)"' in repr(capsule) else None
+    """CuPy's own C function for the current stream of a device, or of the current one, in a form that is known here."""
+    functions = getattr(sys.modules.get("cupy_backends.cuda.stream"), "__pyx_capi__", {})
+    for name, form in (("get_stream_ptr", '"intptr_t (int)"'), ("get_current_stream_ptr", '"intptr_t (void)"')):
+        if form in repr(functions.get(name)):
+            return functions[name]
+    return None

@@ -428,7 +428,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], tuple[Any, ...]], str]] = {
     ),
     "float64 for float": (
         lambda cuda, x: (2.0, x, cuda.to_device(np.ones(64)), 64),
-        r"(?s)of float64 \(64,\) as argument 3 of saxpy \(float\* y\): the kernel takes float32 there.*hint: convert",
+        r"(?s)of float64 \(64,\) as argument 3 of saxpy \(float\* y\): the kernel takes float32 there.*hint: make it",
     ),
     "a host array": (
         lambda cuda, x: (2.0, x, np.ones(64, np.float32), 64),

@@ -31,7 +31,13 @@ SAXPY = (
 )
 
 
-_CALLED = {"cuLaunchKernel": 11, "cuLaunchKernelEx": 4, "cuCtxGetDevice": 1, "cuStreamIsCapturing": 2}
+_CALLED = {
+    "cuLaunchKernel": 11,
+    "cuLaunchKernelEx": 4,
+    "cuCtxGetDevice": 1,
+    "cuStreamIsCapturing": 2,
+    "cuPointerGetAttribute": 3,
+}
 """What the compiled module calls itself, and the number of arguments."""
 
 
@@ -40,6 +46,7 @@ class Driver:
 
     Attributes:
         launches: (grid and block and shared bytes, stream, bytes of each parameter) of each launch.
+        device_of: The device of an address.
         device: Ordinal of the current device; None where no context is current.
         answer: The code of the next launches.
         capturing: Streams that are being captured; then the default stream is for nobody.
@@ -53,6 +60,7 @@ class Driver:
         self.answer = 0
         self.capturing: set[int] = set()
         self.ran = 0
+        self.device_of: Any = None
         self._callbacks: dict[str, Any] = {}
 
         self.addresses = {name: self._address(name, words) for name, words in _CALLED.items()}
@@ -61,7 +69,10 @@ class Driver:
         """The place where the compiled module finds a function."""
 
         def call(*given: int | None) -> int:
-            *ins, out = (each or 0 for each in given)
+            if name == "cuPointerGetAttribute":
+                out, *ins = (each or 0 for each in given)
+            else:
+                *ins, out = (each or 0 for each in given)
             if name in ("cuLaunchKernel", "cuLaunchKernelEx"):
                 return int(getattr(self, name)(*ins, out)[0])
             status, value = getattr(self, name)(*ins)
@@ -96,6 +107,10 @@ class Driver:
         self.attributes = ctypes.string_at(attributes, 72 * count)
         return self.cuLaunchKernel(function, *extents, stream, address, extra)
 
+    def cuPointerGetAttribute(self, attribute: int, address: int) -> tuple[int, int]:
+        assert attribute == 9
+        return 0, self.device_of(address)
+
     def cuStreamIsCapturing(self, stream: int) -> tuple[int, int | None]:
         return (906, 0) if self.capturing and stream in (0, 1) else (0, int(stream in self.capturing))
 
@@ -126,6 +141,7 @@ class Kernel:
     def __init__(self, parameters: Sequence[Parameter] = SAXPY, **options: Any) -> None:
         self.driver, self.live = Driver(parameters), [True]
         self.waits: list[tuple[int, int]] = []
+        self.driver.device_of = options.get("device_of")
         waits = SimpleNamespace(enqueue_wait=lambda producer, consumer: self.waits.append((producer, consumer)))
         module = SimpleNamespace(
             driver=self.driver, device=SimpleNamespace(ordinal=0), device_of=options.pop("device_of", None),

@@ -63,9 +63,10 @@ def test_loop_over_grids_and_blocks_keeps_no_more_than_the_limit() -> None:
     """The memory kept does not grow with the configurations that were ever seen."""
     kernel = Counting(row=True)
     for each in range(1, 4 * BOUND_LIMIT):
-        kernel[each, each]
+        assert kernel[each, each]() == kernel[each, each]()
 
     assert 0 < len(kernel._bound) <= BOUND_LIMIT
+    assert 0 < len(kernel._seen) <= BOUND_LIMIT
     assert 0 < len(kernel._rows) <= BOUND_LIMIT
 
 

@@ -123,13 +123,13 @@ def test_every_pair_of_a_value_and_a_parameter_has_one_outcome() -> None:
 
 @pytest.mark.parametrize("ordinal", [0, 1])
 def test_memory_that_does_not_name_its_device_is_asked_for_where_there_are_several(ordinal: int) -> None:
-    """The driver says where it is; what is elsewhere is refused."""
-    for value in (Interface(ADDRESS), ctypes.c_void_p(ADDRESS)):
+    """The driver says where it is, to the module too; what is elsewhere is refused."""
+    for value in (Interface(ADDRESS), ctypes.c_void_p(ADDRESS), np.uintp(ADDRESS)):
         interpreted, compiled, asked = both(one("*f4"), value, device_of=lambda _address: ordinal)
 
         assert compiled == interpreted
         assert isinstance(compiled, str) == bool(ordinal)
-        assert asked == 1
+        assert asked == ordinal
 
 
 def test_launch_under_capture_notes_that_the_module_stays() -> None:
