@@ -1,9 +1,10 @@
-"""How much sooner are many kernels compiled by many workers than by one that is warm?
+"""How much sooner, and for how much work of the cores, are many kernels compiled by many workers than by one?
 
 Method      Kernels that include CUB, each of another size, so that none is a hit of another. "one warm worker": the sum
             of what each compile took in a single worker, its start left out. "wall": from the call of warm_up to its
             return, workers' starts included. Each run has an empty cache. "start": from starting a worker to its answer
-            to a task that it cannot read, the median of several.
+            to a task that it cannot read, the median of several. The one worker, and "alone", as many as there are, do
+            without precompiled headers, as each did before they were shared. "cpu": of all workers, starts included.
 Shows not   Numba kernels; a machine whose cores are busy.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import sys
 import tempfile
@@ -40,28 +42,37 @@ extern "C" __global__ void sum_{number}(const float *x, float *out) {{
     ]
 
 
-def measured(texts: list[str], arch: str, workers: int) -> dict[str, Any]:
-    """Wall time, the sum of all compiles, and this process's own work, in seconds, from an empty cache."""
-    from numba_kcache import KernelCache, cached_kernel, warm_up
+def cpu_of_children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
+
+def measured(texts: list[str], arch: str, workers: int, *, are_shared: bool) -> dict[str, Any]:
+    """Wall time, the sum of all compiles, the workers' and this process's own work, in seconds, from an empty cache."""
+    from numba_kcache import KernelCache, cached_kernel, warm_up
+    from numba_kcache.warmup import workers as room
+
+    before, room.WORTHWHILE = room.WORTHWHILE, room.WORTHWHILE if are_shared else len(texts) + 1
     with tempfile.TemporaryDirectory() as folder:
         cache = KernelCache(folder, durability="none")
-        start, cpu = time.perf_counter(), time.process_time()
+        start, cpu, children = time.perf_counter(), time.process_time(), cpu_of_children_s()
         report = warm_up([cached_kernel(text, cache=cache) for text in texts], arch, workers=workers, progress=False)
         wall, cpu = time.perf_counter() - start, time.process_time() - cpu
         assert len(report.built) == len(texts)
         compiles = sum(each.seconds for each in report.results)
-        return {"workers": report.workers, "wall_s": wall, "compiles_s": compiles, "parent_cpu_s": cpu}
+        children, room.WORTHWHILE = cpu_of_children_s() - children, before
+        times = {"wall_s": wall, "compiles_s": compiles, "cpu_s": children, "parent_cpu_s": cpu}
+        return {"workers": report.workers, **times}
 
 
 def start_s() -> float:
     """Seconds until a new worker answers."""
-    from numba_kcache.warmup.pool import _Worker
+    from numba_kcache.warmup.workers import Started
 
     samples = []
     for _ in range(STARTS):
         start = time.perf_counter()
-        worker = _Worker()
+        worker = Started()
         worker.connection.send_bytes(b"no task")
         assert worker.connection.recv().status == "unlike"
         samples.append(time.perf_counter() - start)
@@ -80,13 +91,16 @@ def main() -> None:
     from header import machine_header, write_result
 
     header, texts = machine_header(), sources(arguments.kernels)
-    one = measured(texts, arguments.arch, 1)
-    many = measured(texts, arguments.arch, arguments.workers)
+    one = measured(texts, arguments.arch, 1, are_shared=False)
+    alone = measured(texts, arguments.arch, arguments.workers, are_shared=False)
+    many = measured(texts, arguments.arch, arguments.workers, are_shared=True)
     found = {
         "kernels": len(texts),
         "arch": arguments.arch,
         "one": one,
+        "alone": alone,
         "many": many,
+        "cpu_of_alone": many["cpu_s"] / alone["cpu_s"],
         "times_one_warm_worker": one["compiles_s"] / many["wall_s"],
         "start_s": start_s(),
     }
@@ -95,6 +109,7 @@ def main() -> None:
     print(
         f"  {many['workers']} workers        {many['wall_s']:.1f} s: {found['times_one_warm_worker']:.1f} times as fast"
     )
+    print(f"  work of the cores {many['cpu_s']:.1f} s; without sharing headers {alone['cpu_s']:.1f} s")
     print(f"  handing them out  {many['parent_cpu_s'] * 1e3:.0f} ms of processor in the process that asked")
     print(f"  a worker starts in {found['start_s'] * 1e3:.0f} ms")
     if arguments.json:

@@ -131,13 +131,14 @@ class TrackedCompile:
         ):
             since_ns = self._now_ns()
             if len(self._queries) == 1 and watch.is_whole() and (aside.is_whole() or not others):
-                mirror.precompiled = precompiled.folder(mirror.root, self._queries[0].text)
+                mirror.may_precompile = True
             try:
                 artifact = self._build(mirror)
             except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
                 return None
-            if mirror.precompiled:
-                precompiled.learn(mirror.precompiled, (watch, aside), [*trees, *others], since_ns)
+            finally:  # they may have been made in a compile that failed later
+                if mirror.precompiled:
+                    precompiled.learn(mirror.precompiled, (watch, aside), [*trees, *others], since_ns)
             try:
                 sets = self._learned(mirror, watch)
             except UntrackableError as error:

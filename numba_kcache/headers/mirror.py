@@ -63,7 +63,8 @@ class Mirror(Folders):
 
     Attributes:
         root: The private folder that holds it.
-        precompiled: Folder of the precompiled headers to compile with; "" for none.
+        may_precompile: Whether it may be compiled with precompiled headers.
+        precompiled: Folder of those that it was compiled with; "" for none.
     """
 
     is_mirror = True
@@ -71,7 +72,7 @@ class Mirror(Folders):
     def __init__(self, surveys: Sequence[Survey], edit: Callable[[bytes], bytes] | None = None) -> None:
         super().__init__()
         self._edit = edit or (lambda data: data)
-        self._is_kept = bool(precompiled.root) and edit is None
+        self._is_kept, self.may_precompile = bool(precompiled.root) and edit is None, False
         self.root = self.precompiled = ""
         self._own: dict[str, str] = {}  # folders of the search, and where they really are
         self._real: dict[str, str] = {}  # paths of files, likewise
@@ -138,7 +139,9 @@ class Mirror(Folders):
 
     def run(self, of: LinkInput | None, source: str, program: str, flags: Sequence[str], *more: Any) -> NvrtcResult:
         """Run NVRTC on a text, with precompiled headers where there may be some."""
-        if self.precompiled:
+        folder = precompiled.folder(self.root, source, flags) if self.may_precompile else ""
+        if folder and self.precompiled in ("", folder):
+            self.precompiled = folder
             pch = ["--pch", "--pch-messages=false", "--pch-verbose=false", f"--pch-dir={self.precompiled}"]
             result = super().run(of, source, program, [*flags, *pch], *more)
             if result.ok:
@@ -212,7 +215,8 @@ class Mirror(Folders):
         if self._is_kept and kept in precompiled.mirrors:
             self.root, self._handed = precompiled.mirrors[kept]
             return
-        for place in ("/dev/shm", ""):
+        self._is_kept = self._is_kept and bool(precompiled.most)
+        for place in (precompiled.root,) if self._is_kept else ("/dev/shm", ""):
             try:
                 self.root = _make_root(place or tempfile.gettempdir(), name)
                 self._fill(first, links)

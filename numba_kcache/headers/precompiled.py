@@ -1,12 +1,13 @@
-"""Let a worker compile the headers that its kernels have in common once: by NVRTC's automatic precompiled headers.
+"""Let workers compile the headers that their kernels have in common once: by NVRTC's automatic precompiled headers.
 
-Promise     Off, unless a worker says otherwise. The code is that of a plain compile. Precompiled headers are used only
-            while each file that was opened when they were made is as it was then: NVRTC itself does not look.
+Promise     Off, unless a worker says otherwise. Code, log and key are those of a plain compile. Precompiled headers are
+            used only while each file that was opened when they were made is as it was then: NVRTC itself does not look.
             A header behind them counts as read, though nobody opens it any more.
 Method      Only what reads a mirror has them: its folder is named by the user's headers, stays as long as the process,
-            and is a part of the options that NVRTC compares. What it opened while it made them, and whenever it used
-            them, is noted with its stat, by the folder in which it keeps them: one for each list of includes.
-            Where their memory runs out, or one more list than `MOST` comes, there are no new ones.
+            and is a part of the options that NVRTC compares. What it opened while it made them is noted with its stat,
+            by the folder in which it keeps them: one for all texts that have mirror, options and beginning in common,
+            up to the last file that they include. Where their memory runs out, or one more than `MOST` comes, there are
+            no new ones; nor in a process that was forked from the one that made them.
 Not here    Reading stats of files that nobody watched: without a watch there are none.
 Ground      NVRTC 13.5: its files hold addresses of this process and of those forked from it. An edit of a header
             behind one goes unseen.
@@ -28,24 +29,31 @@ if TYPE_CHECKING:
     from .open_watch import OpenWatch
 
 MOST = 2
-"""Lists of includes in a process: each takes some 300 MB with CUB."""
+"""Of them in a process: each takes some 300 MB with CUB."""
 
 _NEVER = FileStat(-1, -1, -1, -1, -1)
 """Of a file that may have been written while it was read: it is never as it was."""
 
-_includes = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE).findall
+_include = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
+
+
+def beginning_of(source: str) -> str:
+    """Give the text up to the last file that it includes; "" where it includes none."""
+    ends = [each.end() for each in _include.finditer(source)]
+    return source[: ends[-1]] if ends else ""
 
 
 class Precompiled:
     """The precompiled headers of this process.
 
     Attributes:
-        root: The private folder that holds them; "" while they are off.
+        root: The private folder that holds them, and their mirrors; "" while they are off.
         mirrors: What is kept of them: the root of each, and its folders by those of the user.
+        most: How many there may be; 0 where they are another process's.
     """
 
     def __init__(self) -> None:
-        self.root = ""
+        self.root, self.most = "", MOST
         self.mirrors: dict[tuple[str, ...], tuple[str, dict[str, str]]] = {}
         self._opened: dict[str, dict[str, FileStat | None]] = {}
         self._places: dict[str, set[str]] = {}
@@ -58,29 +66,35 @@ class Precompiled:
             with suppress(OSError):
                 self.root = tempfile.mkdtemp(prefix="numba_kcache-pch-", dir=parent)
 
+    def are_made(self) -> bool:
+        """Tell if there are some, which a forked process may use."""
+        return bool(self.root and self._opened)
+
     def end(self) -> None:
-        """Remove them."""
+        """Remove them, if they are this process's."""
+        if not self.most:
+            return
         root, self.root = self.root, ""
-        for each in (root, *(mirror for mirror, _handed in self.mirrors.values())):
-            shutil.rmtree(each or os.devnull, ignore_errors=True)
+        shutil.rmtree(root or os.devnull, ignore_errors=True)
         self.mirrors.clear()
 
-    def folder(self, mirror: str, source: str) -> str:
+    def folder(self, mirror: str, source: str, flags: Sequence[str] = ()) -> str:
         """Name the folder for a source that reads a mirror; "" where it is compiled without.
 
         Args:
             mirror: Folder of the mirror.
             source: CUDA C++.
+            flags: Of NVRTC.
         """
-        includes = _includes(source)
-        if not self.root or not includes:
+        beginning = beginning_of(source)
+        if not self.root or not beginning:
             return ""
         from ..keys import digest_of
 
-        path = os.path.join(self.root, digest_of([mirror, *includes])[:16])
+        path = os.path.join(self.root, digest_of([mirror, beginning, *flags])[:16])
         known = self._opened.get(path)
         if known is None:
-            if len(self._opened) >= MOST:
+            if len(self._opened) >= self.most:
                 return ""
             with suppress(OSError):
                 os.makedirs(path)

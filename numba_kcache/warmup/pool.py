@@ -5,42 +5,28 @@ Promise     Each request is compiled once, whoever names it how often. What fail
 Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
             serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
             at a time each. What cannot travel, or arrives there as something else, is compiled here.
-Not here    A worker (worker), finding kernels (discovery), what is shown meanwhile (meter).
+Not here    A worker (worker), the processes (workers), finding kernels (discovery), what is shown meanwhile (meter).
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from multiprocessing.connection import Connection, wait
-from tempfile import mkdtemp
 from typing import Any
 
 from ..engine.built import watched
-from ..engine.session import configured
-from ..errors import CompileError, KCacheError, OptionError, SettingsError
+from ..errors import CompileError, OptionError, SettingsError
+from ..headers.precompiled import beginning_of
 from ..kernel import Kernel
 from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text
-from ..settings import worker_environment
 from ..store.cores import cores
 from .discovery import Cached, warmable
 from .meter import meter
-from .worker import IN_PASSING, PATIENTLY, Outcome, Task, compile_request, key_of, pack
-
-_WORTHWHILE = 3
-"""Kernels of a worker from which on precompiled headers are worth making: that takes as long as they save for one."""
-
-_PATIENCE_S = 10.0
-"""How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
+from .worker import Task, compile_request, key_of, pack
+from .workers import Job, in_workers
 
 
 class Warmed(NamedTuple):
@@ -133,7 +119,7 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 errors.append(error)
             tell(str(results[-1]), status, seconds)
 
-        tasks: list[tuple[_Wanted, bytes]] = []
+        jobs: list[Job] = []
         for each in wanted:
             begin = time.perf_counter()
             try:
@@ -149,9 +135,9 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
             if data is None:
                 _build_here(each, done)
             else:
-                tasks.append((each, data))
-        count = min(len(tasks), workers or cores())
-        with closing(_in_workers(tasks, count)) as outcomes:
+                jobs.append(Job(each, each.kernel._label, data, _beginning(each)))
+        count = min(len(jobs), workers or cores())
+        with closing(in_workers(jobs, count)) as outcomes:
             for each, outcome in outcomes:
                 if outcome.status == "unlike":
                     _build_here(each, done)
@@ -234,6 +220,17 @@ def _packed(wanted: _Wanted) -> bytes | None:
         return None
 
 
+def _beginning(wanted: _Wanted) -> str:
+    """Give what kernels have in common that can share precompiled headers: target, and text up to what they include."""
+    try:
+        kernel: Any = getattr(wanted.kernel, "_whole", wanted.kernel)
+        (query,) = kernel._request(wanted.target, wanted.types).headers
+    except Exception:  # there are none, or those of several texts; or what is told when it is compiled
+        return ""
+    beginning = "" if query.has_lines or wanted.types is not None else beginning_of(query.text)
+    return beginning and f"{wanted.target}\n{beginning}"
+
+
 def _build_here(wanted: _Wanted, done: Any) -> None:
     begin = time.perf_counter()
     try:
@@ -257,100 +254,3 @@ def _failure(report: WarmUpReport, errors: list[BaseException]) -> CompileError:
     raised = CompileError(what, "\n".join(lines), ".log has all that the compilers said", log)
     raised.report = report  # type: ignore[attr-defined]
     return raised
-
-
-# -- workers ------------------------------------------------------------------------------------------------------
-
-
-class _Worker:
-    """One process, and what it is at."""
-
-    def __init__(self, precompiled_in: str = "") -> None:
-        ours, theirs = socket.socketpair()
-        path = [each or os.getcwd() for each in sys.path]
-        start = f"from numba_kcache.warmup.worker import main; main({theirs.fileno()}, {precompiled_in!r})"
-        with ours, theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {start}"],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env=worker_environment(),
-                start_new_session=True,  # Ctrl-C goes to this process alone, which then ends its workers
-            )
-            self.connection = Connection(ours.detach())
-        self.task: _Wanted | None = None
-        _send(self, pack(configured()))
-
-    def end(self) -> None:
-        """End it by itself if it has nothing to do, at once otherwise."""
-        self.connection.close()
-        try:
-            if self.task is None:
-                self.process.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            self.process.kill()
-            self.process.wait()
-
-
-def _in_workers(tasks: Sequence[tuple[_Wanted, bytes]], count: int) -> Generator[tuple[_Wanted, Outcome], None, None]:
-    """Have all done by `count` processes, and yield each outcome as it comes; no process is left at the end."""
-    waiting, workers = deque((*each, IN_PASSING) for each in tasks), list[_Worker]()
-    given: dict[_Worker, bytes] = {}
-    folder = mkdtemp(prefix="numba_kcache-warm-") if count and len(tasks) >= _WORTHWHILE * count else ""
-    try:
-        while waiting or any(each.task for each in workers):
-            idle = [each for each in workers if each.task is None]
-            while waiting and (idle or len(workers) < count):
-                if not idle:
-                    workers.append(_Worker(folder))
-                    idle.append(workers[-1])
-                worker = idle.pop()
-                worker.task, given[worker], how = waiting.popleft()
-                _send(worker, how + given[worker])
-            busy = {each.connection: each for each in workers if each.task is not None}
-            for ready in wait(list(busy)):
-                worker = busy[ready]  # type: ignore[index]
-                task, outcome = worker.task, _received(worker)
-                worker.task = None
-                if outcome.status == "died":
-                    workers.remove(worker)
-                    worker.end()
-                assert task is not None
-                if outcome.status == "busy":  # another process builds it: its result is looked for at the end
-                    waiting.append((task, given[worker], PATIENTLY))
-                else:
-                    yield task, outcome
-    finally:
-        for each in workers:
-            if each.task is not None:
-                each.process.kill()  # first all of them: the compiler does not listen to anything gentler
-        for each in workers:
-            each.connection.close()
-        for each in workers:
-            each.end()
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _send(worker: _Worker, data: bytes) -> None:
-    try:
-        worker.connection.send_bytes(data)
-    except OSError:
-        pass  # it died meanwhile, which the next reading finds
-
-
-def _received(worker: _Worker) -> Outcome:
-    try:
-        outcome: Outcome = worker.connection.recv()
-        return outcome
-    except (EOFError, OSError):
-        code = worker.process.wait()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        error = KCacheError(
-            f"cannot compile {worker.task and worker.task.kernel._label}",
-            f"the compiler ended its process by {how}",
-            "what it said last is on standard error",
-        )
-        return Outcome("died", 0.0, error, ())

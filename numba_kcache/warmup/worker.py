@@ -12,17 +12,23 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
+from multiprocessing.reduction import ForkingPickler, recv_handle
 from typing import Any
 
 from ..engine.turns import BusyError, turns
 from ..errors import KCacheError
+from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
 """How a task is done: passed over, or waited for, where another process builds it. It stands before the task."""
+
+FORK = b"f"
+"""What else the parent may send: to fork another worker, for which it hands over a connection."""
 
 
 class Task(NamedTuple):
@@ -63,7 +69,7 @@ def main(fd: int, precompiled_in: str = "") -> None:
 
     Args:
         fd: Of the socket to the parent. What comes first are the settings that it has configured.
-        precompiled_in: Folder for headers that are precompiled; "" where there is too little to compile for that.
+        precompiled_in: Folder for headers that are precompiled; "" for none.
     """
     import signal
     import warnings
@@ -71,7 +77,6 @@ def main(fd: int, precompiled_in: str = "") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # what there is to say, the parent says
     from ..engine.session import configure_process
-    from ..headers.precompiled import precompiled
 
     connection = Connection(fd)
     if precompiled_in:
@@ -80,13 +85,40 @@ def main(fd: int, precompiled_in: str = "") -> None:
         configure_process(connection.recv())
         while True:
             data = connection.recv_bytes()
-            connection.send_bytes(_packed(_serve(data)))
+            if data == FORK:
+                connection = _forked(connection)
+            else:
+                connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent is done, or gone
+        with suppress(OSError):  # there are no more
+            while True:
+                os.wait()  # those that were forked end as this one does
         precompiled.end()
-        uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
-        if uploads is not None:
-            uploads.flush_all()  # what was compiled goes to servers as well
+        _flush()
         os._exit(0)  # counts were sent to the parent: not to be added again
+
+
+def _forked(connection: Connection) -> Connection:
+    """Fork another worker where precompiled headers are worth it; its connection to the parent, or one's own."""
+    fd, pid = recv_handle(connection), 0
+    _flush()
+    with suppress(OSError):  # no more processes, or no such system: the parent starts workers then
+        if precompiled.are_made() and len(os.listdir("/proc/self/task")) == threading.active_count():
+            pid = os.fork()
+            if not pid:
+                connection.close()
+                precompiled.most = 0
+                return Connection(fd)
+    os.close(fd)
+    connection.send(pid)
+    return connection
+
+
+def _flush() -> None:
+    """Have what was compiled go to servers as well."""
+    uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
+    if uploads is not None:
+        uploads.flush_all()
 
 
 def pack(task: Task | dict[str, Any]) -> bytes:

@@ -61,7 +61,7 @@ COVERED = {
     "frontends/python/value.py cached_property": "of a reading that one call makes: no other thread has it",
     "adapters/triton.py Thread": "of one question, which a child does not go on with",
     "adapters/triton.py SimpleQueue": "of one question, which a child does not go on with",
-    "warmup/pool.py socketpair": "to one worker, which is started anew and not forked",
+    "warmup/workers.py socketpair": "to one worker; one that is forked from another closes that one's",
     "store/__init__.py register_at_fork": "calls after_fork of all that is renewed",
 }
 

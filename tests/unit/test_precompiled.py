@@ -21,6 +21,7 @@ from numba_kcache.headers.precompiled import precompiled
 folder, how = {folder!r}, {how!r}
 if how == "precompiled":
     precompiled.begin(folder + "/pch")
+    precompiled.most = 20
 cache = KernelCache(folder + "/" + how.replace("again", "precompiled"), durability="none")
 found = []
 
@@ -33,6 +34,7 @@ def compiled(source, **options):
 {work}
 assert how != "precompiled" or any(files for _, _, files in os.walk(precompiled.root)), "there are none"
 precompiled.end()
+assert not os.path.exists(folder + "/pch") or not os.listdir(folder + "/pch")
 print(json.dumps(found))
 """
 
@@ -54,7 +56,9 @@ for options in ({}, {"debug": True}, {"lineinfo": True}, {"std": "c++17"}, {"std
     for name in ("k", "t<3>", "t<4>"):
         compiled(head + tail, name=name, **options)
 compiled(head + 'extern "C" __global__ void k(int *x) { *x = __LINE__ + __FILE__[0]; }')
-compiled(head + 'extern "C" __global__ void k(int *x) { int unused; *x = 1; }')
+for number, begin in enumerate(("#define WITH\\n", "")):
+    conditional = begin + '#include <cuda_fp16.h>\\n#ifdef WITH\\n#include "mine.h"\\n#endif\\n'
+    compiled(conditional + 'extern "C" __global__ void k(int *x) { *x = %d; }' % number)
 """
 
 
@@ -126,6 +130,33 @@ def test_file_that_may_have_been_written_meanwhile_is_never_taken_as_it_was(tmp_
     watch.close()
 
     assert made.folder("mirror", "#include <a.h>") == ""
+
+
+def test_texts_that_begin_otherwise_share_nothing(tmp_path: Path) -> None:
+    """Another macro or option may have other headers included: what was read for one is not what the other reads."""
+    made = Precompiled()
+    made.root = str(tmp_path)
+
+    folder = made.folder("mirror", "#define A\n#include <a.h>\nint x;", ["-std=c++17"])
+    assert folder == made.folder("mirror", "#define A\n#include <a.h>\nint y;", ["-std=c++17"])
+    assert folder != made.folder("mirror", "#define B\n#include <a.h>\nint x;", ["-std=c++17"])
+    assert folder != made.folder("mirror", "#define A\n#include <a.h>\nint x;", ["-std=c++20"])
+    assert made.folder("mirror", "int x;") == ""
+
+
+def test_forked_process_makes_no_new_ones(tmp_path: Path) -> None:
+    """Nor does it remove those of the process that made them."""
+    made = Precompiled()
+    made.root = str(tmp_path)
+    folder = made.folder("mirror", "#include <a.h>")
+    watch = OpenWatch(())
+    made.learn(folder, [watch], (), 0)
+    made.most = 0
+    made.end()
+
+    assert made.folder("mirror", "#include <a.h>") == folder
+    assert made.folder("mirror", "#include <b.h>") == ""
+    assert os.path.isdir(folder)
 
 
 def test_lists_of_includes_are_bounded(tmp_path: Path) -> None:

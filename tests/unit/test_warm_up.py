@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from numba_kcache import (
 from numba_kcache.engine.session import process_session
 from numba_kcache.model import Event, EventKind
 from numba_kcache.warmup import pool as warming
+from numba_kcache.warmup import workers
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
@@ -192,6 +195,7 @@ def test_kernels_of_a_script_are_built_without_running_it_again(tmp_path: Path) 
     script.write_text("""
 from numba_kcache import cached_kernel, warm_up
 from numba_kcache.warmup import pool as warming
+from numba_kcache.warmup import workers
 print("run")
 SCALE = 2.0
 @cached_kernel
@@ -284,6 +288,86 @@ def test_compiler_that_dies_costs_one_kernel(in_workers_alone: None) -> None:
     assert len(caught.value.report.built) == 2  # type: ignore[attr-defined]
 
 
+FP16 = '#include <cuda_fp16.h>\nextern "C" __global__ void k(__half *x) {{ x[{0}] += x[{0}]; }}'
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[workers.Forked]:
+    """The workers that are forked from another one."""
+    found: list[workers.Forked] = []
+
+    class Noted(workers.Forked):
+        def __init__(self, source: workers.Started) -> None:
+            super().__init__(source)
+            found.append(self)
+
+    monkeypatch.setattr(workers, "Forked", Noted)
+    return found
+
+
+@pytest.mark.slow
+def test_forked_workers_make_the_code_of_a_plain_compile(
+    in_workers_alone: None, forked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte by byte, and a plain look-up finds it, where they inherit what their kernels include; no file is left."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    sources = [FP16.format(number) for number in range(8)]
+    warmed, plain = KernelCache(tmp_path / "warmed", durability="none"), KernelCache(tmp_path / "plain")
+    report = warm_up([cached_kernel(each, cache=warmed) for each in sources], "sm_90", workers=2, progress=False)
+
+    assert statuses(report) == [("sm_90", "built")] * 8
+    assert len(forked) == 2
+    for each in sources:
+        found, made = (cached_kernel(each, arch="sm_90", cache=cache) for cache in (warmed, plain))
+        found.compile()
+        assert (found.cubin(), found.ptx(), found.log) == (made.cubin(), made.ptx(), made.log)
+    assert warmed.info("process").misses == 8  # those of the workers: without precompiled headers all are found
+    assert not os.listdir(tmp_path / "tmp")
+
+
+@pytest.mark.slow
+def test_forked_worker_that_dies_costs_one_kernel(in_workers_alone: None, forked: list[Any]) -> None:
+    """It is tried once more in a process that inherited nothing, which tells what that died of."""
+    chosen = [*(cached_kernel(FP16.format(number)) for number in range(4)), Doomed("killed")]
+    chosen += [cached_kernel(FP16.format(number)) for number in range(4, 8)]
+    with pytest.raises(CompileError, match="the compiler ended its process by signal 9") as caught:
+        warm_up(chosen, "sm_90", workers=1, progress=False)
+
+    assert len(caught.value.report.built) == 8  # type: ignore[attr-defined]
+    assert len(forked) == 1
+
+
+class Dying(workers.Started):
+    """One that is killed if others are to be forked from it."""
+
+    def __init__(self, precompiled_in: str = "") -> None:
+        super().__init__(precompiled_in)
+        if precompiled_in:
+            self.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", ["refused", "slow", "dead"])
+def test_workers_are_started_anew_where_none_can_be_forked(
+    in_workers_alone: None, forked: list[Any], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """There are no precompiled headers, or they take long, or who makes them dies: the rest is compiled as without."""
+    chosen = [cached_kernel(FP16.format(number)) for number in range(4)]
+    if trouble == "refused":
+        monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: "/no/such/folder")
+    elif trouble == "slow":
+        monkeypatch.setattr(workers, "HEAD_START_S", 0.0)
+    else:
+        monkeypatch.setattr(workers, "Started", Dying)
+    with contextlib.nullcontext() if trouble != "dead" else pytest.raises(CompileError, match="1 of 4") as caught:
+        assert len(warm_up(chosen, "sm_90", workers=1, progress=False).built) == 4
+
+    assert caught is None or len(caught.value.report.built) == 3
+    assert not forked
+
+
 def test_error_that_cannot_travel_is_told_in_words() -> None:
     """Numba's and the user's own exceptions may not unpickle."""
     with pytest.raises(CompileError, match="Unpicklable"):
@@ -367,7 +451,7 @@ def run(script: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
 
 
-def started(tmp_path: Path) -> tuple[subprocess.Popen[str], socket.socket]:
+def started(tmp_path: Path, *sources: str) -> tuple[subprocess.Popen[str], socket.socket]:
     """A warm-up in a process of its own, and a connection to its worker, which is in the middle of a compile."""
     code = """
 import signal, sys
@@ -375,12 +459,12 @@ from numba_kcache import cached_kernel, warm_up
 from tests.support.doomed import Doomed
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 held = Doomed("held", port=int(sys.argv[1]))
-warm_up([cached_kernel(sys.argv[2]), held], "sm_90", workers=1, progress=False)
+warm_up([*map(cached_kernel, sys.argv[2:]), held], "sm_90", workers=1, progress=False)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_KCACHE_DIR": str(tmp_path / "cache")}
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
-        arguments = [sys.executable, "-c", code, str(server.getsockname()[1]), EMPTY]
+        arguments = [sys.executable, "-c", code, str(server.getsockname()[1]), *sources]
         process = subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
         worker, _ = server.accept()
     worker.settimeout(60)
@@ -388,10 +472,16 @@ warm_up([cached_kernel(sys.argv[2]), held], "sm_90", workers=1, progress=False)
     return process, worker
 
 
+IS_FORKED = pytest.mark.parametrize(
+    "sources", [[EMPTY], [FP16.format(number) for number in range(3)]], ids=["started", "forked"]
+)
+
+
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
+@IS_FORKED
+def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path, sources: list[str]) -> None:
     """In the middle of a compile that never ends; what was done before is whole."""
-    process, worker = started(tmp_path)
+    process, worker = started(tmp_path, *sources)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
 
@@ -400,13 +490,14 @@ def test_ctrl_c_leaves_no_worker_and_no_torn_entry(tmp_path: Path) -> None:
         assert worker.recv(1) == b""  # its process has ended
     cache = KernelCache(tmp_path / "cache")
     assert cache.verify() == []
-    assert len(keys_of(cache)) == 1
+    assert len(keys_of(cache)) == len(sources)
 
 
 @pytest.mark.slow
-def test_worker_ends_with_its_parent(tmp_path: Path) -> None:
+@IS_FORKED
+def test_worker_ends_with_its_parent(tmp_path: Path, sources: list[str]) -> None:
     """Orphaned in the middle of a compile: it finishes that compile, and its process ends."""
-    process, worker = started(tmp_path)
+    process, worker = started(tmp_path, *sources)
     process.kill()
     process.wait()
     with process, worker, worker.makefile("rb") as sent:
