@@ -75,23 +75,18 @@ DISPATCHER_METHODS = (
 _DISPATCHER_NAMES = (*DISPATCHER_METHODS, "_can_reuse_overload", "_resolve_overload", "configure", "specialize")
 
 _TEMPLATE_CACHES = ("_impl_cache", "_compiled_overloads", "_inline_overloads", "_overload_cache")
-_REGISTRIES = (
-    "registry",
-    "typing_registry",
-    "lowering_registry",
-    "builtin_registry",
-    "target_registry",
-    "impl_registry",
-)
+_REGISTRIES = frozenset((
+    "registry", "typing_registry", "lowering_registry", "builtin_registry", "target_registry", "impl_registry",
+))  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def _registries(_modules_loaded: int) -> tuple[Place, ...]:
     found, start = [], f"{PACKAGE}."
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.startswith(start):
             names = vars(module)
-            found += [(name, each) for each in _REGISTRIES if each in names and hasattr(names[each], "functions")]
+            found += [(name, each) for each in names.keys() & _REGISTRIES if hasattr(names[each], "functions")]
     return tuple(sorted(found))
 
 
@@ -189,6 +184,8 @@ def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
     numba-cuda-mlir asks the first device of a process once, and links for that whatever it compiles for. Other threads
     go on seeing the real device.
     """
+    from ..python.garbage import uncollected
+
     tools = import_module(f"{PACKAGE}.tools")
     thread, target = threading.get_ident(), surface().mlir_target
     with surface().global_compiler_lock:
@@ -201,7 +198,8 @@ def assumed_host(cc: tuple[int, int]) -> Iterator[None]:
 
         tools.get_gpu_compute_capability = assumed  # type: ignore[attr-defined]
         try:
-            target.ensure_initialized()
+            with uncollected():
+                target.ensure_initialized()
             yield
         finally:
             tools.get_gpu_compute_capability = real  # type: ignore[attr-defined]

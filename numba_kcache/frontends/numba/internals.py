@@ -91,6 +91,8 @@ def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
     Numba compiles device functions for the current device, so that without one a kernel that calls any cannot
     be compiled at all. Other threads go on seeing the real device.
     """
+    from ..python.garbage import uncollected
+
     users = [import_module(f"numba.cuda.{name}") for name in _DEVICE_USERS]
     thread, device = threading.get_ident(), SimpleNamespace(compute_capability=cc)
     with internals().global_compiler_lock:
@@ -102,6 +104,8 @@ def assumed_device(cc: tuple[int, int]) -> Iterator[None]:
         for module in users:
             module.get_current_device = current  # type: ignore[attr-defined]
         try:
+            with uncollected():
+                internals().cuda_target.target_context.refresh()
             yield
         finally:
             for module, real in zip(users, before, strict=True):

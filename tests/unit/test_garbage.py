@@ -1,0 +1,75 @@
+"""Collection of garbage around the registries of both Numbas: paused while they are filled, as it was afterwards."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from numba_kcache.frontends.python.garbage import uncollected
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_collection_is_afterwards_as_it_was(was_enabled: bool) -> None:
+    """On where it was on, off where the program has switched it off, also where the compiler fails."""
+    before, seen = gc.isenabled(), []
+
+    @uncollected()
+    def fail() -> None:
+        seen.append(gc.isenabled())
+        raise ValueError("refused")
+
+    try:
+        (gc.enable if was_enabled else gc.disable)()
+        with pytest.raises(ValueError, match="refused"):
+            fail()
+
+        assert [*seen, gc.isenabled()] == [False, was_enabled]
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+def test_objects_that_a_program_froze_stay_frozen() -> None:
+    """They are of another generation, which nothing here gives back."""
+    script = "import gc; from numba_kcache.frontends.python.garbage import uncollected; gc.freeze()\n"
+    script += "before = gc.get_freeze_count()\nwith uncollected(): pass\nprint(before == gc.get_freeze_count() > 0)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "True\n"
+
+
+def test_what_is_made_meanwhile_counts_as_old() -> None:
+    """The next collection of young objects does not walk it."""
+    script = "import gc; from numba_kcache.frontends.python.garbage import uncollected\n"
+    script += "with uncollected(): made = [[] for _ in range(100_000)]\n"
+    script += "print(len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < 1000)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "True\n"
+
+
+_FIRST = """
+import gc, sys, importlib
+from importlib import import_module
+internals = import_module(f"numba_kcache.frontends.{sys.argv[1]}.internals")
+(internals.internals if sys.argv[1] == "numba" else internals.compiler)()
+gc.collect()
+walked = []
+gc.callbacks.append(lambda phase, about: walked.append(about["generation"]))
+with (internals.assumed_device if sys.argv[1] == "numba" else internals.assumed_host)((9, 0)):
+    print([each for each in walked if each])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["numba", "mlir"])
+def test_first_compile_walks_nothing_while_registries_are_filled(kind: str) -> None:
+    """Two full collections and dozens of others would be there."""
+    if importlib.util.find_spec("numba_cuda" if kind == "numba" else "numba_cuda_mlir") is None:
+        pytest.skip(f"no {kind}")
+    done = subprocess.run([sys.executable, "-c", _FIRST, kind], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
