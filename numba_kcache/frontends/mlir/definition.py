@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...engine.session import Session
 from ...errors import ArgumentError, OptionError
-from ...keys import Component
 from ...launch import LaunchShape
 from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Choice, Target, choose_for_device, parse_target
 from ...model.artifact import Artifact
-from ...model.request import LinkInput
 from ..base import Variant
 from ..python.arguments import Signature
 from ..python.definition import PythonDefinition, PythonResolutions
@@ -36,8 +34,6 @@ from .internals import CONFIG, EXPERIMENTAL, has_planners, serializer, surface
 
 if TYPE_CHECKING:
     from ...headers.folders import Folders
-    from ...headers.search import HeaderQuery
-    from ...model.reason import ReasonKind
     from ..python.function import Fingerprint, Uncapturable
 
 DECORATOR_OPTIONS = (
@@ -59,7 +55,7 @@ class MlirDefinition(PythonDefinition):
 
     kind = "mlir"
     dialect = dialect
-    libraries, distributions = request.LIBRARIES, request.DISTRIBUTIONS
+    inputs = request
     device_runtime = "numba_cuda_mlir.numba_cuda:cudadevrt"
     decorator_options = DECORATOR_OPTIONS
     default_stream = None
@@ -138,18 +134,6 @@ class MlirDefinition(PythonDefinition):
         return read_signatures(given)
 
     # -- requests -----------------------------------------------------------------------------------
-
-    def environment(self) -> tuple[Component, ...]:
-        """Read the settings."""
-        return request.code_environment()
-
-    def headers(self, links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
-        """List what CUDA C++ among the link inputs may include."""
-        return request.linked_headers(links)
-
-    def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """Map each component of a request to the kind of reason that it gives."""
-        return request.component_kinds()
 
     def build(
         self,

@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import OptionError, ToolchainMissingError
-from ...keys import Component
 from ...launch import LaunchShape
 from ...launch.launcher import Launcher, Relaunch
 from ...launch.loader import LoadedKernel
 from ...model import Target
 from ...model.artifact import Artifact
-from ...model.request import LinkInput
 from ..base import Variant
 from ..python.definition import OWN_OPTIONS, PythonDefinition, PythonResolutions
 from . import dialect, request
@@ -28,8 +26,6 @@ from .dialect import Declared
 
 if TYPE_CHECKING:
     from ...headers.folders import Folders
-    from ...headers.search import HeaderQuery
-    from ...model.reason import ReasonKind
     from ..python.function import Fingerprint, Uncapturable
 
 __all__ = ["DECORATOR_OPTIONS", "OWN_OPTIONS", "CompilerLock", "NumbaDefinition", "NumbaResolutions", "is_simulated"]
@@ -60,7 +56,7 @@ class NumbaDefinition(PythonDefinition):
 
     kind = "numba"
     dialect = dialect
-    libraries, distributions = request.LIBRARIES, request.DISTRIBUTIONS
+    inputs = request
     device_runtime = "numba.cuda:cudadevrt"
     decorator_options = DECORATOR_OPTIONS
     compiler_lock = CompilerLock
@@ -100,18 +96,6 @@ class NumbaDefinition(PythonDefinition):
         from .dispatcher import read_signatures
 
         return read_signatures(given)
-
-    def environment(self) -> tuple[Component, ...]:
-        """Read Numba's settings."""
-        return request.code_environment()
-
-    def headers(self, links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
-        """List what CUDA C++ among the link inputs may include."""
-        return request.linked_headers(links)
-
-    def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """Map each component of a request to the kind of reason that it gives."""
-        return request.component_kinds()
 
     def build(
         self,

@@ -22,7 +22,6 @@ from ...errors import OptionError, UncacheableError
 from ...keys import Component, Plain, component
 from ...model import Choice, Target
 from ...model.artifact import Artifact
-from ...model.request import LinkInput
 from ...settings import NVRTC_VARIABLES, variables
 from ..base import COMMON_OPTIONS, Definition, Resolutions, RunsUncached, Variant
 from .function import Fingerprint, Uncapturable, fingerprint
@@ -30,9 +29,7 @@ from .value import Refused
 
 if TYPE_CHECKING:
     from ...headers.folders import Folders
-    from ...headers.search import HeaderQuery
     from ...launch.attributes import LaunchOptions
-    from ...model.reason import ReasonKind
     from ...toolchain import Toolchain
 
 LAUNCH_OPTIONS = ("cooperative", "cluster", "max_dynamic_shared")
@@ -57,7 +54,8 @@ class PythonDefinition(Definition):
         strict: Refuse rather than run uncached.
         keep_ptx: Keep the PTX beside the cubin.
         dialect: Knows the compiler's objects.
-        libraries, distributions: As in `Request`, of each kernel.
+        inputs: The front end's module of what a request holds beside this: `LIBRARIES` and `DISTRIBUTIONS` of
+            `Request`, `code_environment` and `linked_headers`, which may raise `Refused`, `component_kinds`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
         decorator_options: Of `cuda.jit` for a kernel.
     """
@@ -66,9 +64,8 @@ class PythonDefinition(Definition):
     is_sent_by_name = True
     any_variant: Variant = ()
     dialect: Any
-    libraries: tuple[str, ...]
+    inputs: Any
     device_runtime: str
-    distributions: tuple[str, ...]
     decorator_options: tuple[str, ...]
 
     def __init__(self, thing: Any, options: Mapping[str, Any]) -> None:
@@ -142,26 +139,6 @@ class PythonDefinition(Definition):
 
     def read_signatures(self, given: Any) -> Sequence[Variant]:
         """Read the argument types of what `signature=` takes."""
-        raise NotImplementedError
-
-    def environment(self) -> tuple[Component, ...]:
-        """Read the compiler's settings.
-
-        Raises:
-            Refused: The compiler is in a state in which nothing can be keyed.
-        """
-        raise NotImplementedError
-
-    def headers(self, links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
-        """List what CUDA C++ among the link inputs may include.
-
-        Raises:
-            Refused: It cannot be keyed.
-        """
-        raise NotImplementedError
-
-    def component_kinds(self) -> Mapping[str, ReasonKind]:
-        """Map each component of a request to the kind of reason that it gives."""
         raise NotImplementedError
 
     def build(
@@ -325,6 +302,7 @@ def kernel_request(
         target: What to build for.
         ptx_target: The virtual target to compile to first, where the user gave one.
     """
+    inputs = definition.inputs
     runtime = definition.device_runtime if isinstance(found, Fingerprint) and found.is_cooperative() else ""
 
     def build(toolchain: Toolchain, headers: Folders | None) -> Artifact:
@@ -335,14 +313,14 @@ def kernel_request(
         label=definition.label,
         target=target,
         components=(),
-        libraries=(*definition.libraries, *filter(None, (runtime,))),
-        distributions=definition.distributions,
+        libraries=(*inputs.LIBRARIES, *filter(None, (runtime,))),
+        distributions=inputs.DISTRIBUTIONS,
         build=build,
         strict=definition.strict,
         texts=dict if isinstance(found, Uncapturable) else found.sources,
         file=definition.file,
         name=definition.qualname,
-        kinds=definition.component_kinds,
+        kinds=inputs.component_kinds,
         loads_slowly=True,
     )
     if isinstance(found, Uncapturable):
@@ -351,8 +329,8 @@ def kernel_request(
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = definition.environment()  # the settings are those of now from here on
-        headers = definition.headers(found.links)
+        environment = inputs.code_environment()  # the settings are those of now from here on
+        headers = inputs.linked_headers(found.links)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
     components = (
