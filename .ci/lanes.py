@@ -1,4 +1,5 @@
-"""Run the tests marked `lane` in environments with neither, either and both of the Numbas.
+"""Run the tests marked `lane` in environments with neither, either and both of the Numbas; numba-cuda-mlir's are run
+with its newest version and, where both are, with the oldest that is taken.
 
 Method      Each lane has an environment of its own below .venv/lanes, made by uv from wheels that are downloaded once,
             and brought up to date with pyproject.toml; nothing of the project's other extras is in it. The tests skip
@@ -34,19 +35,21 @@ class Lane(NamedTuple):
         also: Requirements that narrow it.
         least: Tests that pass there at least.
         python: The oldest interpreter that takes them, (3, 12).
+        mlir: The version of numba-cuda-mlir that has to be there; "" for the newest, or none.
     """
 
     extras: tuple[str, ...]
     also: tuple[str, ...]
     least: int
     python: tuple[int, int] = (3, 11)
+    mlir: str = ""
 
 
 LANES = {
     "neither": Lane((), (), 12),
     "numba": Lane(("numba",), (), 20),
     "mlir": Lane(("mlir",), ("numpy>=2.5",), 24, (3, 12)),  # NumPy 2.5 takes no older one
-    "both": Lane(("numba", "mlir"), (), 33),
+    "both": Lane(("numba", "mlir"), ("numba-cuda-mlir==0.5.4",), 33, mlir="0.5.4"),  # the oldest that is taken
 }
 
 
@@ -84,6 +87,7 @@ def _python(oldest: tuple[int, int]) -> str:
 def run_tests(name: str) -> bool:
     """Run a lane's tests; tell if they pass, are enough, and took no longer than they may."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"NUMBA_KCACHE_TEST_MLIR": LANES[name].mlir} if LANES[name].mlir else {}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [str(HOME / name / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "lane"]
     done = subprocess.run(
