@@ -51,7 +51,7 @@ class Operators:
         """A device array that an operator keeps as its state, whose address is handed to each call; else a type."""
         from cuda.compute._utils.protocols import get_dtype, get_shape, is_device_array
 
-        if not is_device_array(value):
+        if isinstance(value, type) or not is_device_array(value):
             return mlir.type_form(value)
         try:
             return "state", repr(dtype_form(get_dtype(value))), list(get_shape(value))

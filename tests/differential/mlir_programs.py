@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
-from .python_programs import HEAD, TERMS, PythonProgram
+from .python_programs import HEAD, TERMS, PythonProgram, Term
 from .world import Edit
 
 _HEAD = """import enum
@@ -15,7 +13,11 @@ import os
 from collections import namedtuple
 import numpy as np
 from numba_cuda_mlir import cuda, extending
+from numba_cuda_mlir._mlir.extras import types as T
+from numba_cuda_mlir.cuda.experimental import intrin
+from numba_cuda_mlir.mlir.dialect_exts import arith
 from numba_cuda_mlir.numba_cuda import types
+intrinsic = extending.intrinsic
 overload = functools.partial(extending.overload, typing_registry=extending.typing_registry)
 overload_attribute = functools.partial(
     extending.overload_attribute, typing_registry=extending.typing_registry,
@@ -24,18 +26,33 @@ overload_attribute = functools.partial(
 overload_method = functools.partial(extending.overload_method, typing_registry=extending.typing_registry)
 """
 
-_NOT_HERE = ("intrinsic",)
-"""Terms in words of llvmlite, or that numba-cuda-mlir does not compile."""
+_TERMS = {
+    **TERMS,
+    "intrinsic": Term(
+        "intr{n}(t)", main="from {lib} import intr{n}\n",
+        lib="C{n} = {v}.5\ndef codegen{n}(builder, target, args, kwargs):\n"
+        "    product = arith.mulf(builder.load_var(args[0]), arith.constant(float(C{n}), T.f64()))\n"
+        "    builder.store_var(target, product)\n"
+        "@intrinsic\ndef intr{n}(typingctx, x):\n    return types.float64(types.float64), codegen{n}\n"
+        "extending.refresh_registries()\n",
+        patches=(("lib", "C{n}", "{w}.5", None),),
+    ),
+    "intrinsic in MLIR": Term(
+        "F{n}(t)",
+        main="def make{n}(c):\n"
+        "    return intrin.define(\"func.func private @addc{n}(%x: f64) -> f64 attributes {{always_inline}} {{ "
+        "%c = arith.constant \" + repr(float(c)) + \" : f64 %r = arith.addf %x, %c : f64 return %r : f64 }}\")\n"
+        "F{n} = make{n}({v})\n",
+        patches=(("main", "F{n}", "make{n}({w})", None),),
+    ),
+}  # fmt: skip
+"""The terms of Numba's kernels, with intrinsics in words of MLIR."""
 
 
 class MlirProgram(PythonProgram):
     """A program and a generator of edits to it."""
 
-    def __init__(self, chance: random.Random) -> None:
-        super().__init__(chance)
-        known = sorted(TERMS.keys() - set(_NOT_HERE))
-        self.names = chance.sample(known, len(self.names))
-        self.values = [self._values() for _ in self.names]
+    terms = _TERMS
 
     def _texts(self, neutral: dict[str, object]) -> dict[str, str]:
         return {path: text.replace(HEAD, _HEAD) for path, text in super()._texts(neutral).items()}

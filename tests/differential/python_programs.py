@@ -159,13 +159,18 @@ class PythonProgram:
 
     Args:
         chance: Where all choices come from.
+
+    Attributes:
+        terms: What a kernel's sum may be made of.
     """
+
+    terms = TERMS
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.lib = chance.choice(("pk_lib", "pk_lib", "chunk", "nt_ns.lib"))
         self.more = chance.choice(("pk_more", "pk_more", "sunau"))
-        self.names = chance.sample(sorted(TERMS), chance.choice((1, 2, 3, 4)))
+        self.names = chance.sample(sorted(self.terms), chance.choice((1, 2, 3, 4)))
         self.values = [self._values() for _ in self.names]
         self.neutral = {"lines": 0, "doc": 0, "local": "t", "unused": 0, "comment": 0, "signature": 0}
         self.options: dict[str, Any] = {}
@@ -188,12 +193,12 @@ class PythonProgram:
         """The modules' texts."""
         local = neutral["local"]
         parts = {
-            name: "".join(self._fill(getattr(TERMS[term], name), at) for at, term in enumerate(self.names))
+            name: "".join(self._fill(getattr(self.terms[term], name), at) for at, term in enumerate(self.names))
             for name in ("main", "lib", "more")
         }
         unused = f"UNUSED = {neutral['unused']}\ndef unused(x):\n    return x + {neutral['unused']}\n"
         top = "# a line\n" * neutral["lines"] + HEAD
-        terms = [self._fill(TERMS[term].expression, at) for at, term in enumerate(self.names)]
+        terms = [self._fill(self.terms[term].expression, at) for at, term in enumerate(self.names)]
         body = f'    """Text {neutral["doc"]}."""\n' if neutral["doc"] else ""
         body += "    i = cuda.grid(1)\n    if i < x.size:\n"
         body += f"        {local} = y[i]\n"
@@ -278,7 +283,7 @@ class PythonProgram:
         if self.patched and chance.random() < 0.4:
             return [{**self.patched.pop(), "code": None}]
         number = chance.randrange(len(self.names))
-        choices = TERMS[self.names[number]].patches
+        choices = self.terms[self.names[number]].patches
         if not choices:
             return self._nothing() if chance.random() < 0.5 else []
         where, attr, code, item = chance.choice(choices)

@@ -94,6 +94,12 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.lane
+def test_intrinsics_count_by_what_they_write(tmp_path: Path) -> None:
+    """A global of the function that writes code, and text in MLIR: each change is compiled, what was there is found."""
+    assert said(mlir_programs.INTRINSICS, tmp_path)[-1] == "3 3 3"
+    assert said(mlir_programs.INTRINSICS, tmp_path)[-1] == "3 0 0"
+
+
 def test_program_that_is_not_edited_compiles_once(tmp_path: Path) -> None:
     """`overloads`, `inspect_*`, `specialize` and pickling work, of what was compiled and of what was served."""
     cold = said(mlir_programs.INSTALLED, tmp_path)

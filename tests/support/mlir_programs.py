@@ -303,3 +303,45 @@ print("stored", cache.info().entries)
 """
 )
 """A kernel that cannot be keyed runs all the same, and says why."""
+
+INTRINSICS = (
+    START
+    + r"""
+from numba_cuda_mlir import extending
+from numba_cuda_mlir._mlir.extras import types as T
+from numba_cuda_mlir.cuda.experimental import intrin
+from numba_cuda_mlir.mlir.dialect_exts import arith
+
+FACTOR = 2.5
+
+def multiply(builder, target, args, kwargs):
+    builder.store_var(target, arith.mulf(builder.load_var(args[0]), arith.constant(FACTOR, T.f64())))
+
+@extending.intrinsic
+def multiplied(typingctx, x):
+    return x(x), multiply
+
+def in_mlir(number):
+    return intrin.define(f"func.func private @added(%x: f64) -> f64 attributes {{always_inline}} {{ "
+                         f"%c = arith.constant {number} : f64 %r = arith.addf %x, %c : f64 return %r : f64 }}")
+
+added = in_mlir(1.5)
+
+def kernel(x):
+    x[0] = multiplied(added(x[0]))
+
+def made():
+    found = cached_kernel(kernel, arch="sm_90", cache=cache)
+    found.compile(signature="void(float64[::1])")
+    return found.ptx(signature="void(float64[::1])")
+
+texts = [made()]
+FACTOR = 3.5
+texts.append(made())
+added = in_mlir(4.5)
+texts.append(made())
+FACTOR, added = 2.5, in_mlir(1.5)
+texts.append(made())
+print(len(set(texts[:3])), cache.info("process").compiles, cache.info("process").misses)
+"""
+)

@@ -14,15 +14,16 @@ import linecache
 import textwrap
 from functools import partial
 from importlib.abc import InspectLoader
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
+from ...keys import Plain
 from ...model.linkable import callbacks_of, linkable_input
 from ..python import External, Jitted, numbas
 from ..python.code import code_form
 from ..python.numbas import fixed_signatures, is_a, loaded
 from ..python.value import Unvouchable
-from .internals import CONFIG, DISPATCHERS, EXTERNAL, HOME, NAMES
+from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, LIBRARIES, NAMES
 
 packages = NAMES.packages
 
@@ -45,7 +46,6 @@ _OWN = ("numba_cuda_mlir.decorators",)
 
 python_function = partial(numbas.python_function, NAMES)
 intrinsic = partial(numbas.intrinsic, NAMES)
-type_form = partial(numbas.type_form, NAMES)
 form_of_type = partial(numbas.form_of_type, NAMES)
 registrations = partial(numbas.registrations, NAMES)
 
@@ -90,12 +90,30 @@ def _without_callbacks(item: Any) -> Any:
     return type(kind, (_Linked,), {})(item)
 
 
+def type_form(value: Any) -> Plain | None:
+    """A type of Numba, or a signature; a class of MLIR's bindings by its name; None for anything else.
+
+    Raises:
+        Refused: As `numbas.type_form` does.
+    """
+    kind = type(value)
+    if kind.__module__ != BINDINGS or not isinstance(value, type):
+        return numbas.type_form(NAMES, value)
+    home, content = value.__module__, vars(value).values()
+    is_own = home.startswith(LIBRARIES) and loaded(home, value.__qualname__) is value
+    members = {type(getattr(each, "fget", each)) for each in content} - {property}
+    is_native = FunctionType not in members and any(each.__module__ == BINDINGS for each in members)
+    return ("class of MLIR", home, value.__qualname__) if is_own and is_native else None
+
+
 def external(value: Any) -> External | None:
-    """The declaration in a descriptor of `declare_device`; None for anything else.
+    """The declaration in a descriptor of `declare_device`, or a function in MLIR; None for anything else.
 
     Raises:
         Unvouchable: It is a descriptor, but its declaration cannot be read.
     """
+    if is_a(value, IN_MLIR):
+        return External(value.name, str(value.sig), str(value.library.source), False, ())
     if not is_a(value, *EXTERNAL):
         return None
     try:

@@ -350,6 +350,10 @@ class Reader:
                 raise Refused(f"{state} asks for more than its arguments")
             return "pinned", pinned
         definition = self.dialect.intrinsic(value)
+        if definition is None and isinstance(value, type):
+            form = self.dialect.type_form(value)
+            if form is not None:
+                return form
         if definition is not None or isinstance(value, type):
             from .objects import add_class, add_registration
 

@@ -248,6 +248,8 @@ def _gathered(names: Names, lists: Iterable[_List]) -> Registrations:
         for kind, items in lists if not by_value else ():
             for item in items if kind in _PLACE_OF_VALUE else ():
                 subject = item.key if kind == "typing functions" else item[_PLACE_OF_VALUE[kind]]
+                if kind == "lowering functions" and item[0] is subject:  # what an intrinsic writes code with, by itself
+                    continue
                 by_value.setdefault(id(subject), []).append((kind, item))
         if id(value) not in by_value:
             return ()

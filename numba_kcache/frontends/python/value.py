@@ -277,7 +277,7 @@ def shown(value: Any) -> Plain:
 
 
 def plain_setting(value: object) -> Plain:
-    """A setting as a plain value; an int with a name of its own, such as Numba's optimisation level, by that."""
+    """A setting as a plain value; an int with a name of its own, such as an optimisation level, by that."""
     if value is None or type(value) in (bool, str):
         return value  # type: ignore[return-value]
     if isinstance(value, (tuple, list)):
