@@ -3,9 +3,12 @@
 Method      Pairs of fresh processes, one after the other, in turns first: one program with a kernel of ours, and the
             same one without. A process is timed whole, from its start until it has ended, import and exit included.
             "cubin": cuda.bindings and a cubin from a file; "of a text": ours is given a string, not a function.
-            "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it. "Numba":
-            the same arrays and no kernel. Warm, each cache was filled by processes before. Cold, every process has an
-            empty folder for its caches.
+            "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it; "31 of a
+            module", "300 of a module": so many kernels of one source beside RawModule, each launched; "31 sources": a
+            kernel in each, beside as many RawKernels. "Numba": the same arrays and no kernel. Warm, each cache was
+            filled by processes before. Cold, every process has an empty folder for its caches. "Copied": the arrays
+            come from the host. Otherwise CuPy fills them by a kernel of its own, which it compiles where its cache is
+            empty, and so has loaded NVRTC when its RawKernel asks: with copied arrays that counts as the RawKernel's.
 Output      The median of the differences in ms, with the interval in which it lies in 19 of 20 runs (binomial), and the
             medians of both.
 Shows not   A cold page cache, a busy node, a network file system.
@@ -81,22 +84,83 @@ def bare_cubin() -> None:
     require(copied(driver, pointers[1]))
 
 
-def ours_on_cupy(source: str) -> None:
-    import cupy
-
-    x, y = (cupy.ones(N, cupy.float32) for _ in range(2))
-    kernel(source)[GRID](2.0, x, y, N)
-    require(cupy.asnumpy(y))
-
-
-def raw_kernel(source: str) -> None:
+def cupy_arrays(copied: bool) -> Any:
     import cupy
     import numpy as np
 
-    x, y = (cupy.ones(N, cupy.float32) for _ in range(2))
+    return [cupy.asarray(np.ones(N, np.float32)) if copied else cupy.ones(N, cupy.float32) for _ in range(2)]
+
+
+def ours_on_cupy(source: str, copied: bool = False) -> None:
+    x, y = cupy_arrays(copied)
+    kernel(source)[GRID](2.0, x, y, N)
+    require(y.get())
+
+
+def raw_kernel(source: str, copied: bool = False) -> None:
+    import cupy
+    import numpy as np
+
+    x, y = cupy_arrays(copied)
     saxpy = cupy.RawKernel(source, "saxpy", backend="nvrtc")
     saxpy(GRID[:1], GRID[1:], (np.float32(2), x, y, np.int32(N)))
-    require(cupy.asnumpy(y))
+    require(y.get())
+
+
+def many(count: int) -> str:
+    """One source of `count` kernels; the last of them is the one that is checked."""
+    kernels = [
+        SOURCE.replace("saxpy", f"saxpy_{number}").replace("a *", f"(a + {number}.0f) *") for number in range(count)
+    ]
+    return "".join([*kernels[1:], SOURCE])
+
+
+def names_of(count: int) -> list[str]:
+    return [*(f"saxpy_{number}" for number in range(1, count)), "saxpy"]
+
+
+def ours_of_a_module(count: int) -> None:
+    from numba_kcache import cached_module
+
+    (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
+    module = cached_module(many(count))
+    for name in names_of(count):
+        module[name][GRID](2.0, x, y if name == "saxpy" else other, N)
+    require(y.get())
+
+
+def raw_module(count: int) -> None:
+    import cupy
+    import numpy as np
+
+    (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
+    module = cupy.RawModule(code=many(count), backend="nvrtc")
+    for name in names_of(count):
+        given = np.float32(2), x, y if name == "saxpy" else other, np.int32(N)
+        module.get_function(name)(GRID[:1], GRID[1:], given)
+    require(y.get())
+
+
+def sources(count: int) -> list[str]:
+    return [SOURCE.replace("a *", f"(a + {number}.0f) *") for number in range(1, count)] + [SOURCE]
+
+
+def ours_of_sources(count: int) -> None:
+    (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
+    for source in sources(count):
+        kernel(source)[GRID](2.0, x, y if source is SOURCE else other, N)
+    require(y.get())
+
+
+def raw_kernels(count: int) -> None:
+    import cupy
+    import numpy as np
+
+    (x, y), (_, other) = cupy_arrays(False), cupy_arrays(False)
+    for source in sources(count):
+        given = np.float32(2), x, y if source is SOURCE else other, np.int32(N)
+        cupy.RawKernel(source, "saxpy", backend="nvrtc")(GRID[:1], GRID[1:], given)
+    require(y.get())
 
 
 def numba_arrays() -> Any:
@@ -137,14 +201,22 @@ class Pair(NamedTuple):
     is_cold: bool = False
 
 
+MANY = {
+    "31 of a module": (lambda: ours_of_a_module(31), lambda: raw_module(31)),
+    "300 of a module": (lambda: ours_of_a_module(300), lambda: raw_module(300)),
+    "31 sources": (lambda: ours_of_sources(31), lambda: raw_kernels(31)),
+}
 PAIRS = {
     "cubin": Pair(ours_on_bare_memory, bare_cubin),
     "cubin of a text": Pair(lambda: ours_on_bare_memory(as_text=True), bare_cubin),
     "RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE)),
     "fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF)),
     "Numba": Pair(ours_of_numba, no_kernel),
+    **{name: Pair(*both) for name, both in MANY.items()},
     "cold RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE), is_cold=True),
+    "cold RawKernel, copied": Pair(lambda: ours_on_cupy(SOURCE, True), lambda: raw_kernel(SOURCE, True), is_cold=True),
     "cold fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF), is_cold=True),
+    **{f"cold {name}": Pair(*both, is_cold=True) for name, both in MANY.items()},
 }
 SIDES = "ours", "other"
 
@@ -197,7 +269,8 @@ def main() -> None:
     parser.add_argument("--child", nargs=2)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--cold", type=int, default=12)
-    parser.add_argument("--only", default=",".join(PAIRS), help="names of pairs, with commas")
+    parser.add_argument("--only", default=";".join(PAIRS), help="names of pairs, between semicolons")
+    parser.add_argument("--except", dest="left", default="", help="names of pairs that are left out, likewise")
     parser.add_argument("--within", type=float, default=1e9, help="seconds after which no further pair is begun")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -209,7 +282,10 @@ def main() -> None:
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
     samples, left_out = measure(
-        [name for name in PAIRS if name in arguments.only.split(",")], arguments.pairs, arguments.cold, arguments.within
+        [name for name in PAIRS if name in set(arguments.only.split(";")) - set(arguments.left.split(";"))],
+        arguments.pairs,
+        arguments.cold,
+        arguments.within,
     )
     added: dict[str, Any] = {}
     for name, sides in samples.items():
