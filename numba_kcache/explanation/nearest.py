@@ -81,6 +81,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
     if not ranked:
         return Missed((Reason(ReasonKind.NEVER_STORED),))
     records = [each for each in records_here(subject, components) if is_compared(each[0])]
+    is_told = not subject.headers and len(now) == len(components)  # no other as near can differ in less
     texts = cache(lambda: texts_here(subject))  # finding the lines of a source in its file takes a millisecond
     best: Missed | None = None
     nearest = ranked[0][0]
@@ -88,7 +89,7 @@ def why_missed(subject: Subject, components: Sequence[Component], evidence: Evid
         entry = peek(str(variant["key"]), evidence)
         if distance and entry is None:
             continue
-        if best is not None and distance > nearest:
+        if best is not None and (distance > nearest or is_told):
             break
         nearest = distance
         changed: list[Reason] = []
@@ -136,8 +137,18 @@ def _with_lines(
     found = list(reasons)
     for index, each in enumerate(found):
         if each.kind in (ReasonKind.SOURCE_CHANGED, ReasonKind.COMPONENT) and each.component in texts():
-            found[index] = with_line(each, before.get(each.component), *texts()[each.component])
+            text, origin = texts()[each.component]
+            if each.component == "source":
+                origin = _placed(text, origin)
+            found[index] = with_line(each, before.get(each.component), text, origin)
     return found
+
+
+def _placed(text: str, origin: Origin) -> Origin:
+    """The place at which the file of a source shows it: that takes reading the file, and so is asked for at last."""
+    from ..toolchain.diagnostics import first_line
+
+    return Origin(origin.path, first_line(text, origin) or 0)
 
 
 def _header_reasons(subject: Subject, variant: Mapping[str, Any], evidence: Evidence) -> list[Reason]:

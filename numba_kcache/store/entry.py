@@ -304,7 +304,7 @@ def decode_manifest(data: bytes, family: str) -> list[Variant]:
     variants, lines = header.get("variants"), header.get("lines")
     if type(variants) is not list or len(variants) > MAX_VARIANTS:
         raise DamagedEntry("holds no list of variants")
-    if lines is not None:
+    if lines or (lines is not None and data.count(b'"lines"') > 1):
         from .shared_lines import unshare
 
         try:

@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from textwrap import wrap
 
 from ..model.request import Origin
 
@@ -299,6 +298,8 @@ def excerpt(log: str, limit: int = 20) -> str:
 
 def _folded(lines: Sequence[str]) -> Iterator[str]:
     """Lines of at most `_COLUMNS`; a caret stays below what it points at."""
+    from textwrap import wrap  # a compile that succeeds goes without it
+
     carets = False
     for line, below in pairwise([*lines, ""]):
         if carets:  # this is they, which went with the line above

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Iterable
@@ -62,8 +63,14 @@ def loaded_library(name: str) -> tuple[str, str] | None:
         return None
     found = _Symbol()
     ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
-    path = os.path.realpath(os.fsdecode(found.path or b""))
+    path = _real(found.path or b"", found.base)
     return path, build_at(found.base or 0, path)
+
+
+@functools.cache
+def _real(path: bytes, _base: int | None) -> str:
+    """The path of a mapped library without links, as they are when it is first asked for there."""
+    return os.path.realpath(os.fsdecode(path))
 
 
 def _function(name: str) -> int:
@@ -112,7 +119,7 @@ def _builtins() -> tuple[str, str] | None:
     try:
         mapped = ctypes.POINTER(_LinkMap)()
         ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _RTLD_DI_LINKMAP, ctypes.byref(mapped))
-        path = os.path.realpath(os.fsdecode(mapped.contents.path or b""))
+        path = _real(mapped.contents.path or b"", mapped.contents.base)
         return path, build_at(mapped.contents.base or 0, path)
     finally:
         _ctypes.dlclose(handle)

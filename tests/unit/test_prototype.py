@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from numba_kcache.frontends.source import prototype
 from numba_kcache.frontends.source.declarations import declarations as declared_in
 from numba_kcache.frontends.source.prototype import (
     kernel_name,
@@ -252,3 +255,29 @@ def test_what_tells_no_type_is_no_type(lowered: str) -> None:
 def test_variable_is_named_as_the_source_does(symbol: str, name: str) -> None:
     """With its namespaces; what cannot be named from outside keeps its symbol."""
     assert variable_name(symbol) == name
+
+
+def test_numbers_and_pointers_are_read_as_by_the_demangler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random lists of them, with the back references of the mangling; of anything else nothing is read without it."""
+    chance, letters = random.Random(19), "wbcahstijlmxyfd"
+    start = f"_Z{len(prototype.PROBE)}{prototype.PROBE}IFv"
+    for _ in range(300):
+        known, text, sizes = ["the probe"], "", []
+        for _ in range(chance.randrange(1, 7)):
+            kind = chance.choice(("", "P", "PK"))
+            full = kind + chance.choice(letters + "v" * bool(kind))
+            text += f"S{known.index(full) - 1}_" if full in known[:10] else full
+            known += [] if full in known or not kind else [full[1:], full] if kind == "PK" else [full]
+            sizes.append(chance.choice((4, 8)))
+        plain, nodes = prototype._plain_types(f"{start}{text}EEvv"), prototype._argument_types(f"{start}{text}EEvv")
+
+        assert plain is not None, text
+        assert nodes is not None, text
+        described = [prototype._describe(node, size) for node, size in zip(nodes, sizes, strict=True)]
+        assert [describe(size) for describe, size in zip(plain, sizes, strict=True)] == described, text
+
+    monkeypatch.setattr(prototype, "_parse", lambda _mangled: None)
+    assert read_parameters(f"{start}fPKfPfiEEvv", [(0, 4), (8, 8), (16, 8), (24, 4)])[1]
+    assert read_parameters(f"{start}vEEvv", []) == ((), True)
+    for other in ("6float2EEvv", "PFvvEEEvv", "S_EEvv", "S0_EEvv", "PKfS9_EEvv", "PEEvv", "fE", "zEEvv", "vfEEvv"):
+        assert not read_parameters(start + other, [(0, 8)])[1], other

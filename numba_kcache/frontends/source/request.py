@@ -174,11 +174,8 @@ def _build(
 
 
 def _texts(text: str, origin: Origin) -> dict[str, tuple[str, Origin]]:
-    from ...toolchain.diagnostics import first_line  # brings linecache and tokenize, which a hit goes without
-
-    start = first_line(text, origin) or 0
     shown = text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return {"source": (shown, Origin(origin.path, start))}
+    return {"source": (shown, origin)}
 
 
 def link_request(definition: SourceDefinition, text: str, module: Artifact, module_key: str, name: str) -> Request:
