@@ -98,7 +98,10 @@ class Session(Lookup):
 
     def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
         """Compile a request, and store it; for whoever has its turn."""
-        from .compile import build, load_compilers, publish  # a hit goes without it
+        from ..toolchain.loaded import begin_loading  # a hit goes without it, and what follows
+
+        begin_loading(request.libraries, self.toolchain.library)  # beside the imports
+        from .compile import build, load_compilers, publish
         from .explain import missed
 
         certain = load_compilers(self, request)

@@ -1,7 +1,7 @@
 """Find the compilers that are in this process, by the very functions that the CUDA bindings call, and load them.
 
 Promise     A library is the one whose code runs when the bindings call it: of two NVRTCs in a process, that one counts.
-            Its build is read from memory. Nothing is loaded but by `load_compilers`.
+            Its build is read from memory. Nothing is loaded but by `begin_loading` and `load_compilers`.
 Method      The bindings take a function from the global scope of the process, else from the library that
             cuda.pathfinder gives them, which is one that is mapped under a known name before any other. Once they have
             their functions they keep them, so they are asked; before, what they would find is looked for in the same
@@ -15,16 +15,22 @@ Ground      cuda-bindings 13.5, `_internal/nvrtc` (dlsym of RTLD_DEFAULT first);
 from __future__ import annotations
 
 import _ctypes
+import contextlib
 import ctypes
 import functools
 import os
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from ..keys import sha256
 from ..waiting import imported
-from . import SOUGHT
+from . import SOUGHT, mapped
 from .build_id import build_at, build_of
+
+if TYPE_CHECKING:
+    from . import Library
 
 _LOAD = {"nvrtc": "nvrtcVersion", "nvJitLink": "version", "nvvm": "version"}
 """A function of the bindings that makes them load each library."""
@@ -40,6 +46,23 @@ class _Symbol(ctypes.Structure):
 
 class _LinkMap(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("path", ctypes.c_char_p))
+
+
+def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]) -> None:
+    """Have a thread map the NVRTC that the bindings will load, which takes as long as a third of a small compile.
+
+    Args:
+        names: The libraries that will be loaded.
+        library: Identifies one.
+    """
+    if "nvrtc" not in names or mapped(("nvrtc",)):
+        return
+    found = library("nvrtc")
+    if found is not None:
+        # a function of C: other threads run meanwhile, which they do not while Python itself opens a library
+        with contextlib.suppress(AttributeError, RuntimeError):  # no such function, or the interpreter ends
+            wanted = os.fsencode(found.path), os.RTLD_NOW
+            threading.Thread(target=ctypes.CDLL(None).dlopen, args=wanted, daemon=True).start()
 
 
 def load_compilers(names: Iterable[str]) -> None:
