@@ -108,7 +108,8 @@ class KeyLocks:
         self._mutex = threading.RLock()
         self._seats: dict[str, _Seat] = {}
         self._held: set[int] = set()
-        self._placed: dict[int, tuple[str, int]] = {}
+        self._placed: set[int] = set()
+        self._place: tuple[str, int] | None = None
 
     def after_fork(self) -> None:
         """Close what the parent holds."""
@@ -181,11 +182,15 @@ class KeyLocks:
     def place(self, count: int) -> Iterator[bool]:
         """Take one of the `count` places for compilers on this node, if one is free; whether this thread has one.
 
-        Nobody is counted where there are no locks: then each has one.
+        The threads of a process share one: a build may wait for others that it has begun, and compilers take turns
+        within a process. Nobody is counted where there are no locks: then each has one.
         """
         thread = threading.get_ident()
-        is_first = thread not in self._placed
-        is_had = not is_first or self._took_place(thread, count)
+        with self._mutex:
+            is_first = thread not in self._placed
+            is_had = bool(self._placed) or self._took_place(count)
+            if is_had:
+                self._placed.add(thread)
         try:
             yield is_had
         finally:
@@ -194,10 +199,13 @@ class KeyLocks:
 
     def give_place_up(self) -> None:
         """Let another compile while this thread does not: it waits in the middle of a compile, or is through."""
-        name, fd = self._placed.pop(threading.get_ident(), ("", -1))
-        self._unlock_file(name, fd, False)
+        with self._mutex:
+            self._placed.discard(threading.get_ident())
+            if not self._placed and self._place is not None:
+                (name, fd), self._place = self._place, None
+                self._unlock_file(name, fd, False)
 
-    def _took_place(self, thread: int, count: int) -> bool:
+    def _took_place(self, count: int) -> bool:
         try:
             for name in (f"{number:064x}" for number in range(count)):  # no key of an entry: those are digests
                 if self._folder is None:
@@ -207,7 +215,7 @@ class KeyLocks:
                     try_flock(fd)
                     if os.fstat(fd).st_nlink:
                         self._held.add(fd)
-                        self._placed[thread] = name, fd
+                        self._place = name, fd
                         return True
                 except BlockingIOError:
                     pass

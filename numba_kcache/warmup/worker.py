@@ -25,10 +25,10 @@ from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
-"""How a task is done: passed over, or waited for, where another process builds it. It stands before the task."""
+"""Ways to do a task: passed over, or waited for, where another process builds it. It stands before the task."""
 
 FORK = b"f"
-"""What else the parent may send: to fork another worker, for which it hands over a connection."""
+"""Request of the parent to fork another worker, for which it hands over a connection."""
 
 
 class Task(NamedTuple):

@@ -39,10 +39,10 @@ WORTHWHILE = 3
 """Kernels of each worker from which on precompiled headers are made: one takes as long as they save for another."""
 
 HEAD_START_S, LONGEST_HEAD_START_S = 6.0, 60.0
-"""How long others wait for the one that makes them: by what it has had of the cores, and at most."""
+"""Seconds that others wait for the one that makes them: by what it has had of the cores, and at most."""
 
 _PATIENCE_S = 10.0
-"""How long a worker that has nothing to do may take to end by itself: longer than a server may keep it waiting."""
+"""Seconds that a worker with nothing to do may take to end by itself: longer than a server may keep it waiting."""
 
 
 class Job(NamedTuple):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.engine.turns import turns
+from numba_kcache.engine.turns import GRACE_S, turns
 from numba_kcache.store.cores import cores
 from tests.support.compiling import ROOT
 from tests.support.redis_server import redis_server
@@ -159,6 +159,29 @@ def test_rank_that_gets_no_place_compiles_after_its_wait(tmp_path: Path, monkeyp
     assert cache.info("process").compiles == 9
 
 
+def nothing(out: object) -> None:
+    """A kernel."""
+
+
+@pytest.mark.parametrize("has_waited", [True, False])
+def test_rank_leaves_kernels_to_others_for_half_a_second_in_its_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_waited: bool
+) -> None:
+    """A rank that had to wait before does, if nobody takes the next ones; a process that is alone loses no time."""
+    for name, value in (("has_waited", has_waited), ("has_compiled", False), ("grace_s", 2 * GRACE_S)):
+        monkeypatch.setattr(turns, name, value)
+    cache = KernelCache(tmp_path, durability="none")
+    left = []
+    for number in range(4):
+        with cache.session.store.locks.place(1):  # somebody is at it
+            pass
+        monkeypatch.setattr(turns, "has_compiled", False)  # as if its compilers were not loaded yet
+        cached_kernel(nothing, signature="void(int32[::1])", depends=[number], cache=cache, arch="sm_90").compile()
+        left.append(turns.grace_s)
+
+    assert left == ([GRACE_S, 0, 0, 0] if has_waited else [2 * GRACE_S] * 4)
+
+
 def test_no_rank_builds_ahead_where_all_cores_compile(tmp_path: Path) -> None:
     """As many compilers as cores hold their places: who waits only waits."""
     *others, locks = [KernelCache(tmp_path / "cache").session.store.locks for _ in range(cores() + 1)]
@@ -192,7 +215,7 @@ print(len(report.results), len(report.failed), cache.info("process").compiles)
 
 
 def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) -> None:
-    """Whoever is at it; all report all."""
+    """All report all of them, whoever compiles one."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", WARM_UP, tmp_path / "cache"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -183,7 +183,7 @@ def test_child_ends_its_parents_turn_though_a_thread_held_the_signs_of_life(
 
 
 def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Path) -> None:
-    """Whom it waits for may want it; it is given up once."""
+    """The one that it waits for may want it; it is given up once."""
     first, second = (of_node(tmp_path, Time()) for _ in range(2))
     with first.place(1) as is_had:
         assert is_had
@@ -195,6 +195,31 @@ def test_place_is_given_up_by_who_waits_in_the_middle_of_a_compile(tmp_path: Pat
             first.give_place_up()
             with first.place(1) as is_had:
                 assert not is_had
+
+
+def test_threads_of_a_process_share_a_place(tmp_path: Path) -> None:
+    """A build may wait for those that it has begun; the place is free when the last one is through."""
+    own, other = (of_node(tmp_path, Time()) for _ in range(2))
+    ready, ended = threading.Event(), threading.Event()
+    had: list[bool] = []
+
+    def work() -> None:
+        with own.place(1) as is_had:
+            had.append(is_had)
+            ready.set()
+            ended.wait(10)
+
+    thread = threading.Thread(target=work)
+    with own.place(1):
+        thread.start()
+        assert ready.wait(10)
+    with other.place(1) as is_had:
+        assert not is_had
+    ended.set()
+    thread.join()
+    with other.place(1) as is_had:
+        assert is_had
+    assert had == [True]
 
 
 def test_place_of_a_killed_compiler_is_free(tmp_path: Path) -> None:
