@@ -34,7 +34,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_typehints_format = "short"
-napoleon_custom_sections = [("Raises, at the first use", "params_style")]
+napoleon_custom_sections = [("Raises at the first use", "params_style")]
 python_maximum_signature_line_length = 88
 exclude_patterns = ["_build"]
 

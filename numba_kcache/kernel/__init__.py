@@ -39,7 +39,7 @@ class Kernel(Launches):
 
     What depends on the types of the arguments, of Numba kernels, takes a `signature`, or is a dict by signature.
 
-    Raises, at the first use:
+    Raises at the first use:
         CompileError, LinkError, EntryError, OptionError: The source or an option is at fault.
         NumbaError: Numba's own: typing, lowering, unsupported features.
         NoDeviceError: A launch without a device.
