@@ -122,15 +122,15 @@ class KernelCache(GetOr):
             raise KCacheError(f"cannot forget the statistics of {self.directory}", "they cannot be written to")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
-        """Remove the least recently used entries, down to a size or beyond an age.
+        """Remove the least recently used entries, down to a size or beyond an age; tells how many went.
 
         Args:
             max_size_bytes: Bytes to get down to; None for no such limit.
             older_than: Seconds since the last use beyond which an entry goes; None for no such limit.
-
-        Returns:
-            Entries removed.
         """
+        from .engine.inspection import check_limits
+
+        check_limits(max_size_bytes=max_size_bytes, older_than=older_than)
         return self.session.store.prune(max_size_bytes, older_than).entries
 
     def entries(self) -> Iterator[EntryInfo]:

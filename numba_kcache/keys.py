@@ -49,7 +49,7 @@ def encode(value: Any) -> bytes:
     elif kind is dict:
         tag, members = b"d", [each for key in sorted(value) for each in (key, value[key])]
     else:
-        raise TypeError(f"cannot encode a {kind.__name__} into a key")
+        raise TypeError(f"values of type {kind.__name__} cannot be in a key")
     if members:
         parts = []
         for each in members:  # most are text: a call for each would take longer than its encoding

@@ -142,7 +142,8 @@ class CachedModule:
         found = next((each for each in variables if name in (each.name, each.symbol)), None)
         if found is None:
             there_are = ", ".join(each.name for each in variables) or "none that its kernels use"
-            raise EntryError(f"cannot find the variable {name!r} of {label}", f"there are {there_are}")
+            hint = "declare it __device__ or __constant__, outside of functions, and use it in a kernel"
+            raise EntryError(f"cannot find the variable {name!r} of {label}", f"there are {there_are}", hint)
         return device_array(loaded, found, dtype)
 
     def compile(self, arch: Arch | None = None) -> None:
@@ -262,18 +263,18 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     if names is None:
         return ()
     if isinstance(names, (str, Path)) or not hasattr(names, "__iter__"):
-        raise OptionError(f"cannot use names={names!r}", "it is not a list", "write names=['axpy<float>']")
+        raise OptionError(f"cannot use names={names!r}", "it is not a list", f"write names=[{str(names)!r}]")
     given = tuple(names)
     seen: set[str] = set()
     for each in given:
         if not isinstance(each, str) or not each.strip():
-            raise OptionError(f"cannot use names={names!r}", f"{each!r} is not a name")
+            raise OptionError(f"cannot use names={names!r}", f"{each!r} is not a name", "write names=['axpy<float>']")
         if not each.isprintable():
             from .model.text import check_text
 
             check_text(each, f"names={names!r}")
         if "".join(each.split()) in seen:
-            raise OptionError(f"cannot use names={names!r}", f"{each!r} is there twice")
+            raise OptionError(f"cannot use names={names!r}", f"{each!r} is there twice", "leave one out")
         seen.add("".join(each.split()))
     if not given:
         raise OptionError("cannot use names=[]", "it names no kernel", "leave it out for all kernels")

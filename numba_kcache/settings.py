@@ -237,7 +237,7 @@ def read_settings(overrides: Mapping[str, Any], environ: Mapping[str, str] | Non
 
 
 _EXAMPLES: dict[str, object] = {
-    "directory": "/var/cache/kernels", "max_size_bytes": "512MB", "max_entries": 5000, "mode": "readonly",
+    "directory": "/var/cache/kernels", "max_size_bytes": "512MB", "max_entries": 5000, "mode": "readwrite",
     "toolchain": "any", "shared": True, "durability": "full", "build_wait_s": 60, "debug_launches": True,
     "log_level": "info", "tiers": "redis://host:6379", "trusted_keys": "ci=<key in base64>",
     "signing_key": "/run/secrets/key.pem", "progress": False,
@@ -249,7 +249,10 @@ def _read(setting: Setting, value: Any, origin: str) -> Any:
     try:
         return setting.read(value)
     except (ValueError, TypeError, OSError) as error:  # OSError: a relative path, and the working directory is gone
-        example = _EXAMPLES[setting.name]
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(value).lower(), str(error).rpartition("one of ")[2].split(", "), 1)
+        example = close[0] if close else _EXAMPLES[setting.name]
         text = str(int(example)) if isinstance(example, bool) else example
         is_keyword = origin == "configure()"
         raise SettingsError(

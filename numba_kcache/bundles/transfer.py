@@ -64,7 +64,11 @@ def export_bundle(
     wanted = None if identities is None else [{each.name: each.digest for each in one} for one in identities]
     entries = _chosen(session, wanted, targets)
     if not entries:
-        raise BundleError(f"cannot write the bundle {path}", "this cache holds no entry that was asked for")
+        why, hint = (
+            "this cache holds no entry that was asked for",
+            "warm it up first: numba-kcache warm MODULE --arch sm_90",
+        )
+        raise BundleError(f"cannot write the bundle {path}", why, hint)
     manifests = dict(_manifests(session, {each.key for each in entries}))
     files = [BundledFile(family, len(data), sha256(data).hexdigest()) for family, data in manifests.items()]
 

@@ -118,7 +118,8 @@ def write_bundle(
         finally:
             os.close(folder)
     except OSError as error:
-        raise BundleError(f"cannot write the bundle {path}", error.strerror or str(error)) from None
+        why = error.strerror or str(error)
+        raise BundleError(f"cannot write the bundle {path}", why, "write it elsewhere") from None
     return bundle.report
 
 

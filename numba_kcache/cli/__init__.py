@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _failed(f"cannot {parsed.name}: {error}")
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _failed(f"cannot {parsed.name}: {named}\n  hint: name a file or folder that is there and may be used")
     except KeyboardInterrupt:
         return 130
     except (Exception, SystemExit) as error:  # of a module that is imported, or what nobody thought of

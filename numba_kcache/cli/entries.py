@@ -139,7 +139,8 @@ def _kernel(text: str) -> Any:
     found: Any = load_module(module)
     for part in name.split("."):
         if not hasattr(found, part):
-            raise EntryError(f"cannot explain {text!r}", f"{module} has no {name or 'kernel of no name'}")
+            why = f"{module} has no {name or 'kernel of no name'}"
+            raise EntryError(f"cannot explain {text!r}", why, f"write {module}:KERNEL, as it is called in the module")
         found = getattr(found, part)
     return found
 
@@ -175,7 +176,8 @@ def _prune(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     try:
         limit = None if arguments.max_size is None else size_bytes(arguments.max_size)
     except ValueError as error:
-        raise SettingsError(f"cannot use --max-size {arguments.max_size}", str(error)) from None
+        what = f"cannot use --max-size {arguments.max_size}"
+        raise SettingsError(what, str(error), "write --max-size 512MB") from None
     return _removed(cache, cache.prune(limit, arguments.older_than))
 
 

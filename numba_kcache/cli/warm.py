@@ -40,7 +40,10 @@ def _warm(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     except CompileError as raised:
         if not hasattr(raised, "report"):
             raise
-        report, error = raised.report, f"\n{raised.what}: {raised.why}\n\n{raised.log}"
+        report, error = (
+            raised.report,
+            f"\n{raised.what}: {raised.why}\n\n{raised.log}\n  hint: mend these, and warm up again",
+        )
     value = {**report._asdict(), "results": [each._asdict() for each in report.results]}
     return Result(value, f"{report}{error}", 1 if report.failed else 0, _rows(report.results))
 

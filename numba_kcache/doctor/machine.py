@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from ..errors import KCacheError
 from ..model import NamedTuple
@@ -44,6 +45,11 @@ class Compilers(NamedTuple):
     troubles: Mapping[str, str] = {}
 
 
+def _name_of(cuda: Any, status: int) -> str:
+    name = ctypes.c_char_p()
+    return str(status) if cuda.cuGetErrorName(status, ctypes.byref(name)) or not name.value else name.value.decode()
+
+
 def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
     """The newest CUDA version that the driver knows and its devices; or the reason that there are none."""
     try:
@@ -54,7 +60,7 @@ def find_devices() -> tuple[tuple[int, int] | None, list[Device], str]:
     cuda.cuDriverGetVersion(ctypes.byref(number))
     driver = number.value // 1000, number.value % 1000 // 10
     if status:
-        return driver, [], f"cuInit says {status}"
+        return driver, [], f"the driver answered {_name_of(cuda, status)}"
     cuda.cuDeviceGetCount(ctypes.byref(count))
     return driver, [_device(cuda, ordinal) for ordinal in range(count.value)], ""
 

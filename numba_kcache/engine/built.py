@@ -368,7 +368,9 @@ def _artifact(label: str, returned: Any, meta: dict[str, Any], seconds: float) -
             why = f"{name!r:.80} cannot name a payload"
             raise OptionError(cannot, why, "a name is 1 to 200 bytes of printable text without slashes")
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise OptionError(cannot, f"its {name} is a {type(data).__name__}, and not bytes")
+            raise OptionError(
+                cannot, f"its {name} is a {type(data).__name__}, and not bytes", "give bytes: text.encode()"
+            )
         read[str(name)] = bytes(data)
     try:
         return built_artifact(label, read, meta, seconds)

@@ -82,7 +82,11 @@ def frozen_error(lookup: Lookup, request: Request, components: Sequence[Componen
     why = f"the cache is frozen and does not hold it: {summary(missed(lookup, request, components).reasons)}"
     aside = [f"{key} ({reason})" for key, reason in lookup.damaged.items()]
     why += f"; set aside: {', '.join(aside[-3:])}" if aside else ""
-    return FrozenCacheError(f"cannot compile {request.title}", why, "warm it up")
+    return FrozenCacheError(
+        f"cannot compile {request.title}",
+        why,
+        "warm it up where it is not frozen: numba-kcache warm MODULE --arch sm_90",
+    )
 
 
 def explain_key(lookup: Lookup, key: str) -> Explanation:

@@ -7,9 +7,9 @@ Not here    The words (observe), and lists of entries (store.listing).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import EntryError, KCacheError, SettingsError
+from ..errors import EntryError, KCacheError, OptionError, SettingsError
 from ..model.artifact import BUILT, artifact_from_header
 from ..observe import KEY_DIGITS, Counts
 from ..observe.detail import EntryDetail, read_report
@@ -29,7 +29,9 @@ def info_of(session: Session, scope: str) -> CacheInfo:
         SettingsError: Another scope.
     """
     if scope not in ("lifetime", "process"):
-        raise SettingsError(f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'")
+        raise SettingsError(
+            f"cannot use scope={scope!r}", "it is neither 'lifetime' nor 'process'", "write scope='process'"
+        )
     sums = session.lifetime() if scope == "lifetime" else None
     counts = session.statistics.process if sums is None else Counts.of(sums)
     usage, limit = session.store.size(), session.settings.max_size_bytes
@@ -79,3 +81,18 @@ def detail_of(lookup: Lookup, file: Found, hits: Mapping[str, int]) -> EntryDeta
         sizes = {**sizes_of(artifact), **{name: size for name, size in sizes.items() if name != BUILT}}
     times_hit = hits.get(file.key[:KEY_DIGITS], 0)
     return EntryDetail(file.key, artifact, file.size_bytes, file.used_ns / 1e9, times_hit, sizes, **kept)
+
+
+def check_limits(**limits: Any) -> None:
+    """Check what a pass of pruning is to get down to: bytes and seconds; None for no limit.
+
+    Raises:
+        OptionError: One is not a number, or below zero.
+    """
+    for name, value in limits.items():
+        is_number = isinstance(value, float) or (hasattr(value, "__index__") and not isinstance(value, bool))
+        if value is not None and not (is_number and value >= 0):
+            unit, example = ("seconds", "30 * 86400") if name == "older_than" else ("bytes", "2**30")
+            raise OptionError(
+                f"cannot prune with {name}={value!r}", f"it is not a number of {unit}", f"write {name}={example}"
+            )

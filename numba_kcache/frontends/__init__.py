@@ -84,6 +84,6 @@ def not_source(thing: object) -> OptionError:
     """The refusal of what no front end knows."""
     return OptionError(
         f"cannot make a kernel of {thing!r}",
-        f"a {type(thing).__name__} is not source",
+        f"it is of type {type(thing).__name__}, which is no source",
         "wrap a function that returns CUDA C++, a str or a pathlib.Path",
     )

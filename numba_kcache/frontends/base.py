@@ -238,9 +238,8 @@ class Definition:
         Raises:
             OptionError: There is no such parameter, or it is no template.
         """
-        raise OptionError(
-            f"cannot instantiate {self.name or self.label}", "only a function that returns source has values"
-        )
+        why, hint = "only a function that returns source has values", "wrap a function: def k(T='float') -> str"
+        raise OptionError(f"cannot instantiate {self.name or self.label}", why, hint)
 
     def instantiate(self, values: Mapping[str, Any]) -> Definition:
         """Define the template's instance for these values, as `template_values` gave them."""

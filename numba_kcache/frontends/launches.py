@@ -86,6 +86,7 @@ class Configurations:
             raise LaunchConfigError(
                 f"cannot launch {self.__name__}[{config!r}]",
                 "a launch takes [grid, block], then stream and sharedmem if need be",
+                "write kernel[blocks, threads](...), or kernel.forall(count)(...)",
             )
         try:
             row, seen = self._rows.get(config[1:]), config in self._seen
@@ -182,7 +183,11 @@ class Launches(Configurations):
             LaunchConfigError: `ntasks` is negative.
         """
         if ntasks < 0:
-            raise LaunchConfigError(f"cannot launch {self.__name__} for {ntasks} tasks", "a count is not negative")
+            raise LaunchConfigError(
+                f"cannot launch {self.__name__} for {ntasks} tasks",
+                "a count is not negative",
+                "give the size of the array",
+            )
         if ntasks == 0:
             return lambda *_args, **_named: None
 
@@ -330,7 +335,7 @@ class Launches(Configurations):
 
 def _checked_cache(cache: Any) -> Any:
     if cache is not None and not hasattr(type(cache), "session"):  # KernelCache stands above this module
-        raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache")
+        raise OptionError(f"cannot use cache={cache!r}", f"it is a {type(cache).__name__}", "give a KernelCache(...)")
     return cache
 
 

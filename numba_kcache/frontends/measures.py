@@ -75,7 +75,9 @@ def time(
     """
     name, driver = kernel.__name__, bindings()
     if type(repeats) is not int or repeats < 1:
-        raise OptionError(f"cannot time {name} with repeats={repeats!r}", "it is not a positive integer")
+        raise OptionError(
+            f"cannot time {name} with repeats={repeats!r}", "it is not a positive integer", "write repeats=20"
+        )
     current_device()
     handle, launch = stream_handle(config[2]), kernel[config]
     if driver.cuStreamIsCapturing(handle) != (0, 0):

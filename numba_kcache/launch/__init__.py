@@ -151,6 +151,9 @@ def check_launch(shape: LaunchShape, limits: DeviceLimits, *, kernel: str = "the
                 hint = "fold the excess into another axis or loop inside the kernel"
                 if extent < 1:
                     hint = "skip the launch where there is nothing to do" if extent == 0 else "a count is not negative"
+                    hint += "; blocks are (n + threads - 1) // threads" if name == "grid" and extent else ""
+                elif name == "block" and extent > limits.threads_per_block:
+                    hint = "use smaller blocks, and more of them"
                 elif name == "grid":
                     hint = "let each thread take several elements in a loop"
                 raise LaunchConfigError(

@@ -59,6 +59,7 @@ class LaunchOptions(NamedTuple):
                 raise LaunchError(
                     f"cannot load {name} with max_dynamic_shared={self.max_dynamic_shared}",
                     f"a block takes at most {room} bytes on this device",
+                    "use smaller tiles",
                 )
             kernel.allow_shared(self.max_dynamic_shared)
         if self.carveout is not None:
@@ -71,6 +72,7 @@ class LaunchOptions(NamedTuple):
                 raise LaunchError(
                     f"cannot load {name} with cluster={self.cluster}",
                     f"clusters need compute capability 9.0, this device is {kernel.device.target}",
+                    "leave cluster= out here",
                 )
             if math.prod(self.cluster) > _PORTABLE_CLUSTER:
                 kernel.set_attribute("NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, "allow large clusters of")
@@ -140,11 +142,11 @@ def read_launch_options(given: Mapping[str, Any], kind: str) -> LaunchOptions:
         why = f"it is a {type(cooperative).__name__}"
         raise OptionError(f"cannot use cooperative={cooperative!r}", why, "write True or False")
     if shared is not None and (type(shared) is not int or shared < 0):
-        raise OptionError(f"cannot use max_dynamic_shared={shared!r}", "it is not a number of bytes")
+        raise OptionError(f"cannot use max_dynamic_shared={shared!r}", "it is not a number of bytes", "write 65536")
     percent = _CARVEOUTS.get(carveout.strip().lower()) if isinstance(carveout, str) else carveout
     if carveout is not None and (type(percent) is not int or not -1 <= percent <= 100):
         why = f"it is neither -1 to 100 nor one of {', '.join(_CARVEOUTS)}"
-        raise OptionError(f"cannot use carveout={carveout!r}", why)
+        raise OptionError(f"cannot use carveout={carveout!r}", why, "write carveout=50, the percentage")
     return LaunchOptions(bool(cooperative), _read_cluster(given.get("cluster")), shared or 0, percent)
 
 
@@ -157,6 +159,6 @@ def _read_cluster(cluster: Any) -> Dim3 | None:
         raise OptionError(f"cannot use cluster={cluster!r}", why, "write cluster=2 or (2, 1, 1)")
     if math.prod(extents) > _LARGEST_CLUSTER:
         why = f"these are {math.prod(extents)} blocks, a cluster has at most {_LARGEST_CLUSTER}"
-        raise OptionError(f"cannot use cluster={cluster!r}", why)
+        raise OptionError(f"cannot use cluster={cluster!r}", why, "write cluster=2 or (2, 1, 1)")
     x, y, z = (*extents, 1, 1)[:3]
     return x, y, z

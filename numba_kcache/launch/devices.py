@@ -41,7 +41,7 @@ NUMBA_DEVICES = "numba.cuda.core.config"
 target that Numba itself brings has none of that name: its arrays are taken, in the driver's context, as CuPy's are."""
 
 _NO_DEVICE = "cannot find a CUDA device"
-_WITHOUT_ONE = "name a target to compile without one: arch='sm_90'"
+_WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without one name a target: arch='sm_90'"
 _LEGACY_DEFAULT = 1
 """The handle that names the legacy default stream explicitly; 0 means the same stream."""
 

@@ -49,7 +49,8 @@ def check_memory(slot: PointerSlot, value: Any, memory: Memory) -> None:
         )
     if memory.address % alignment_of(pointee):
         why = f"its address is no multiple of the {alignment_of(pointee)} bytes that {_elements(pointee)} need"
-        raise slot.refuse(value, why)
+        hint = "pass a copy, or a part that begins at a whole vector"
+        raise slot.refuse(value, why, hint)
 
 
 def device_elsewhere(module: Any, memory: Memory) -> int | None:
@@ -82,7 +83,7 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
             borrowed = borrow(value, call.handle)
         except (BufferError, TypeError, RuntimeError, ValueError) as error:
             why = f"its __dlpack__ says: {str(error).partition(chr(10))[0]}"
-            raise slot.refuse(value, why) from error
+            raise slot.refuse(value, why, "pass an array on this device, as its library makes it") from error
     if borrowed is None:
         raise misfit(slot, value)
     memory, capsule = borrowed
@@ -97,6 +98,9 @@ def misfit(slot: PointerSlot, value: Any) -> ArgumentError:
     if host_array_of(value) is not None or _is_dlpack(value):
         why = "its memory is on the host"
         hint = "copy it with cuda.to_device(), or wrap it in cuda.In(), cuda.Out() or cuda.InOut()"
+    elif isinstance(value, (list, tuple)):
+        why = "its items are on the host"
+        hint = "make a device array of it: cupy.array(...), torch.tensor(..., device='cuda'), cuda.to_device(...)"
     elif isinstance(value, int):
         why = "a pointer takes a device array or None, not a bare integer"
         hint += "; an address goes as ctypes.c_void_p(address)"

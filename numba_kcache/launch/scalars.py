@@ -59,16 +59,20 @@ def _scalar(slot: ParameterSlot, code: str, value: Any) -> Any:
         if isinstance(number, (float, complex)):
             raise slot.refuse(value, "the parameter is an integer", "convert it with int()")
         if not below < number < above:
-            raise slot.refuse(value, f"the parameter holds {below + 1} to {above - 1}")
+            wider = "long long" if code[0] == "i" or number < 0 else "unsigned long long"
+            hint = (
+                "use a number that it holds" if code[1] == "8" else f"declare it {wider} in the source, or pass another"
+            )
+            raise slot.refuse(value, f"the parameter holds {below + 1} to {above - 1}", hint)
         return int(number)
     if isinstance(number, complex):
         raise slot.refuse(value, "the parameter is real", "pass .real or abs() of it")
     try:
         real = float(number)
     except OverflowError:
-        raise slot.refuse(value, "it is too large for the parameter") from None
+        raise slot.refuse(value, "it is too large for the parameter", "declare it double, or pass less") from None
     if abs(real) >= above and (math.isfinite(real) or code == "e4"):
-        raise slot.refuse(value, "it is too large for the parameter")
+        raise slot.refuse(value, "it is too large for the parameter", "declare it double, or pass less")
     return small_float_bits(real, *_SMALL_FLOATS[code]) if code in _SMALL_FLOATS else real
 
 
@@ -80,7 +84,9 @@ def _bytes(slot: ParameterSlot, value: Any) -> bytes:
     if code[0] == "v" and (isinstance(value, (tuple, list)) or (_is_numpy(value) and len(value.shape) == 1)):
         count, component = int(code[1]), code[2:]
         if len(value) != count:
-            raise slot.refuse(value, f"the vector has {count} components, not {len(value)}")
+            raise slot.refuse(
+                value, f"the vector has {count} components, not {len(value)}", f"pass a tuple of {count} numbers"
+            )
         values = [_scalar(slot, component, each) for each in value]
         if component[0] == "c":
             values = [part for each in values for part in (each.real, each.imag)]
@@ -89,7 +95,11 @@ def _bytes(slot: ParameterSlot, value: Any) -> bytes:
     if raw is None:
         raise slot.refuse(value, *_why_no_bytes(value, slot))
     if len(raw) != size:
-        raise slot.refuse(value, f"it has {len(raw)} bytes, the parameter {size}")
+        raise slot.refuse(
+            value,
+            f"it has {len(raw)} bytes, the parameter {size}",
+            f"pass a NumPy record, a ctypes struct or {size} bytes",
+        )
     return raw
 
 
@@ -181,8 +191,10 @@ def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
     if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
         return f"the parameter is {wanted}, not an array", "check the order of the arguments"
     if value is None:
-        return f"the parameter is {wanted}", "None stands for a null pointer only"
-    return f"the parameter is {wanted}", "convert it first"
+        return f"the parameter is {wanted}", "pass a number; None stands for a null pointer only"
+    if isinstance(value, (str, bytes)):
+        return f"the parameter is {wanted}, not text", f"convert it with {'int' if 'integer' in wanted else 'float'}()"
+    return f"the parameter is {wanted}", "pass a number of Python or NumPy"
 
 
 def _why_no_bytes(value: Any, parameter: ParameterSlot) -> tuple[str, str]:

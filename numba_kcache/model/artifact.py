@@ -188,7 +188,8 @@ class Artifact(NamedTuple):
         if len(named) == 1:
             return named[0]
         there_are = ", ".join(each.name for each in named or self.entries)
-        raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", "write one of these")
+        hint = "names are those of the source, template arguments and all"
+        raise EntryError(f"cannot find the kernel {name!r} of {label}", f"there are {there_are}", hint)
 
 
 def _bare(name: str) -> str:

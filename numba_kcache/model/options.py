@@ -61,6 +61,12 @@ OTHERS = (
 """Options that are no compile options; here for what a misspelt one may have been."""
 
 
+def hint_for_function(name: str, known: Sequence[str]) -> str:
+    """The next step for an option that a kernel of a Python function does not take, among those that it does."""
+    of_source = "CUDA C++ does: annotate the function `-> str`; " if name in _BY_KIND["cuda"] else ""
+    return f"{of_source or meant(name, known)}it takes {', '.join(known)}"
+
+
 def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> CompileOptions:
     """Check the compile options that a user gave for a kernel of this kind.
 
@@ -88,7 +94,10 @@ def compile_options(kind: str, given: Mapping[str, Any], base_dir: str) -> Compi
                 check_text(text, f"{name}={value!r}", is_decoded=name == "include_dirs")
     if chosen.get("fast_compile") and chosen.get("lto"):
         raise _refuse(
-            "fast_compile", chosen["fast_compile"], "with lto=True it is the linker that takes the time", "choose one"
+            "fast_compile",
+            chosen["fast_compile"],
+            "with lto=True it is the linker that takes the time",
+            "leave one out",
         )
     return CompileOptions(**chosen, base_dir=base_dir)
 
@@ -122,7 +131,7 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
     pairs = []
     for macro, text in value.items():
         if not (isinstance(macro, str) and re.match(_MACRO, macro, re.ASCII)):
-            raise _refuse(name, value, f"{macro!r} is not the name of a macro")
+            raise _refuse(name, value, f"{macro!r} is not the name of a macro", "write defines={'TILE': 32}")
         if not (text is None or isinstance(text, str) or type(text) is int):
             raise _refuse(name, value, f"{macro} is a {type(text).__name__}", "give str, int or None")
         pairs.append((macro, None if text is None else str(text)))
@@ -131,7 +140,7 @@ def _defines(name: str, value: Any, _base: str) -> tuple[tuple[str, str | None],
 
 def _include_dirs(name: str, value: Any, base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _refuse(name, value, "it is not a list of folders", "write include_dirs=['include']")
+        raise _refuse(name, value, "it is not a list of folders", f"write include_dirs={[value]}")
     folders = []
     for path in value:
         text = os.fspath(path) if isinstance(path, os.PathLike) else path
@@ -143,13 +152,13 @@ def _include_dirs(name: str, value: Any, base: str) -> tuple[str, ...]:
 
 def _max_registers(name: str, value: Any, _base: str) -> int:
     if type(value) is not int or not 16 <= value <= 255:
-        raise _refuse(name, value, "registers per thread are 16 to 255")
+        raise _refuse(name, value, "registers per thread are 16 to 255", "write max_registers=64")
     return value
 
 
 def _opt(name: str, value: Any, _base: str) -> int:
     if type(value) is not int or not 0 <= value <= 3:
-        raise _refuse(name, value, "optimisation levels are 0, 1, 2 and 3")
+        raise _refuse(name, value, "optimisation levels are 0, 1, 2 and 3", "write opt=3")
     return value
 
 
@@ -161,13 +170,13 @@ def _fast_compile(name: str, value: Any, _base: str) -> str | bool:
 
 def _flags(name: str, value: Any, _base: str) -> tuple[str, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _refuse(name, value, "it is not a list of flags", "write options=['--restrict']")
+        raise _refuse(name, value, "it is not a list of flags", f"write options={[value]}")
     before = ""
     for flag in value:
         is_value = before.startswith("-") and "=" not in before  # perhaps: of which flags it may be, NVRTC knows
         before = flag if isinstance(flag, str) else ""
         if not isinstance(flag, str) or not (flag.startswith("-") or is_value):
-            raise _refuse(name, flag, "it is not an NVRTC flag")
+            raise _refuse(name, flag, "it is not an NVRTC flag", "flags begin with -: options=['--restrict']")
         word = flag.split("=")[0].split(" ")[0].removeprefix("-").removeprefix("-")
         why = _REFUSED_FLAGS.get("I" if flag.startswith("-I") else word)
         if why:

@@ -181,6 +181,10 @@ class Events:
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event from now on; the function returned ends that."""
+        if not callable(subscriber):
+            from ..errors import OptionError
+
+            raise OptionError(f"cannot subscribe {subscriber!r}", "it cannot be called", "give a function of one event")
         name = object()
         self._subscribers[name] = subscriber
 

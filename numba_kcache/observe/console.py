@@ -11,6 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 from ..errors import plain, plain_lines
+from ..model.text import meant
 from .paint import painted
 
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -20,8 +21,16 @@ class Parser(argparse.ArgumentParser):
     """A parser of command lines whose complaints about words are plain text."""
 
     def error(self, message: str) -> NoReturn:
-        """End the process with a complaint."""
-        super().error(plain(message))
+        """End the process with a complaint in the words of all other errors."""
+        self.print_usage(sys.stderr)
+        say(f"numba-kcache: cannot read the command line: {plain(message)}\n  hint: {self._hint(message)}")
+        sys.exit(2)
+
+    def _hint(self, message: str) -> str:
+        """The next step: the verb that is meant, or the help."""
+        wrong = re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        known = [each.strip("' ") for each in wrong[2].split(",")] if wrong else []
+        return f"{meant(wrong[1], known) if wrong else ''}`{self.prog} --help` lists what it takes"
 
 
 def count(text: str) -> int:

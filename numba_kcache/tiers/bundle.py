@@ -165,9 +165,13 @@ def open_bundle(path: str, trusted: TrustedKeys) -> Bundle:
         file = _File(path)
         status = os.fstat(file.descriptor)
     except OSError as error:
-        raise BundleError(f"cannot use the bundle {path}", error.strerror or str(error)) from None
+        raise BundleError(
+            f"cannot use the bundle {path}",
+            error.strerror or str(error),
+            "correct the path, or write it by export_bundle()",
+        ) from None
     if not stat.S_ISREG(status.st_mode):
-        raise BundleError(f"cannot use the bundle {path}", "it is not a regular file")
+        raise BundleError(f"cannot use the bundle {path}", "it is not a regular file", "correct the path")
     return Bundle(path, file.read, status.st_size, trusted)
 
 
@@ -185,7 +189,7 @@ def open_resource(package: str, resource: str, trusted: TrustedKeys) -> Bundle:
         for part in resource.split("/"):
             found = found.joinpath(part)
     except (ImportError, OSError, ValueError, TypeError) as error:
-        raise BundleError(f"cannot use the bundle {name}", str(error)) from None
+        raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
     return open_traversable(found, name, trusted)
 
 
@@ -200,7 +204,7 @@ def open_traversable(found: Any, name: str, trusted: TrustedKeys) -> Bundle:
     try:
         data = found.read_bytes()  # in a zip file, say
     except (OSError, KeyError) as error:
-        raise BundleError(f"cannot use the bundle {name}", str(error)) from None
+        raise BundleError(f"cannot use the bundle {name}", str(error), "build or fetch it again") from None
     return Bundle(name, lambda at, size: data[at : at + size], len(data), trusted)
 
 

@@ -81,7 +81,9 @@ def _step(nvjitlink: Any, handle: int, name: str, names: Mapping[str, str], call
     except nvjitlink.nvJitLinkError as error:
         log = _log(nvjitlink, handle, names, "error")
         why = log.splitlines()[0] if log else str(error)
-        raise LinkError(f"cannot link {name}", why, "the linker's whole log is in .log", log) from None
+        raise LinkError(
+            f"cannot link {name}", why, "correct what is named; the linker's whole log is in .log", log
+        ) from None
 
 
 def _log(nvjitlink: Any, handle: int, names: Mapping[str, str], kind: str) -> str:

@@ -75,7 +75,11 @@ def warmable(given: Any, built: Sequence[object] = ()) -> list[Cached | Builder]
         before = len(built)
         found = _found_in(load_module(given))
         if not found and len(built) == before:
-            raise EntryError(f"cannot find a kernel in {given}", "nothing in it was made by cached_kernel")
+            raise EntryError(
+                f"cannot find a kernel in {given}",
+                "nothing in it was made by cached_kernel",
+                "decorate kernels where the module is imported",
+            )
         return found
     if not hasattr(given, "__iter__"):
         raise OptionError(
@@ -97,6 +101,9 @@ def _found_in(module: ModuleType) -> list[Cached | Builder]:
     return list({id(each): each for each in _values_of(held, module.__name__, set())}.values())
 
 
+_NAMES = "name a module that can be imported from here, or a file that ends in .py"
+
+
 def load_module(module_or_file: Any) -> ModuleType:
     """The module, imported if need be; a file under its stem, with its folder on the path as for a script.
 
@@ -107,18 +114,18 @@ def load_module(module_or_file: Any) -> ModuleType:
     if isinstance(module_or_file, ModuleType):
         return module_or_file
     if not isinstance(module_or_file, (str, os.PathLike)):
-        raise OptionError(f"cannot import {module_or_file!r}", f"it is a {type(module_or_file).__name__}")
+        raise OptionError(f"cannot import {module_or_file!r}", f"it is a {type(module_or_file).__name__}", _NAMES)
     name = os.fspath(module_or_file)
     if name.endswith(".py") or os.sep in name:
         return _load_file(os.path.abspath(name))
     if not all(map(str.isidentifier, name.split("."))):
-        raise EntryError(f"cannot import {name!r}", "it is no module's name", "a file ends in .py")
+        raise EntryError(f"cannot import {name!r}", "it is no module's name", _NAMES)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise  # it is there, and what it imports is not
-        raise EntryError(f"cannot import {name}", str(error), "a file ends in .py") from None
+        raise EntryError(f"cannot import {name}", str(error), _NAMES) from None
 
 
 def _load_file(path: str) -> ModuleType:
@@ -128,10 +135,10 @@ def _load_file(path: str) -> ModuleType:
         if isinstance(known, ModuleType) and vars(known).get("__file__") == path and known.__name__ != "__main__":
             return known
     if "\0" in path or not os.path.isfile(path):
-        raise EntryError(f"cannot import {path}", "there is no such file")
+        raise EntryError(f"cannot import {path}", "there is no such file", _NAMES)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or name in sys.modules:
-        raise EntryError(f"cannot import {path}", f"{name} is the name of another module here")
+        raise EntryError(f"cannot import {path}", f"{name} is the name of another module here", "rename the file")
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

@@ -125,7 +125,8 @@ REFUSED = {
     "too large an int": (
         lambda n: (2.0, n.array(), n.array(), 1 << 31),
         ("cannot pass 2147483648 (int) as argument 4 of saxpy (int n): "
-        "the parameter holds -2147483648 to 2147483647"),
+        "the parameter holds -2147483648 to 2147483647\n"
+        "  hint: declare it long long in the source, or pass another"),
     ),
     "float for int": (
         lambda n: (2.0, n.array(), n.array(), 7.0),
@@ -139,24 +140,25 @@ REFUSED = {
     ),
     "too large a float": (
         lambda n: (1e39, n.array(), n.array(), 7),
-        "cannot pass 1e+39 (float) as argument 1 of saxpy (float a): it is too large for the parameter",
+        ("cannot pass 1e+39 (float) as argument 1 of saxpy (float a): it is too large for the parameter\n"
+        "  hint: declare it double, or pass less"),
     ),
     "text": (
         lambda n: ("2", n.array(), n.array(), 7),
         ("cannot pass '2' (str) as argument 1 of saxpy (float a): "
-        "the parameter is a number\n  hint: convert it first"),
+        "the parameter is a number, not text\n  hint: convert it with float()"),
     ),
     "pointer for a number": (
         lambda n: (ctypes.c_void_p(64), n.array(), n.array(), 7),
         (
             "cannot pass 64 (ctypes.c_void_p) as argument 1 of saxpy (float a): "
-            "the parameter is a number\n  hint: convert it first"
+            "the parameter is a number\n  hint: pass a number of Python or NumPy"
         ),
     ),
     "None for a number": (
         lambda n: (2.0, n.array(), n.array(), None),
         ("cannot pass None as argument 4 of saxpy (int n): "
-        "the parameter is an integer\n  hint: None stands for a null pointer only"),
+        "the parameter is an integer\n  hint: pass a number; None stands for a null pointer only"),
     ),
     "too few": (
         lambda n: (2.0, n.array(), n.array()),

@@ -95,10 +95,9 @@ class PythonDefinition(Definition):
             given["shared_memory_carveout"] = options["carveout"]
         unknown = sorted(given.keys() - set(self.decorator_options))
         if unknown:
-            from ...model.text import meant
+            from ...model.options import hint_for_function
 
-            known = sorted({*self.decorator_options, *OWN_OPTIONS})
-            hint = f"{meant(unknown[0], known)}it takes {', '.join(known)}"
+            hint = hint_for_function(unknown[0], sorted({*self.decorator_options, *OWN_OPTIONS}))
             raise OptionError(f"cannot use option {unknown[0]!r} here", "a Numba kernel does not take it", hint)
         if "opt" in given:
             given["opt"] = bool(given["opt"])

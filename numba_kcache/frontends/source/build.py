@@ -270,6 +270,7 @@ def refused(request: SourceRequest, log: str, toolkit_dirs: Sequence[str]) -> Co
         raise OptionError(what, summary(log), "see the NVRTC User Guide for its targets and flags")
     if re.search(r"(?m)^\s*\.version\s+\d", request.source):
         hint = "this is PTX: say kind='ptx'"
+    hint = hint or "correct the line that is shown; .log has all that the compiler said"
     return CompileError(f"cannot compile {request.label} for {request.target}", excerpt(log), hint, log)
 
 

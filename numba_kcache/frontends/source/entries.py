@@ -137,12 +137,20 @@ def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowe
 
 
 _NOTHING = {"cuda": "the source defines no __global__ function", "ptx": "the PTX has no .entry"}
+_MARKED = {
+    "cuda": 'mark it: extern "C" __global__ void name(...)',
+    "ptx": "mark it: .visible .entry name(...)",
+    "fatbin": "give code for it, PTX, or code for linking (-rdc=true)",
+}
 
 
 def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambiguous: bool) -> EntryError:
     """The error that says which kernels there are, and how to name one."""
-    candidates = ", ".join(kernel_name(each.symbol) for each in cubin.kernels)
     declared = kernels_in(request.source) if request.kind == "cuda" else ()
+    places = {name: place for place, name in enumerate(declared)}
+    names = [kernel_name(each.symbol) for each in cubin.kernels]
+    names.sort(key=lambda name: places.get(name.partition("<")[0].split("::")[-1], len(places)))
+    candidates = ", ".join(names)
     if not cubin.kernels and declared:
         *others, last = declared
         said = f"{', '.join(others)} and {last} are templates" if others else f"{last} is a template"
@@ -155,14 +163,18 @@ def no_choice(request: SourceRequest, cubin: Cubin, wanted: str | None, is_ambig
         return EntryError(
             f"cannot find a kernel in {request.label}",
             _NOTHING.get(request.kind, "the code has none for this target"),
-            "give code for it, PTX, or code for linking (-rdc=true)" if request.kind == "fatbin" else "",
+            _MARKED.get(request.kind, "give a cubin that has a kernel, or PTX"),
         )
     if wanted is None or is_ambiguous:
         return EntryError(
-            f"cannot choose a kernel in {request.label}", f"the source has {candidates}", "say which with name="
+            f"cannot choose a kernel in {request.label}",
+            f"the source has {candidates}",
+            f"say which with name={names[0]!r}",
         )
     return EntryError(
-        f"cannot find the kernel {wanted!r} in {request.label}", f"the source has {candidates}", "correct name="
+        f"cannot find the kernel {wanted!r} in {request.label}",
+        f"the source has {candidates}",
+        "correct name=",
     )
 
 

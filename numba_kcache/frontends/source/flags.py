@@ -169,7 +169,7 @@ def _of_processors(flag: str) -> str:
 
 
 def _unknown(flag: str) -> str:
-    return f"what the flag {flag} makes the code depend on is not known (depends= takes it)"
+    return f"what the flag {flag} makes the code depend on is not known; depends=[...] vouches for it"
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def check_cubin(code: bytes, request: SourceRequest) -> None:
     try:
         made_for = read_cubin(code).sm
     except ValueError as error:
-        raise OptionError(f"cannot use {request.label} as a cubin", str(error)) from None
+        hint = "give all the bytes that nvcc -cubin or .cubin() made"
+        raise OptionError(f"cannot use {request.label} as a cubin", str(error), hint) from None
     target = request.target
     if target.virtual or not Target(*divmod(made_for, 10)).runs_on(target.cc):
         raise OptionError(

@@ -311,7 +311,7 @@ class _Depends:
                     encode(each)
                 except TypeError as error:
                     raise OptionError(
-                        f"cannot use depends={each!r}", str(error), "give plain values or Paths"
+                        f"cannot use a {type(each).__name__} in depends=", str(error), "give plain values or Paths"
                     ) from None
                 found.append(each)
         return found

@@ -167,7 +167,9 @@ def template_defaults(function: Callable[..., Any]) -> dict[str, Any]:
             )
     if code.co_posonlyargcount or code.co_flags & (_HAS_ARGS | _HAS_KEYWORDS):
         raise OptionError(
-            f"cannot ask {function.__qualname__} for its source", "values are given to a template by their names alone"
+            f"cannot ask {function.__qualname__} for its source",
+            "values are given to a template by their names alone",
+            "give it plain parameters, each with a default",
         )
     return {name: defaults[name] for name in names}
 
@@ -214,12 +216,17 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
         raise OptionError(
             f"cannot use {path.name!r} as a source",
             f"{path.suffix or 'no suffix'} is not one of {', '.join(_PATH_KINDS)}",
+            'rename it, or say what it is: kind="cuda"',
         )
     caller = sys._getframe(depth).f_code.co_filename
     base = os.path.dirname(os.path.abspath(caller)) if os.path.isfile(caller) else os.getcwd()
     full = os.path.normpath(os.path.join(base, os.path.expanduser(path)))
     if not os.path.isfile(full):
-        raise OptionError(f"cannot use {str(path)!r} as a source", f"there is no file {full}")
+        raise OptionError(
+            f"cannot use {str(path)!r} as a source",
+            f"there is no file {full}",
+            f"relative paths start where the kernel is defined: {base}",
+        )
 
     def text() -> str | bytes:
         try:
@@ -229,7 +236,10 @@ def define_path(path: Path, kind: str | None, depth: int) -> Source:
             with open(full, "rb") as file:
                 return _fit(file.read(), path.name, known)
         except OSError as error:
-            raise OptionError(f"cannot use {full!r} as a source", str(error)) from None
+            why = error.strerror or str(error)
+            raise OptionError(
+                f"cannot use {full!r} as a source", why, "put the file back, or correct the path"
+            ) from None
 
     return Source(known, path.name, "", path.stem, Origin(full, 1, True), os.path.dirname(full), text)
 
@@ -304,18 +314,23 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
         path = os.path.normpath(os.path.join(base_dir, os.path.expanduser(os.fspath(item))))
         kind = kind_of_path(path)
         if kind is None:
-            raise OptionError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+            why = f"its suffix is not one of {', '.join(LINK_SUFFIXES)}"
+            raise OptionError(f"cannot link {item!r}", why, "rename it, or give a LinkableCode of numba.cuda")
         try:
             with open(path, "rb") as file:
                 data = file.read()
         except (OSError, ValueError) as error:
-            raise OptionError(f"cannot link {item!r}", str(error)) from None
+            why = f"{path}: {getattr(error, 'strerror', None) or error}"
+            raise OptionError(
+                f"cannot link {item!r}", why, f"relative paths start where the kernel is defined: {base_dir}"
+            ) from None
         if kind == "cu":
             check_text(decoded(data), f"the link input {os.path.basename(path)}", is_decoded=True)
         return LinkInput(kind, os.path.basename(path), data, os.path.dirname(path))
     found = linkable_input(item)
     if found is None:
-        raise OptionError(f"cannot link a {type(item).__name__}", "it is neither a path nor numba.cuda LinkableCode")
+        why = "it is neither a path nor numba.cuda LinkableCode"
+        raise OptionError(f"cannot link a {type(item).__name__}", why, "write link=['device.cu']")
     if callbacks_of(item):
         raise OptionError(f"cannot link {found.name}", "its setup and teardown callbacks would not run here")
     return found._replace(folder=base_dir)

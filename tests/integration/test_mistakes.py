@@ -1,0 +1,135 @@
+"""The mistakes of tests/support/mistakes.py, and docs/messages.md, which shows what each is answered.
+
+A change of wording is made on purpose: NUMBA_KCACHE_TEST_MESSAGES=write writes the page anew. What a compiler says is
+another text with its next version, and the page keeps what it has of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_driver import build, environment, needs_fake_driver
+from tests.support.mistakes import MISTAKES, PRELUDE
+
+pytestmark = [needs_fake_driver, pytest.mark.slow]
+
+PAGE = Path(__file__).parents[2] / "docs" / "messages.md"
+WRITES = os.environ.get("NUMBA_KCACHE_TEST_MESSAGES") == "write"
+TITLES = {
+    "source": "What is wrapped",
+    "options": "Options",
+    "compile": "Compiling",
+    "launch": "Launches",
+    "arguments": "Arguments",
+    "settings": "Settings and the cache",
+    "commands": "The command line",
+    "no driver": "Without a device",
+}
+OF_A_COMPILER = r"error: |nvrtc|ptxas"
+"""Found in reasons that are a compiler's words."""
+
+COUNT = sum(map(len, MISTAKES.values()))
+
+HEAD = f"""# Messages
+
+Every error says what could not be done, why, and the next step. These are {COUNT} mistakes that newcomers make, and
+what each is answered; `tests/integration/test_mistakes.py` makes them all, and keeps this page true. Errors are classes
+of `numba_kcache` under `KCacheError`, with the three parts as `.what`, `.why` and `.hint`. The lines use these names:
+
+```text
+{PRELUDE.strip()}
+```
+"""
+
+
+@functools.cache
+def answered(group: str) -> list[dict[str, str]]:
+    """What the mistakes of a group are answered, with what differs between machines left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = environment(build(), devices=() if group == "no driver" else (90,))
+        env |= {"NUMBA_KCACHE_DIR": f"{folder}/cache", "COLUMNS": "400", "NO_COLOR": "1"}
+        words = [sys.executable, "-m", "tests.support.mistakes", group]
+        done = subprocess.run(words, env=env, cwd=folder, capture_output=True, text=True, check=True)
+        found: list[dict[str, str]] = json.loads(done.stdout)
+        return [{name: neutral(text, folder) for name, text in each.items()} for each in found]
+
+
+def neutral(text: str, folder: str) -> str:
+    text = text.replace(os.path.realpath(folder), "/app").replace(folder, "/app")
+    text = re.sub(r"\d+\.\d ms", "0.1 ms", text)
+    text = re.sub(r"/\S+/numba_kcache-\d+/\w+", "/var/tmp/numba_kcache-1000/2b074bcdffde", text)
+    text = re.sub(r"compiles for (sm_\d+, )*sm_\d+", "compiles for ...", text)
+    return re.sub(r"0x[0-9a-f]{6,}", "0x7f0000000000", text)
+
+
+def cell(text: str) -> str:
+    """A text in a table: the first paragraph of a compiler's words, on one line."""
+    text = text.partition("\n\n")[0].replace("|", "\\|")
+    return "<br>".join(f"`` {line} ``" for line in text.split("\n") if line.strip(" ^"))
+
+
+def rows(group: str) -> list[tuple[str, str, str, str]]:
+    return [
+        (cell(each["written"]), cell(f"{each['kind']}: {each['what']}"), cell(each["why"]), cell(each["hint"]))
+        for each in answered(group)
+    ]
+
+
+def page() -> str:
+    """docs/messages.md as it should be."""
+    parts = [HEAD]
+    for group, title in TITLES.items():
+        lines = [f"| {' | '.join(row)} |" for row in rows(group)]
+        parts.append(
+            "\n".join([f"\n## {title}\n", "| written | what | why | next step |", "| --- | --- | --- | --- |", *lines])
+        )
+    return "\n".join(parts) + "\n"
+
+
+@pytest.mark.parametrize("group", MISTAKES)
+def test_each_mistake_is_answered_by_what_why_and_the_next_step(group: str) -> None:
+    """`cannot ...: why`, in lower case and without a full stop, and a hint; whoever is asked."""
+    for each in answered(group):
+        said = f"{each['written']}\n{each}"
+        assert each["what"].startswith("cannot "), said
+        assert each["why"].strip(), said
+        assert each["hint"].strip(), said
+        assert not each["hint"].rstrip().endswith("."), said
+        assert each["hint"] != each["why"], said
+        assert not re.search(
+            r"<locals>|Traceback|\bErrno\b|object at 0x|__main__|NoneType'|a int\b",
+            each["what"] + each["why"] + each["hint"],
+        ), said
+
+
+@pytest.mark.parametrize("group", MISTAKES)
+def test_page_of_messages_shows_what_is_said(group: str) -> None:
+    """Word for word, but for the words of compilers."""
+    if WRITES and group == "source":
+        PAGE.write_text(page(), encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition(f"\n## {TITLES[group]}\n")[2].partition("\n## ")[0]
+    shown = [tuple(line.strip("| ").split(" | ")) for line in section.splitlines() if line.startswith("| `")]
+
+    for row, found in zip(rows(group), shown, strict=True):
+        assert without_compilers(row) == without_compilers(found)
+
+
+def without_compilers(row: tuple[str, ...]) -> tuple[str, ...]:
+    """A row without its reason, where a compiler gave that."""
+    return (*row[:2], "" if re.search(OF_A_COMPILER, row[2]) else row[2], *row[3:])
+
+
+def test_page_of_messages_has_all_groups() -> None:
+    """As many as it says, at least eighty, and the names that the lines use."""
+    assert PAGE.read_text(encoding="utf-8").startswith(HEAD)
+    assert len({each for group in MISTAKES.values() for each in group}) == COUNT >= 80

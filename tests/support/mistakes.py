@@ -1,0 +1,247 @@
+"""Mistakes that newcomers make, each in one line as they write it; run as a program, this says what each is answered.
+
+Method      `python -m tests.support.mistakes GROUP` makes the mistakes of a group on the fake driver, in the working
+            directory, and prints a list of what each was answered. A line that begins with `$ ` is a command line. What
+            the lines use is defined in `PRELUDE`. Group "no driver" is for a process without any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+PRELUDE = r"""
+import ctypes
+import numpy as np
+from pathlib import Path
+from numba import cuda
+from numba_kcache import *
+
+SAXPY = '''extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}'''
+TWO = 'extern "C" __global__ void one() {} extern "C" __global__ void two() {}'
+TEMPLATE = 'template <class T> __global__ void axpy(T a, T *x) { *x += a; }'
+saxpy = cached_kernel(SAXPY, name="saxpy")
+x, y, n = cuda.device_array(1000, "float32"), cuda.device_array(1000, "float32"), 1000
+
+def kernel(parameters, body="", **options):
+    return cached_kernel(f'extern "C" __global__ void k({parameters}) {{ {body} }}', name="k", **options)
+"""
+
+MISTAKES: dict[str, tuple[str, ...]] = {
+    "source": (
+        'cached_kernel("kernels/saxpy.cu")',
+        'cached_kernel(Path("nowhere.cu")).compile("sm_90")',
+        'cached_kernel(Path("saxpy.cpp"))',
+        "cached_kernel(42)",
+        'cached_kernel("").compile("sm_90")',
+        'exec("@cached_kernel\\ndef k() -> str: pass"); k.compile("sm_90")',
+        'exec("@cached_kernel\\ndef k(T) -> str: return SAXPY")',
+        "exec(\"@cached_kernel\\ndef k(T='float'): return f'__global__ void k({T} *x) {{}}'\")",
+        'cached_kernel("__device__ int x;").compile("sm_90")',
+        'cached_kernel(TWO).compile("sm_90")',
+        'cached_kernel(TWO, name="three").compile("sm_90")',
+        'cached_kernel(TEMPLATE).compile("sm_90")',
+        'cached_kernel(b"\\x7fELF and more").compile("sm_90")',
+        'cached_kernel(SAXPY, kind="cuda11")',
+        'cached_kernel(SAXPY).instantiate(T="double")',
+        'cached_module(SAXPY, names="saxpy")',
+        'cached_module(SAXPY)["sax"].compile("sm_90")',
+        "cached_module(SAXPY).symbol('coeffs')",
+    ),
+    "options": (
+        "cached_kernel(SAXPY, fast_math=True)",
+        'cached_kernel(SAXPY, arch="hopper").compile()',
+        'saxpy.compile("sm_999")',
+        "saxpy.compile(90)",
+        "cached_kernel(SAXPY, max_registers=1000)",
+        "cached_kernel(SAXPY, opt=4)",
+        'cached_kernel(SAXPY, std="c++99")',
+        'cached_kernel(SAXPY, options="--use_fast_math")',
+        'cached_kernel(SAXPY, options=["--no-such-flag"], strict=True).compile("sm_90")',
+        'cached_kernel(SAXPY, include_dirs="include")',
+        'cached_kernel(SAXPY, defines=["TILE"])',
+        'cached_kernel(SAXPY, link=["nowhere.o"]).compile("sm_90")',
+        'cached_kernel(SAXPY, signature="float, float*").compile("sm_90")',
+        "cached_kernel(SAXPY, launch_bounds=128)",
+        "cached_kernel(SAXPY, cluster=64)",
+        'cached_kernel(SAXPY, cooperative="yes")',
+        "cached_kernel(SAXPY, carveout=200)",
+        'cached_kernel(SAXPY, cache="/tmp/cache")',
+        'cached_kernel(SAXPY, depends=[object()]).compile("sm_90")',
+        'cached_kernel(SAXPY, lto=True, fast_compile="max")',
+        'cached_kernel(lambda x: None, std="c++17")',
+        'cached_kernel(lambda x: None).compile("sm_90")',
+    ),
+    "compile": (
+        'kernel("int *x", "*x = nowhere;").compile("sm_90")',
+        'kernel("int *x", "*x = 1").compile("sm_90")',
+        'cached_kernel("#include <cstdint>\\n" + SAXPY).compile("sm_90")',
+        'cached_kernel("#include <vector>\\n" + SAXPY).compile("sm_90")',
+        'cached_kernel(\'#include "mine.h"\\n\' + SAXPY).compile("sm_90")',
+        'kernel("float *x", "*x = std::min(1.f, 2.f);").compile("sm_90")',
+        'cached_kernel(\'__device__ int f(); extern "C" __global__ void k(int *x) { *x = f(); }\').compile("sm_90")',
+        'cached_kernel(".version 8.0\\n.target sm_80\\n.address_size 64\\n.entry k() { nonsense; }").compile("sm_90")',
+        'cached_kernel(saxpy.cubin("sm_80"), signature="float, const float*, float*, int")[8, 128](2.0, x, y, n)',
+        'kernel("", "printf(__TIME__);", strict=True).compile("sm_90")',
+        'KernelCache("frozen", mode="frozen").get_or_compile(SAXPY, arch="sm_90")',
+    ),
+    "launch": (
+        "saxpy(2.0, x, y, n)",
+        "saxpy[8](2.0, x, y, n)",
+        "saxpy[8, 128, 0, 0, 0](2.0, x, y, n)",
+        "saxpy[n / 128, 128](2.0, x, y, n)",
+        "saxpy[0, 128](2.0, x, y, n)",
+        "saxpy[-1, 128](2.0, x, y, n)",
+        "saxpy[8, 2048](2.0, x, y, n)",
+        "saxpy[8, (1, 1, 65)](2.0, x, y, n)",
+        "saxpy[8, (64, 64)](2.0, x, y, n)",
+        "saxpy[(1, 2, 3, 4), 128](2.0, x, y, n)",
+        'saxpy[8, 128, "stream"](2.0, x, y, n)',
+        "saxpy[8, 128, 0, 300_000](2.0, x, y, n)",
+        "saxpy.forall(-1)(2.0, x, y, n)",
+        "cached_kernel(SAXPY, cooperative=True)[10**6, 128](2.0, x, y, n)",
+        "cached_kernel(SAXPY, cluster=4)[6, 128](2.0, x, y, n)",
+        "saxpy.occupancy(2048)",
+        "saxpy.time(8, 128, 2.0, x, y, n, repeats=0)",
+        "saxpy[8, 128](2.0, x, y)",
+        "saxpy[8, 128](2.0, x, y, n, n)",
+        "saxpy[8, 128](a=2.0)",
+        "saxpy[8, 128](2.0, x, y, count=n)",
+        "saxpy[8, 128](2.0, x, y, n, a=1.0)",
+    ),
+    "arguments": (
+        "saxpy[8, 128](2.0, np.ones(1000, 'float32'), y, n)",
+        "saxpy[8, 128](2.0, [1.0, 2.0], y, n)",
+        "saxpy[8, 128](2.0, cuda.device_array(1000, 'float64'), y, n)",
+        "saxpy[8, 128](2.0, cuda.device_array((1000, 2), 'float32')[:, 0], y, n)",
+        "saxpy[8, 128](2.0, x, 4096, n)",
+        "saxpy[8, 128](x, 2.0, y, n)",
+        "saxpy[8, 128](2.0, x, y, 1000.0)",
+        "saxpy[8, 128](2.0, x, y, 2**40)",
+        "saxpy[8, 128](2.0, x, y, '1000')",
+        "saxpy[8, 128](None, x, y, n)",
+        "saxpy[8, 128](2j, x, y, n)",
+        'kernel("unsigned n")[1, 1](-1)',
+        'kernel("bool b")[1, 1](2)',
+        'kernel("float4 v")[1, 1]((1, 2, 3))',
+        'cached_kernel("struct P { int a; double b; }; __global__ void k(P p) {}")[1, 1](b"1234")',
+        "kernel('float4 *v')[1, 1](cuda.device_array(1001, 'float32')[1:])",
+        'cached_kernel(saxpy.ptx("sm_90"))[8, 128](2.0, x, y, n)',
+    ),
+    "settings": (
+        'configure(max_size="1GB")',
+        'configure(max_size_bytes="a lot")',
+        'configure(mode="read-only")',
+        'configure(tiers=["ftp://server/cache"])',
+        'configure(max_entries="many")',
+        "$ NUMBA_KCACHE_MODE=fast numba-kcache info",
+        "$ NUMBA_KCACHE_MAX_SIZE=large numba-kcache info",
+        'KernelCache("/proc/nowhere").get_or_compile(SAXPY, arch="sm_90").compile()',
+        'info(scope="today")',
+        'prune(older_than="yesterday")',
+        "subscribe(42)",
+        'KernelCache("empty").export_bundle("out.kcache")',
+        'import_bundle("nowhere.kcache")',
+        'import_bundle("text.kcache")',
+        'register_bundle("nowhere.kcache")',
+        'get_or_build({"path": Path("x")}, lambda: b"code")',
+        'get_or_build({"level": 1}, lambda: "text")',
+        'warm_up(["no_such_module"], arch=["sm_90"])',
+        'KernelCache("cache").entry("f00d")',
+    ),
+    "commands": (
+        "$ numba-kcache warmup kernels.py",
+        "$ numba-kcache warm no_such_module --arch sm_90",
+        "$ numba-kcache warm nowhere.py --arch sm_90",
+        "$ numba-kcache warm empty.py --arch sm_90",
+        "$ numba-kcache warm broken.py --arch sm_90",
+        "$ numba-kcache warm empty.py --arch hopper",
+        "$ numba-kcache show f00d",
+        "$ numba-kcache explain empty:nothing",
+        "$ numba-kcache remove nothing*",
+        "$ numba-kcache prune --max-size huge",
+        "$ numba-kcache list --older-than never",
+        "$ numba-kcache list --directory text.kcache",
+        "$ numba-kcache import nowhere.kcache",
+        "$ numba-kcache push",
+        "$ numba-kcache report nowhere/report.html",
+    ),
+    "no driver": (
+        "saxpy[8, 128](2.0, None, None, 0)",
+        "saxpy.compile()",
+        "saxpy.occupancy(128)",
+        "$ numba-kcache warm kernels.py --arch native",
+    ),
+}
+
+FILES = {
+    "text.kcache": "hello",
+    "empty.py": "",
+    "broken.py": "from numba_kcache import *\nk = cached_kernel('__global__ void k(int *x) { *x = y; }')\n",
+    "kernels.py": "from numba_kcache import *\nk = cached_kernel('extern \"C\" __global__ void k(int *x) {}')\n",
+}
+"""What lies in the working directory."""
+
+
+def answers(group: str) -> list[dict[str, str]]:
+    """Make the mistakes of a group; for each `written`, `kind`, `what`, `why` and `hint` of what was said."""
+    for name, text in FILES.items():
+        Path(name).write_text(text, encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "app"}
+    prelude = (
+        PRELUDE if group != "no driver" else re.sub(r"(?m)^(x, y, n =|from numba import|import numpy).*$", "", PRELUDE)
+    )
+    exec(compile(prelude, "prelude.py", "exec"), names)
+    found = []
+    for written in MISTAKES[group]:
+        kind, text = _shell(written[2:]) if written.startswith("$ ") else _python(written, names)
+        first, _, hint = text.partition("\n  hint: ")
+        what, _, why = first.partition(": ")
+        found.append({"written": written, "kind": kind, "what": what, "why": why, "hint": hint})
+        names["configure"](mode="readwrite", directory=os.environ["NUMBA_KCACHE_DIR"])
+    return found
+
+
+def _python(written: str, names: dict[str, Any]) -> tuple[str, str]:
+    Path("app.py").write_text(written + "\n", encoding="utf-8")
+    try:
+        exec(compile(written, "app.py", "exec"), dict(names))
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", "nothing was said"
+
+
+def _shell(line: str) -> tuple[str, str]:
+    from numba_kcache.cli import main
+
+    words = shlex.split(line)
+    given = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))
+    before, said = dict(os.environ), io.StringIO()
+    os.environ.update(given)
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            code = main(words[len(given) + 1 :])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    text = said.getvalue().strip().removeprefix("numba-kcache: ")
+    return f"exit {code}", text[text.index("cannot ") :] if "cannot " in text else text
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.path.insert(0, os.getcwd())
+    print(json.dumps(answers(sys.argv[1])))
