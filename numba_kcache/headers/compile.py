@@ -146,7 +146,7 @@ class TrackedCompile:
                 if is_doubted or not all(self._has_all(survey, mirror) for survey in self._surveys):
                     return None
                 self._artifact = None if error.reason in _UNTRUE else artifact
-                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(artifact):
+                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(mirror):
                     raise
                 sets = self._learned(mirror, watch, is_timeless=True)
         for code in (artifact.cubin, artifact.extras.get("ptx", b"")):  # linked ones have not been looked at
@@ -169,7 +169,7 @@ class TrackedCompile:
             try:
                 return artifact, self._learned(folders, watch)
             except UntrackableError as error:
-                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless():
+                if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(folders):
                     raise
             return artifact, self._learned(folders, watch, is_timeless=True)
 
@@ -205,26 +205,31 @@ class TrackedCompile:
         pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
         return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
 
-    def _is_timeless(self, mirrored: Artifact | None = None) -> bool:
+    def _is_timeless(self, folders: Folders) -> bool:
         """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken.
 
         Args:
-            mirrored: Compiled from a mirror; None where that is yet to be done, for the paths in the code to agree.
+            folders: What the texts were compiled from. Where that is the user's own, words in headers take another
+                compile from a mirror, for the paths in the code to agree.
         """
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
-        own += [encoded(query.text) for query in self._queries]
-        if any(has_certain_clock(text) or without_clock(text) is None for text in own):
+        texts = [*own, *(encoded(query.text) for query in self._queries)]
+        if any(has_certain_clock(text) or without_clock(text) is None for text in texts):
             return False
+        is_in_place = not folders.is_mirror and all(without_clock(text) == text for text in own)
+        if not folders.is_mirror and not is_in_place and any(survey.has_location() for survey in self._surveys):
+            return False  # the code may depend on where files are, and so the branches that are taken
+        is_known = (folders.is_mirror or is_in_place) and not any("ltoir" in each for each in folders.made)
+        made = [folders.made] if is_known else []
         try:
-            if mirrored is None:
-                with closing(Mirror(self._surveys)) as mirror:
-                    mirrored = self._build(mirror)
-            with closing(Mirror(self._surveys, lambda text: without_clock(text) or b"")) as mirror:
-                other = self._build(mirror)
+            for edit in (bytes, _without_clock)[len(made) :]:
+                with closing(Folders(edit) if is_in_place else Mirror(self._surveys, edit)) as compared:
+                    self._build(compared)
+                made.append(compared.made)
+                is_left = isinstance(compared, Mirror) and compared.is_left
         except (KCacheError, Unmirrored, OSError):
             return False
-        products = [(each.cubin, each.extras.get("ptx"), each.extras.get("ltoir")) for each in (mirrored, other)]
-        return products[0] == products[1]
+        return made[0] == made[1] and not is_left
 
     def _trees(self) -> list[str]:
         """List the toolkit's trees, if a header of the user's leads there."""
@@ -250,6 +255,10 @@ class TrackedCompile:
         if "ltoir" in artifact.extras:  # that cannot be searched
             return survey.has_assert() or _names_toolkit_file(survey)
         return any(holds_path(code, folder) for code in (artifact.cubin, artifact.extras.get("ptx", b"")))
+
+
+def _without_clock(text: bytes) -> bytes:
+    return without_clock(text) or b""
 
 
 def _names_toolkit_file(survey: Survey) -> bool:

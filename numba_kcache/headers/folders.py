@@ -5,10 +5,11 @@ Not here    Looking for headers: a text that includes none is compiled without a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..model.request import LinkInput
+from ..model.text import decoded, encoded
 
 if TYPE_CHECKING:
     from ..toolchain.nvrtc import NvrtcResult
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
 class Folders:
     """Folders that are named to the compiler: here the user's own.
 
+    Args:
+        edit: Changes each text, for a compile whose code is only compared.
+
     Attributes:
         compiled: The texts that were compiled: of link inputs; None for the source.
+        made: What NVRTC made of them, by its kind; PTX of what is only compared, for LTO-IR is named by its text.
         is_visible: A path that is not the user's stands in the code.
     """
 
     is_mirror = False
 
-    def __init__(self) -> None:
+    def __init__(self, edit: Callable[[bytes], bytes] | None = None) -> None:
+        self.edit = edit
         self.compiled: set[LinkInput | None] = set()
+        self.made: list[Mapping[str, bytes]] = []
         self.is_visible = False
 
     def folder(self, path: str) -> str:
@@ -47,7 +54,7 @@ class Folders:
 
     def edited(self, source: str) -> str:
         """Return a source as the compiler gets it."""
-        return source
+        return decoded(self.edit(encoded(source))) if self.edit else source
 
     def look_at(self, code: bytes) -> None:
         """Look for paths in code."""
@@ -68,7 +75,11 @@ class Folders:
         from ..toolchain.nvrtc import run_nvrtc
 
         self.compiled.add(of)
-        result = run_nvrtc(self.edited(source), program, flags, outputs, expressions)
+        result = run_nvrtc(text := self.edited(source), program, flags, outputs, expressions)
+        self.made.append(result.code)
+        if self.edit and "ltoir" in outputs:
+            flags = [flag for flag in flags if flag != "--dlink-time-opt"]
+            self.made[-1] = run_nvrtc(text, program, flags, ("ptx",), expressions).code
         for kind in ("cubin", "ptx"):
             self.look_at(result.code.get(kind, b""))
         return result._replace(log=self.map_back(result.log))

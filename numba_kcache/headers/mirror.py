@@ -21,7 +21,7 @@ import stat as modes
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from ..keys import Plain, digest_of
@@ -29,6 +29,7 @@ from ..model import NamedTuple
 from ..model.text import decoded, encoded
 from .file_identity import digest, stat_of
 from .folders import Folders
+from .open_watch import OpenWatch
 from .precompiled import precompiled
 from .search import ABSOLUTE, SOURCE, WORKING, Place, Search, path_of
 from .survey import Survey
@@ -55,7 +56,8 @@ class Mirror(Folders):
 
     Args:
         surveys: Of the texts that are compiled together.
-        edit: Changes each text, the source too, for a compile whose code is only compared.
+        edit: Changes each text, the source too, for a compile whose code is only compared. Absolute names then lead
+            into the mirror, too, as far as they stand in the texts, and files have no time, which is in line tables.
 
     Raises:
         Unmirrored: There can be none.
@@ -65,21 +67,22 @@ class Mirror(Folders):
         root: The private folder that holds it.
         may_precompile: Whether it may be compiled with precompiled headers.
         precompiled: Folder of those that it was compiled with; "" for none.
+        is_left: The compiler may have read a file of the user's by an absolute name.
     """
 
     is_mirror = True
 
     def __init__(self, surveys: Sequence[Survey], edit: Callable[[bytes], bytes] | None = None) -> None:
-        super().__init__()
-        self._edit = edit or (lambda data: data)
+        super().__init__(edit)
         self._is_kept, self.may_precompile = bool(precompiled.root) and edit is None, False
-        self.root = self.precompiled = ""
+        self.root, self.precompiled, self.is_left = "", "", False
         self._own: dict[str, str] = {}  # folders of the search, and where they really are
         self._real: dict[str, str] = {}  # paths of files, likewise
         self._folders: set[str] = set()
         self._links: dict[str, str] = {}
         self._files: dict[str, _File] = {}
         self._forced: dict[str, tuple[str, str]] = {}
+        self._absolute: dict[bytes, str] = {}  # names, and the real paths that they lead to
         self._handed: dict[str, str] = {}
         if os.name != "posix":
             raise Unmirrored("links and inodes are otherwise here")
@@ -126,7 +129,7 @@ class Mirror(Folders):
 
     def edited(self, source: str) -> str:
         """Return a source as the compiler gets it."""
-        return decoded(self._edit(encoded(source)))
+        return decoded(self._edited(encoded(source)))
 
     def look_at(self, code: bytes) -> None:
         """Look for the mirror's own paths; a macro of the toolkit may have put one in."""
@@ -138,7 +141,10 @@ class Mirror(Folders):
             shutil.rmtree(self.root, ignore_errors=True)
 
     def run(self, of: LinkInput | None, source: str, program: str, flags: Sequence[str], *more: Any) -> NvrtcResult:
-        """Run NVRTC on a text, with precompiled headers where there may be some."""
+        """Run NVRTC on a text, with precompiled headers where there may be some.
+
+        Notice where an absolute name that stands in no text leads it out of the mirror.
+        """
         folder = precompiled.folder(self.root, source, flags) if self.may_precompile else ""
         if folder and self.precompiled in ("", folder):
             self.precompiled = folder
@@ -146,7 +152,10 @@ class Mirror(Folders):
             result = super().run(of, source, program, [*flags, *pch], *more)
             if result.ok:
                 return result  # what is wrong otherwise is told as without them
-        return super().run(of, source, program, flags, *more)
+        with closing(OpenWatch(self._files if self._absolute else ())) as watch:
+            result = super().run(of, source, program, flags, *more)
+            self.is_left = self.is_left or bool(self._absolute and not all(map(watch.is_unopened, self._files)))
+        return result
 
     # -- what is in it ------------------------------------------------------------------------------
 
@@ -163,11 +172,16 @@ class Mirror(Folders):
                 self._follow(self._own[search.roots[base]], [*rest.split("/"), ""])
         for place in survey.reachable():
             path = path_of(place, search)
-            folder = self._own.get(search.roots[place.base], "") if place.base not in (ABSOLUTE, SOURCE) else ""
+            folder, rest = self._own.get(search.roots[place.base], ""), place.rest
+            if place.base == ABSOLUTE and self.edit:
+                folder, rest = os.path.split(path)
+                folder = self._own.setdefault(folder, os.path.realpath(folder))
+            elif place.base in (ABSOLUTE, SOURCE):
+                folder = ""
             header, found = survey.headers.get(place), survey.stat(path)
             if not folder or found is None or (header and header.error):
                 raise Unmirrored(path)  # the compiler opens it there, whatever it is told; or it cannot be read
-            real = self._follow(folder, place.rest.split("/"))
+            real = self._follow(folder, rest.split("/"))
             stat = header.stat if header and header.stat else stat_of(found)
             file = _File(survey.content(place) if header else None, (stat.device, stat.inode))
             known = self._files.get(real, file)
@@ -180,6 +194,11 @@ class Mirror(Folders):
                 # Others the compiler finds in the mirror's folders, and what comes next there.
                 if search.roots[place.base] == search.working_folder:
                     self._forced[name] = search.roots[place.base], place.rest
+                elif place.base == ABSOLUTE:
+                    self._forced[name] = os.path.split(path_of(place, search))
+        for lookup in survey.lookups():
+            for place in lookup.found if lookup.include.name.startswith("/") else ():
+                self._absolute[os.fsencode(lookup.include.name)] = self._real[path_of(place, search)]
 
     def _follow(self, folder: str, names: Sequence[str]) -> str:
         """Walk as the kernel does, note the folders and links on the way, and return the real path."""
@@ -236,13 +255,22 @@ class Mirror(Folders):
         parts += [[self._at(path), self._at(real)] for path, real in sorted(links.items())]
         return digest_of(parts)[:32]
 
+    def _edited(self, data: bytes) -> bytes:
+        data = self.edit(data) if self.edit else data
+        if not self._absolute:
+            return data
+        names = re.compile(b"|".join(map(re.escape, sorted(self._absolute, key=len, reverse=True))))
+        return names.sub(lambda name: os.fsencode(self._at(self._absolute[name[0]])), data)
+
     def _fill(self, first: Mapping[tuple[int, int], str], links: Mapping[str, str]) -> None:
         for folder in sorted(self._folders.union(filter(os.path.isdir, self._own.values()))):
             os.makedirs(self._at(folder), mode=0o700, exist_ok=True)
         for real, file in self._files.items():
             if first[file.inode] == real:
                 with open(self._at(real), "xb") as copy:
-                    copy.write(self._edit(file.data or b""))
+                    copy.write(self._edited(file.data or b""))
+                if self.edit:
+                    os.utime(self._at(real), (0, 0))
             else:
                 os.link(self._at(first[file.inode]), self._at(real))
         for path, real in links.items():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import stat as modes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ..model import NamedTuple
 from ..model.text import encoded
@@ -165,10 +165,13 @@ class Survey:
                             self._add(target, self._read(target))
         return reached
 
+    def lookups(self) -> Iterator[Lookup]:
+        """Yield each include and each question of what was read so far."""
+        return (lookup for of in (self.includes, self.questions) for each in of.values() for lookup in each)
+
     def reachable(self) -> set[Place]:
         """List the user's files that what was read so far may lead to, or ask about."""
-        lookups = (lookup for of in (self.includes, self.questions) for each in of.values() for lookup in each)
-        found = {place for lookup in lookups for place in lookup.found}
+        found = {place for lookup in self.lookups() for place in lookup.found}
         return {place for place in found if place.base != MEMORY and not self.in_tree(place)}
 
     def forced(self, name: str) -> tuple[Place, ...]:

@@ -104,6 +104,7 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
             found = run(bench, kind, edits, until=start + given.seconds)
         except Exception:  # the test's own, not the cache's: the walk goes on, and the finding names the scenario
             found = [Verdict("broken", (), traceback.format_exc()[-3000:], len(edits))]
+            bench.forget_oracle()  # it may be the process that was killed
         verdicts += found
         for first in [each for each in faults(found) if each.word not in given.ignore.split(",")][:1]:
             print(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .code import without_times
+from .code import difference, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = Path(__file__).with_name("found")
@@ -53,6 +53,26 @@ def test_line_tables_differ_by_all_but_times() -> None:
     assert table(b"b.h", b"\x05") != plain
     assert table(b"a.h", b"\x05", size=b"\x81\x01") != plain
     assert table(b"a.h", b"\x05", lines=b"\0\x05xz") != plain
+
+
+def test_ptx_differs_by_all_but_the_order_of_functions() -> None:
+    """Names, labels and numbers of files follow the order, which with `opt=False` is that of a set."""
+
+    def ptx(*functions: tuple[str, str, int], counter: int) -> str:
+        text, files = "", list[str]()
+        for number, (name, file, line) in enumerate(functions):
+            if file not in files:
+                files.append(file)
+                text += f'\t.file\t{len(files)} "{file}"\n'
+            text += f".func _Z{name}B{counter}v{number}()\n{{\n\t.loc\t{files.index(file) + 1} {line} 0\n"
+            text += f"\tret;\n$L__func_end{number}:\n}}\n"
+        return text
+
+    one, two = ("f", "a.py", 3), ("g", "b.py", 4)
+
+    assert difference(ptx(one, two, counter=1), ptx(two, one, counter=5), exact=True) is None
+    assert difference(ptx(one, two, counter=1), ptx(("g", "b.py", 5), one, counter=1), exact=True)
+    assert difference(ptx(one, two, counter=1), ptx(("g", "c.py", 4), one, counter=1), exact=True)
 
 
 def _walk(*words: str) -> None:

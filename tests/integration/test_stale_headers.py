@@ -207,7 +207,9 @@ def test_name_of_a_generated_file_and_clock_in_no_branch_keep_key(tmp_path: Path
     """In a header as in the source: the second process compiles nothing."""
     (tmp_path / "value.h").write_text(text)
     lines = {"include_dirs": [tmp_path], "lineinfo": True}  # compiled from the user's folders
-    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}, lines):
+    absolute = {"source": f'#include "{tmp_path}/value.h"\n' + KERNEL}
+    lto = {"include_dirs": [tmp_path], "lto": True}
+    for options in ({"include_dirs": [tmp_path]}, {"source": text + KERNEL}, lines, absolute, lto):
         first = code(tmp_path / "cache", options)
         assert first[1] == 1
         assert code(tmp_path / "cache", options) == (first[0], 0)
@@ -222,6 +224,36 @@ def test_clock_in_a_branch_that_is_taken_is_not_stored(tmp_path: Path, options: 
     (tmp_path / "value.h").write_text(text)
     options = {"source": '#include "value.h"\n' + KERNEL, "include_dirs": [tmp_path], "arch": "sm_90", **options}
     kernel = cached_kernel(options.pop("source"), cache=KernelCache(tmp_path / "cache"), **options)
+
+    with pytest.raises(UncacheableError, match="__TIME__"):
+        kernel.compile()
+
+
+_JOINED = "#define TEXT(x) #x\n#define JOINED(x) TEXT(x)\n"
+_UNSEEN_NAME = _JOINED + "#define FOLDER {folder}/value\n#include JOINED(FOLDER.h)\n"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is not cached")
+@pytest.mark.parametrize(
+    ("include", "value"),
+    [
+        (
+            "#define TAKEN\n" + _JOINED + '#include "value.h"\n',
+            "\n#ifdef TAKEN\nif constexpr (sizeof(__FILE__) <= SIZE) return JOINED(__TIME__)[x];\n#endif\nreturn 1;",
+        ),
+        ('#define TAKEN\n#include "{folder}/value.h"\n', "\n#ifdef TAKEN\nreturn __TIME__[x];\n#endif\nreturn 1;"),
+        ("#define TAKEN\n" + _UNSEEN_NAME, "\n#ifdef TAKEN\nreturn __TIME__[x];\n#endif\nreturn 1;"),
+    ],
+    ids=["path decides", "absolute", "absolute and pasted"],
+)
+def test_clock_that_no_mirror_shows_is_not_stored(tmp_path: Path, include: str, value: str) -> None:
+    """The branch depends on where the header lies, or the header is read wherever the compiler is led."""
+    header = tmp_path / "value.h"
+    value = value.replace("SIZE", str(len(str(header)) + 1))
+    header.write_text(f"__device__ inline long value(int x) {{ {value} }}\n#define VALUE value(*out)\n")
+    source = include.format(folder=tmp_path) + KERNEL
+    kernel = cached_kernel(source, cache=KernelCache(tmp_path / "cache"), arch="sm_90", include_dirs=[tmp_path])
 
     with pytest.raises(UncacheableError, match="__TIME__"):
         kernel.compile()

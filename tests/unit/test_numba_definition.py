@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from numba import cuda
 
 from numba_kcache import KernelCache, cached_kernel
-from numba_kcache.errors import KCacheWarning
+from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.base import RunsUncached
 from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.model import EventKind, Target
@@ -163,3 +164,32 @@ def test_device_runtime_that_was_not_keyed_stores_nothing(tmp_path: Path, device
             kernel.compile(signature=SIGNATURE)
 
     assert cache.info("process").entries == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("condition", "hits"), [("#ifdef WITH_DATE", 1), ("#ifndef WITH_DATE", None)])
+def test_clock_of_what_is_linked_counts_in_a_branch_that_is_taken(
+    tmp_path: Path, condition: str, hits: int | None
+) -> None:
+    """It is compiled once more without it; where the code is the same, the kernel is cached."""
+    text = f"{condition}\n#define MORE __DATE__[1]\n#else\n#define MORE 1\n#endif\n"
+    body = 'extern "C" __device__ int external(double *r, double x) { *r = x + MORE; return 0; }\n'
+    (tmp_path / "external.cu").write_text(text + body)
+    external = cuda.declare_device("external", "float64(float64)", link=str(tmp_path / "external.cu"))
+
+    def calls(x):  # type: ignore[no-untyped-def]
+        x[0] = external(x[0])
+
+    def compiled() -> int | None:
+        cache = KernelCache(tmp_path / "cache")
+        try:
+            cached_kernel(calls, cache=cache, arch="sm_90").compile(signature=SIGNATURE)
+        except UncacheableError:
+            return None
+        return cache.info("process").hits
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KCacheWarning)
+        compiled()
+
+        assert compiled() == hits

@@ -63,15 +63,17 @@ def linked_headers(links: Sequence[LinkInput]) -> tuple[HeaderQuery, ...]:
     runtime = dialect.runtime()
     if not texts and runtime is None:
         return ()
-    from ...headers.scanner import scan_includes
+    from ...headers.scanner import has_certain_clock, scan_includes
 
     scans = [scan_includes(each.data) for each in texts]
-    if any(scan.has_clock and not scan.asks_files for scan in scans):
+    if any(scan.has_clock and has_certain_clock(each.data) for each, scan in zip(texts, scans, strict=True)):
         raise Refused("what it links uses __DATE__ or __TIME__")
     unplaced = [each.unplaced for each, scan in zip(texts, scans, strict=True) if "/" in each.name and scan.asks_files]
     if unplaced:
         raise Refused(unplaced[0])
-    if runtime is None and not any(scan.asks_files or scan.has_location or scan.has_assert for scan in scans):
+    if runtime is None and not any(
+        each.asks_files or each.has_clock or each.has_location or each.has_assert for each in scans
+    ):
         return ()
     from ...headers.search import HeaderQuery
     from ...model.text import decoded
