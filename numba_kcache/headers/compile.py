@@ -193,17 +193,19 @@ class TrackedCompile:
                 survey.run_wrappers({*survey.headers})
 
     def _learned(self, folders: Folders, watch: OpenWatch, *, is_timeless: bool = False) -> list[HeaderSet | None]:
-        def learned(survey: Survey) -> HeaderSet:
+        def learned(query: HeaderQuery, survey: Survey) -> HeaderSet:
             def is_unread(place: Place) -> bool:
                 path = folders.path(place, survey.search) or path_of(place, survey.search)
                 return place.base != MEMORY and watch.is_unopened(path)
 
+            says_names = query.has_lines or survey.has_location() or survey.has_assert() or _names_toolkit_file(survey)
             return learn_headers(
-                survey, is_unread, opened_in=watch.opened_in, is_mirrored=folders.is_mirror, is_timeless=is_timeless
-            )
+                survey, is_unread, opened_in=watch.opened_in, is_mirrored=folders.is_mirror, is_timeless=is_timeless,
+                has_names=says_names and not folders.is_mirror,
+            )  # fmt: skip
 
         pairs = zip(self._queries, self._surveys, strict=True)  # one may not be needed: Numba's own library
-        return [learned(survey) if query.of in folders.compiled else None for query, survey in pairs]
+        return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:
         """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken.

@@ -38,6 +38,7 @@ def learn_headers(
     opened_in: Callable[[str], list[str] | None] = lambda root: None,
     is_mirrored: bool = False,
     is_timeless: bool = False,
+    has_names: bool = True,
 ) -> HeaderSet:
     """Make the header set of a compile that has just succeeded.
 
@@ -47,6 +48,7 @@ def learn_headers(
         opened_in: Lists the files that it opened of a toolkit's tree; None where all may have been.
         is_mirrored: It read a mirror of the survey.
         is_timeless: What the user's texts say of the time is in no branch that was taken.
+        has_names: The code may hold the names of files, as they were found.
 
     Raises:
         UntrackableError: The headers cannot be captured.
@@ -59,7 +61,7 @@ def learn_headers(
         is_computed = any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read)
         # the names that the user's own compute are listed or refused; the toolkit's are neither
         shadows = _all_shadows(survey) if is_computed else set[Place]()
-        headers = _header_set(survey, read, opened_in if is_computed else None, is_mirrored=is_mirrored)
+        headers = _header_set(survey, read, opened_in if is_computed else None, has_names=has_names)
         headers = headers._replace(clear=tuple(sorted(shadows)))
         settled = headers._replace(files=tuple(_settled(file, survey) for file in headers.files))
         if not is_mirrored:
@@ -100,7 +102,7 @@ def _refuse(survey: Survey, place: Place, header: Header, *, is_timeless: bool) 
 
 
 def _header_set(
-    survey: Survey, places: set[Place], opened_in: Callable[[str], list[str] | None] | None, *, is_mirrored: bool
+    survey: Survey, places: set[Place], opened_in: Callable[[str], list[str] | None] | None, *, has_names: bool
 ) -> HeaderSet:
     """Collect what the lookups of these files rest on, with the stat of every file, settled or not.
 
@@ -129,7 +131,6 @@ def _header_set(
             within[index].update(opened or (), everything(root, with_files=opened is None))
     forced = [lookup for lookup in survey.includes[START] if lookup.include.form is Form.FORCED and lookup.found]
     is_told = any(lookup.include.form is Form.NEXT for place in places for lookup in survey.includes[place])
-    is_told = is_told or not is_mirrored  # names of files, likewise
     return HeaderSet(
         layout,
         files,
@@ -138,7 +139,7 @@ def _header_set(
         tuple(sorted({answer for lookup in questions for answer in _answers(survey, lookup)})),
         same_files([(file.stat.device, file.stat.inode) for file in files if file.stat]),
         tuple(_part(survey, index, paths) for index, paths in sorted(within.items())),
-        tuple(Forced(each.found[0], not each.absent if is_told else None) for each in forced),
+        tuple(Forced(each.found[0], not each.absent if is_told or has_names else None) for each in forced),
         survey.ways.several(),
     )
 
