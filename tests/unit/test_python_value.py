@@ -214,6 +214,10 @@ STATE = {
     "the device": "x[0] = cuda.get_current_device().id",
     "hash of a text": "x[0] = hash('a')",
     "all globals": "x[0] = globals()['K']",
+    "settings of NumPy": "x[0] = np.geterr()['over'] == 'warn'",
+    "text of NumPy's printing": "x[0] = len(np.array_str(x))",
+    "the stack": "import inspect\nx[0] = len(inspect.stack())",
+    "names of parameters": "import inspect\nx[0] = len(inspect.signature(np.cumsum).parameters)",
     "a path": "import pathlib\nx[0] = pathlib.Path.home()",
 }
 
@@ -235,6 +239,44 @@ def test_state_of_a_trusted_module_is_refused_with_the_reason(what: str, where: 
     assert isinstance(found, Uncapturable)
     assert "depends=" in found.reason
     assert isinstance(vouched, Fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        ("f.__doc__", lambda f: setattr(f, "__doc__", "2")),
+        ("f.__name__", lambda f: setattr(f, "__name__", "other")),
+        ("f.__qualname__", lambda f: setattr(f, "__qualname__", "other")),
+        ("f.__annotations__['x']", lambda f: f.__annotations__.update(x="2")),
+        ("g.__doc__", lambda f: setattr(f, "__doc__", "2")),
+        ("g.py_func.__doc__", lambda f: setattr(f, "__doc__", "2")),
+        ("C.__doc__", lambda f: setattr(f.kind, "__doc__", "2")),
+    ],
+)
+def test_what_a_function_says_of_itself_counts_where_it_is_read(said: str, change: Callable[[Any], None]) -> None:
+    """Typing code may read it, of a function, a dispatcher or a class; a kernel that only calls them keeps its key."""
+
+    def digests(text: str) -> tuple[str, str]:
+        found = []
+        for edit in (lambda _f: None, change):
+
+            def f(x: 1 = 0):  # type: ignore[no-untyped-def, valid-type]
+                "1"
+                return x
+
+            class C:
+                "1"
+
+            f.kind = C  # type: ignore[attr-defined]
+            edit(f)
+            found.append(digest(read(text, f=f, g=cuda.jit(device=True)(f), C=C)))
+        return found[0], found[1]
+
+    one, other = digests(f"x[0] = len({said})")
+    kept, same = digests("x[0] = f(g(x[1])) + (C is not None)")
+
+    assert one != other
+    assert kept == same
 
 
 def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,16 @@ from ...model.linkable import callbacks_of, linkable_input
 from ..python import External, Jitted, numbas
 from ..python.code import code_form
 from ..python.numbas import fixed_signatures, is_a, loaded
-from ..python.value import Unvouchable
+from ..python.value import OF_NUMPY, Unvouchable
 from .internals import BINDINGS, CONFIG, DISPATCHERS, EXTERNAL, HOME, IN_MLIR, LIBRARIES, NAMES
 
 packages = NAMES.packages
 
-stateful = frozenset(
-    (f"{HOME}.api", f"{HOME}.cudadrv.devices", f"{HOME}.cudadrv.driver", f"{HOME}.cudadrv.runtime",
-     f"{HOME}.device_init", "numba_cuda_mlir.tools", "numba_cuda_mlir.runtime", "numpy.random", "numpy.fromfile",
-     "numpy.genfromtxt", "numpy.load", "numpy.loadtxt", "numpy.memmap")
-)  # fmt: skip
-"""The current device, chance, and files."""
+stateful = OF_NUMPY | {
+    f"{HOME}.api", f"{HOME}.cudadrv.devices", f"{HOME}.cudadrv.driver", f"{HOME}.cudadrv.runtime",
+    f"{HOME}.device_init", "numba_cuda_mlir.tools", "numba_cuda_mlir.runtime",
+}  # fmt: skip
+"""The current device, and what NumPy answers."""
 
 _NO_CODE = (
     "cache", "profile_jit", "print_before_all", "print_after_all", "dump", "dump_numba_ir", "dump_mlir", "dump_cubin",

@@ -16,18 +16,17 @@ from typing import Any
 from ...model.request import LinkInput
 from ..python import External, Jitted, numbas
 from ..python.numbas import Declared, Names, fixed_signatures, is_a, loaded
-from ..python.value import Unvouchable
+from ..python.value import OF_NUMPY, Unvouchable
 
 __all__ = ["Declared", "external", "form_of_type", "intrinsic", "jitted", "loaded", "packages", "python_function"]
 
 packages = frozenset({"numba", "numba.cuda", "numba_cuda", "numpy", "llvmlite"})
 
-stateful = frozenset(
-    ("numba.cuda.api", "numba.cuda.cudadrv.devices", "numba.cuda.cudadrv.driver", "numba.cuda.cudadrv.runtime",
-     "numba.cuda.device_init", "numpy.random", "numpy.fromfile", "numpy.genfromtxt", "numpy.load", "numpy.loadtxt",
-     "numpy.memmap")
-)  # fmt: skip
-"""The current device, chance, and files."""
+stateful = OF_NUMPY | {
+    "numba.cuda.api", "numba.cuda.cudadrv.devices", "numba.cuda.cudadrv.driver", "numba.cuda.cudadrv.runtime",
+    "numba.cuda.device_init", "numba.np.ufunc.parallel",
+}  # fmt: skip
+"""The current device, threads, and what NumPy answers."""
 
 _NRT = "numba.cuda.memory_management.nrt"
 

@@ -26,7 +26,7 @@ from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
 from .code import Read, read_code
-from .value import VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
+from .value import SAYINGS, VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
     from . import Jitted
@@ -278,7 +278,7 @@ class Reader:
             if not (isinstance(value, ModuleType) or self._is_added(value, attribute)):
                 break
             at = id(value.__dict__ if isinstance(value, ModuleType) else value)  # a class makes its __dict__ anew
-            scope, where, owner = "global", attribute, value.__name__
+            scope, where, owner = "global", attribute, getattr(value, "__name__", type(value).__name__)
             home, value = owner, getattr(value, attribute, _ABSENT)
         if value is _ABSENT:
             return "undefined"
@@ -297,7 +297,10 @@ class Reader:
         return f"{home}.{where} is {goal}" if home and type(goal) is str and self.trust[home] else goal
 
     def _is_added(self, value: Any, attribute: str) -> bool:
-        """Tell if a program put an attribute there: on a function, or data or a function on a trusted class."""
+        """Tell if an attribute counts by itself: what a program put on a function, or as data or a function on a
+        trusted class, and what a function or class says of itself."""
+        if attribute in SAYINGS or attribute in ("py_func", "__wrapped__"):
+            return isinstance(value, type) or self._is_function(value)
         if type(value) is FunctionType:
             return attribute in vars(value)
         if not isinstance(value, type) or self.trust.name_of(value) is None:

@@ -29,15 +29,28 @@ _INSTALLED = tuple(each + folder + os.sep for each in STANDARD for folder in ("s
 
 _WITHOUT_STATE = frozenset(
     ("__future__", "_collections_abc", "_functools", "_operator", "_struct", "abc", "builtins", "cmath", "collections",
-     "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "inspect", "itertools", "keyword", "math",
+     "contextlib", "copy", "dataclasses", "enum", "fractions", "functools", "itertools", "keyword", "math",
      "numbers", "operator", "re", "string", "struct", "textwrap", "types", "typing", "warnings")
 )  # fmt: skip
 """Modules of the standard library whose functions answer by their arguments alone, but for `_ASKING`."""
 
-_ASKING = frozenset(
-    f"builtins.{name}" for name in
-    ("__import__", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars")
+_ASKING = frozenset((
+    *(f"builtins.{name}" for name in ("__import__", "compile", "eval", "exec", "globals", "hash", "id", "input",
+                                      "locals", "open", "vars")),
+    "typing.get_type_hints",
+))  # fmt: skip
+
+OF_NUMPY = frozenset(
+    f"numpy.{name}" for name in
+    ("array2string", "array_repr", "array_str", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize",
+     "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
 )  # fmt: skip
+"""What of NumPy answers by files, chance, or settings of the process."""
+
+SAYINGS = frozenset(
+    ("__annotations__", "__code__", "__dict__", "__doc__", "__globals__", "__module__", "__name__", "__qualname__")
+)
+"""Attributes of a function or class that decide no code of its own; typing code may read them all the same."""
 
 VOUCHED = "vouched for by depends="
 
