@@ -142,9 +142,13 @@ class ParameterSlot(Slot):
 class ValueSlot(ParameterSlot):
     """The slot of a parameter passed by value."""
 
+    _exact: Any = None  # found at the first launch
+
     def settle(self, value: Any, _stream_id: int, _call: Call | None) -> Any:
         """Check one argument; see `Settle`."""
-        types, below, above = _exact_of(self.code)
+        if self._exact is None:
+            self._exact = _exact_of(self.code)
+        types, below, above = self._exact
         if type(value) in types and below < value < above:
             return value
         number = self.convert(value)

@@ -25,6 +25,8 @@ from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_form
 from .devices import NUMBA_DEVICES, check_interpreter, stream_handle, stream_identity
 from .loader import LoadedKernel
 
+_new = tuple.__new__  # the constructor of a named tuple takes three times as long
+
 Relaunch = Callable[[tuple[Any, ...], tuple[Any, ...], int], bool]
 """Called with the configuration, the arguments and the driver's code where a launch cannot be made here (0: the module
 is gone, or its device is not the current one). True: it was made elsewhere. False: there is no way."""
@@ -178,14 +180,15 @@ class Launcher:
         """
         if IMPORTS:
             finish_imports()
-        call, module = Call(shape, handle, stream, arguments, [], [], []), self.module
+        call: Call = _new(Call, (shape, handle, stream, arguments, [], [], []))
+        module = self.module
         if code:
             self._recover(call, code)
             return
         if module.awaits_numba[0] and NUMBA_DEVICES in sys.modules:
             module.watch_numba_context()
-        status, device = self.driver.cuCtxGetDevice()
-        if status or device != module.device.ordinal or not self.live[0]:
+        is_here = module.device_of is None or self._is_current()  # with one device, the launch itself says
+        if not is_here or not self.live[0]:
             self._recover(call, 0)
             return
         slots, stream_id = self.slots or self.make_slots(), stream_identity(handle)
@@ -206,12 +209,20 @@ class Launcher:
                 self._stage = 2
             self._stage = self._stage or 1
         if call.before:
+            if not self._is_current():
+                self._recover(call, 0)
+                return
             for prepare in call.before:
                 prepare()
             values = [each() if callable(each) else each for each in values]
         if self._queue(call, values) if self._debug_labels is None else self._queue_watched(call, values):
             for finish in call.after:
                 finish()
+
+    def _is_current(self) -> bool:
+        """Tell if the module's device is the current one."""
+        status, device = self.driver.cuCtxGetDevice()
+        return not status and bool(device == self.module.device.ordinal)
 
     def _queue(self, call: Call, values: list[Any]) -> bool:
         """Pack and launch; False where it was launched elsewhere instead."""

@@ -271,7 +271,7 @@ class LoadedModule:
         if status == 0 and count > 1:
             from .memory import device_of
 
-            self.device_of = device_of
+            self.device_of = functools.partial(device_of, here=device.ordinal)
         self._kernels: dict[str, weakref.ref[LoadedKernel]] = {}  # they hold the module, not it them
         self._context_id: int | None = None
         self._loaded_in, self._pid = context_id(), os.getpid()

@@ -24,11 +24,11 @@ _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 _MEMORY_OF_DEVICE = 2
 
 
-def device_of(address: int) -> int | None:
-    """The device whose memory this is; None for memory that others reach too, or that the driver does not know."""
+def device_of(address: int, here: int | None = None) -> int | None:
+    """The device whose memory this is; None for memory that others, or `here`, reach, and that no driver knows."""
     ask = bindings().cuPointerGetAttribute
-    (status, ordinal), (_, kind) = ask(_DEVICE_ORDINAL, address), ask(_MEMORY_TYPE, address)
-    if status != 0 or kind != _MEMORY_OF_DEVICE:
+    status, ordinal = ask(_DEVICE_ORDINAL, address)
+    if status != 0 or ordinal == here or ask(_MEMORY_TYPE, address)[1] != _MEMORY_OF_DEVICE:
         return None
     status, managed = ask(_IS_MANAGED, address)
     return None if status == 0 and managed & 1 else ordinal

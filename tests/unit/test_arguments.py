@@ -446,6 +446,34 @@ def test_launch_that_cannot_be_made_here_is_made_anew(numba: Numba, ailment: str
 
 
 @PATHS
+def test_wait_before_a_launch_needs_the_context_of_one_device_too(native: bool) -> None:
+    """A thread without a context, one device: the launch is made anew before anything is queued."""
+    asked: list[int] = []
+    kernel = Kernel(one("*f4"), relaunch=lambda config, arguments, code: not asked.append(code), stream=9)
+    launch = kernel.bind(native=native)
+    kernel.driver.device = None
+
+    launch(Interface(stream=7))
+
+    assert asked == [0]
+    assert kernel.untouched
+
+
+def test_driver_is_asked_for_the_current_device_where_there_are_several(numba: Numba) -> None:
+    """With one device the launch itself says whether it can be made; with several each launch asks before."""
+    for device_of, questions in ((None, 0), (lambda address: 0, 1)):
+        kernel = Kernel(device_of=device_of, context=numba.context)
+        launch = kernel.bind()
+        asked: list[int] = []
+        kernel.driver.cuCtxGetDevice = lambda asked=asked: (asked.append(0) or 0, 0)  # type: ignore[method-assign]
+
+        launch(2.0, numba.array(), numba.array(), 7)
+
+        assert len(asked) == questions
+        assert len(kernel.driver.launches) == 1
+
+
+@PATHS
 def test_driver_error_names_kernel_and_cause(numba: Numba, native: bool) -> None:
     """A code of the driver becomes a LaunchError with the kernel, the shape, the code and a step."""
     asked: list[int] = []

@@ -13,6 +13,7 @@ import pytest
 from numba.cuda.args import ArgHint
 
 from numba_kcache.errors import ArgumentError
+from numba_kcache.launch import memory
 from numba_kcache.model.artifact import Parameter
 from tests.support.launching import CupyArray, DlpackArray, Interface, Kernel, Tensor, fake_cupy, fake_torch, one
 
@@ -146,6 +147,20 @@ def test_cupy_array_of_another_device_is_refused(stream: Any, native: bool) -> N
 
     with pytest.raises(ArgumentError, match="it is on device 1"):
         launch(CupyArray(ADDRESS + 64, device=1))
+
+
+def test_memory_of_the_device_of_the_launch_takes_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver says that it is here; only for memory elsewhere it is asked whether all devices reach it."""
+    asked: list[int] = []
+    answers = {9: 1, 2: 2, 8: 0}  # its device, that it is a device's, that it is not managed
+    driver = SimpleNamespace(cuPointerGetAttribute=lambda what, address: (asked.append(what) or 0, answers[what]))
+    monkeypatch.setattr(memory, "bindings", lambda: driver)
+
+    assert memory.device_of(ADDRESS, here=1) is None
+    assert asked == [9]
+    assert memory.device_of(ADDRESS, here=0) == 1
+    answers[8] = 1
+    assert memory.device_of(ADDRESS, here=0) is None
 
 
 @PATHS
