@@ -397,6 +397,7 @@ TABLES = {
     "header_corpus": ("docs/keys.md", header_corpus),
     "lookup": ("docs/keys.md", lookup),
     "programs": ("README.md", programs),
+    "gains": ("docs/performance.md", programs),
     "store": ("docs/performance-store.md", store),
     "nodes": ("docs/performance-fleet.md", nodes),
     "fleet_operations": ("docs/performance-fleet.md", fleet_operations),
