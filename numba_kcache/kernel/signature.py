@@ -36,4 +36,5 @@ def signature_of(thing: Any, entry: Entry | None, *, of_python: bool) -> inspect
 def text_of(name: str, label: str, entry: Entry | None) -> str:
     """Name a kernel with its parameters, as far as they are known, and where it stands, unless the name says so."""
     taken = f"({', '.join(map(str, entry.parameters))})" if entry is not None and entry.typed else ""
+    name = entry.name if name == label and entry is not None else name
     return f"{name}{taken}" if "." in name or name == label else f"{name}{taken} of {label}"

@@ -176,7 +176,8 @@ said(lambda: saxpy.time(4, 64, 2.0, repeats=1))
     assert {each["shared_bytes"] for each in events[:10] if each["event"] == "launch"} == {16}
     assert printed[0] == "float True"
     assert printed[1] == "OptionError cannot time saxpy with repeats=0: it is not a positive integer"
-    assert printed[2].startswith("ArgumentError cannot launch saxpy with 1 argument")
+    assert printed[2] == "  hint: write repeats=20"
+    assert printed[3].startswith("ArgumentError cannot launch saxpy with 1 argument")
 
 
 def test_stream_that_is_captured_is_not_timed(tmp_path: Path) -> None:

@@ -502,6 +502,11 @@ def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Pa
     assert inspect.signature(kernel).parameters["x"].annotation == "float const*"
     assert repr(kernel).startswith("<Kernel saxpy(float a, float const* x, ")
 
+    unnamed = cached_kernel(SAXPY, arch="sm_90", cache=KernelCache(tmp_path, durability="none"))
+    assert repr(unnamed) == f"<Kernel {unnamed._label}>"
+    unnamed.compile()
+    assert repr(unnamed) == f"<Kernel saxpy(float a, float const* x, float* y, int n) of {unnamed._label}>"
+
     def add(x, y):  # type: ignore[no-untyped-def]
         y[0] = x[0]
 
