@@ -31,13 +31,6 @@ ATTRIBUTES = (
 """CuPy's names, in the order of the driver's numbers."""
 
 
-def include_dirs(cupy: Any) -> list[str]:
-    """The folders that CuPy gives to its compiler unasked."""
-    own = Path(cupy.__file__).parent / "_core/include"
-    bundled = own / "cupy/_cccl"
-    return [str(own), *(str(bundled / name) for name in ("libcudacxx", "thrust", "cub") if (bundled / name).is_dir())]
-
-
 class Function:
     """One kernel, launched as CuPy launches."""
 
@@ -75,19 +68,21 @@ class Function:
 class RawModule:
     """`cupy.RawModule` of a source, by a module of ours."""
 
-    def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool) -> None:
-        import cupy
+    def __init__(self, code: str, options: tuple[str, ...], names: Any, cooperative: bool, is_bridged: bool) -> None:
+        from cupy._core.core import assemble_cupy_compiler_options
+        from cupy.cuda import compiler
 
         from numba_kcache import cached_module
 
-        self.given = (code, options, names, cooperative)
+        self.given = (code, options, names, cooperative, is_bridged)
         self.cooperative = cooperative
-        if "cuComplex" in code:
-            code = "#include <cuComplex.h>\n" + code
-        folders = include_dirs(cupy)
+        if is_bridged:
+            code = "#include <cupy/complex.cuh>\n" + code.replace("<cuComplex.h>", "<cupy/cuComplex_bridge.h>")
+        is_relocatable = "-dc" in options or "-rdc=true" in options
         self.module = cached_module(
-            code, names=names, options=list(options), include_dirs=folders, cooperative=cooperative or None
-        )
+            code, names=names, options=list(assemble_cupy_compiler_options(tuple(options))),
+            cooperative=cooperative or None, link=[compiler._get_cudadevrt_path()] if is_relocatable else None,
+        )  # fmt: skip
 
     def found(self, name: str) -> Any:
         """A kernel; CuPy's errors where there is none, or no code."""
@@ -139,7 +134,7 @@ def make_module(
             code=code, path=path, options=options, backend=backend, translate_cucomplex=translate_cucomplex,
             enable_cooperative_groups=enable_cooperative_groups, name_expressions=name_expressions, jitify=jitify,
         )  # fmt: skip
-    return RawModule(code, tuple(options), name_expressions, enable_cooperative_groups)
+    return RawModule(code, tuple(options), name_expressions, enable_cooperative_groups, translate_cucomplex)
 
 
 def make_kernel(
@@ -149,7 +144,7 @@ def make_kernel(
     """`cupy.RawKernel(...)`."""
     if jitify:
         return ORIGINAL["RawKernel"](code, name, options, backend, translate_cucomplex, jitify=jitify)
-    return Function(RawModule(code, tuple(options), None, enable_cooperative_groups), name)
+    return Function(RawModule(code, tuple(options), None, enable_cooperative_groups, translate_cucomplex), name)
 
 
 ORIGINAL: dict[str, Any] = {}

@@ -104,6 +104,15 @@ def test_macros_of_the_options_are_known() -> None:
     assert [each.name for each in named] == ["k_1", "l"]
 
 
+def test_indented_directives_are_directives() -> None:
+    """White space before `#` changes nothing, wherever the line before ends."""
+    text = "#if P == 2\n    #define T double\n#else\n\t# define T float\n#endif\n__global__ void k(T *x) {}"
+
+    (kernel,) = declarations(text)
+    assert (kernel.name, kernel.is_kernel) == ("k", True)
+    assert found("\n  #define MAKE(n) __global__ void n() {}\n  MAKE(made)") == "made"
+
+
 def test_expansion_without_end_is_given_up() -> None:
     """Text that doubles with each macro, and calls that never close."""
     doubling = "\n".join(f"#define M{n} M{n + 1} M{n + 1}" for n in range(60))

@@ -18,7 +18,7 @@ from ...model import NamedTuple
 from .macros import COMMENT, OTHER, TEXT, WORD, Macros
 
 _DIRECTIVE = r"(?P<directive>(?:^|(?<=\n))[ \t]*(?:\#|%:)[^\n]*)"
-_TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s+|{COMMENT})|{TEXT}|(?P<word>{WORD})|{OTHER}", re.DOTALL)
+_TOKEN = re.compile(rf"{_DIRECTIVE}|(?P<blank>\s*\n|\s+|{COMMENT})|{TEXT}|(?P<word>{WORD})|{OTHER}", re.DOTALL)
 _BRACE = re.compile(rf"\n[ \t]*(?P<directive>(?:\#|%:)[^\n]*)|{COMMENT}|{TEXT}|[{{}}]", re.DOTALL)
 _CONDITION = rf"(ifdef|ifndef|if\s+!?\s*defined)\b\s*\(?\s*({WORD})\s*\)?\s*\Z|if\s+(0|1)\s*\Z"
 
