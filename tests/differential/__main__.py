@@ -106,20 +106,19 @@ def _walk(bench: Bench, given: argparse.Namespace) -> dict[str, Any]:
             found = [Verdict("broken", (), traceback.format_exc()[-3000:], len(edits))]
             bench.forget_oracle()  # it may be the process that was killed
         verdicts += found
-        for first in [each for each in faults(found) if each.word not in given.ignore.split(",")][:1]:
-            print(
-                f"{first.word} in scenario {seed}: {' + '.join(first.cause) or 'nothing'}: {first.detail}", flush=True
-            )
-            alike = (first.word, kind + " ".join(sorted(set(first.cause))))
-            small = edits[: first.at + 1]
-            if alike not in seen and first.word != "broken":
-                small = _smaller(bench, kind, edits, first, given.shrink)
+        wrong = [each for each in faults(found) if each.word not in given.ignore.split(",")]
+        for each in wrong:
+            print(f"{each.word} in scenario {seed}: {' + '.join(each.cause) or 'nothing'}: {each.detail}", flush=True)
+            alike = (each.word, kind + " ".join(sorted(set(each.cause))))
+            small = edits[: each.at + 1]
+            if alike not in seen and each.word != "broken":
+                small = _smaller(bench, kind, edits, each, given.shrink if each is wrong[0] else 0.0)
             seen.add(alike)
-            findings.append({"word": first.word, "means": FAULTS[first.word], "seed": seed, "kind": kind,
-                             "cause": first.cause, "detail": first.detail, "edits": small})  # fmt: skip
+            findings.append({"word": each.word, "means": FAULTS[each.word], "seed": seed, "kind": kind,
+                             "cause": each.cause, "detail": each.detail, "edits": small})  # fmt: skip
             if given.keep:
                 given.keep.mkdir(parents=True, exist_ok=True)
-                name = f"{first.word}-{seed.replace(':', '-')}.json"
+                name = f"{each.word}-{seed.replace(':', '-')}.json"
                 (given.keep / name).write_text(json.dumps(findings[-1], indent=1, ensure_ascii=True) + "\n")
         _write(_report(verdicts, findings, time.monotonic() - start), given.json)
         if given.only:
