@@ -196,7 +196,9 @@ class _Entry:
         leaf = _leaf(made)
         (capability,) = leaf.build_results
         self.files = {_OBJECT: _without_code(made), _CODE: leaf.build_results.serialize_build_result(capability)}
-        if self._components() != components:
+        from cuda.cccl import get_include_paths
+
+        if self._components() != components or str(get_include_paths().cuda) != _toolkit_headers():
             raise _Changed
         return self.files
 
@@ -261,15 +263,25 @@ def _cccl() -> Plain:
     """Version and builds of cuda.compute as it is imported, and the toolkit's headers that it compiles with."""
     import cuda.cccl
     import cuda.core
-    from cuda.cccl import get_include_paths
     from cuda.compute import _bindings
 
     extension = _bindings.bindings_module.__file__
     folder = os.path.join(os.path.dirname(extension), "cccl")
     files = [extension, *(os.path.join(folder, each) for each in sorted(os.listdir(folder)) if ".so" in each)]
-    toolkit = os.path.join(str(get_include_paths().cuda), "cuda_fp16.h")
+    toolkit = os.path.join(_toolkit_headers(), "cuda_fp16.h")
     headers = build_of(toolkit) if os.path.exists(toolkit) else ""
     return [cuda.cccl.__version__, *map(build_of, files), headers, _installed("cuda.cccl"), cuda.core.__version__]
+
+
+def _toolkit_headers() -> str:
+    """Where cuda.compute finds the toolkit's headers, without looking for its own, which takes longer.
+
+    What is built is stored only where `get_include_paths` says the same.
+    """
+    from cuda.cccl.headers import include_paths
+
+    find = getattr(include_paths, "find_nvidia_header_directory", None)
+    return str(include_paths.get_include_paths().cuda if find is None else find("cudart"))
 
 
 @functools.cache

@@ -71,7 +71,7 @@ def written(source: Any, name: str | None, caller: str, options: Mapping[str, An
     Two of these names may mean the same; what means another thing has another name. One list is made of all: this is
     most of what a repeated call takes.
     """
-    flat: list[Any] = [*options]
+    flat: list[Any] = []
     for value in options.values():
         kind = type(value)
         if kind is list:
@@ -87,7 +87,7 @@ def written(source: Any, name: str | None, caller: str, options: Mapping[str, An
         return None
     if bool in kinds:
         flat += tuple(map(type, flat))
-    return source, type(source), name, caller, *flat
+    return source, type(source), name, caller, *options, *flat
 
 
 def call_of(source: Any, name: str | None, options: Mapping[str, Any], caller: str) -> Hashable:

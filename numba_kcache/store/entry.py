@@ -63,6 +63,7 @@ RAW, _ZSTD = 0, 1
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz_0123456789"
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
+_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # few and large: importing zstandard takes longest
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -182,7 +183,8 @@ def encode_entry(entry: StoredEntry, kind: int = ENTRY) -> bytes:
     for name, payload in entry.payloads.items():
         if not 0 < len(name) <= 16 or not name[0].isalpha() or name.strip(_OF_NAMES):
             raise ValueError(f"cannot name a payload {name!r}: 1 to 16 of a-z, 0-9 and _")
-        least = _LEAST_TO_COMPRESS_BYTES if table else _LEAST_FIRST_TO_COMPRESS_BYTES
+        first = _LEAST_BUILT_TO_COMPRESS_BYTES if name == "built" else _LEAST_FIRST_TO_COMPRESS_BYTES
+        least = _LEAST_TO_COMPRESS_BYTES if table else first
         codec, packed = _pack(payload) if len(payload) >= least else (RAW, payload)
         digest = sha256(payload).digest()
         table.append(_RECORD.pack(name.encode("ascii"), len(packed), len(payload), codec, digest))

@@ -115,13 +115,14 @@ def copy(built: Path, tmp_path: Path) -> Path:
 
 
 def test_other_process_is_served_each_compute_capability(built: Path) -> None:
-    """Alone, in a list of any order and spelling, and as the current device's; another one is not there."""
+    """Alone, in a list of any order and spelling; another one is not there. Nothing has to be unpacked."""
     program = """
 say(is_served(lambda: transform(OpKind.NEGATE, capability=80)),
     is_served(lambda: transform(OpKind.NEGATE, capability=["9.0", (8, 0)])),
+    "zstandard" in sys.modules,
     is_served(lambda: transform(OpKind.NEGATE, capability=86)))
 """
-    assert frozen(built, program) == [0, 2, 0, True, True, False]
+    assert frozen(built, program) == [0, 2, 0, True, True, False, False]
 
 
 def test_device_is_served_what_was_built_ahead(built: Path) -> None:
@@ -168,6 +169,16 @@ cuda.cccl.__version__ += ".1"
 say(*asked, is_served(lambda: transform(OpKind.NEGATE)))
 """
     assert frozen(built, program)[3:] == [True, False, False, False, False, False, False]
+
+
+def test_every_algorithm_is_led_through_the_cache(tmp_path: Path) -> None:
+    """All that cuda.compute can serialise, each with the parameters that were read."""
+    program = """
+from cuda.compute._serialization import Serializable
+from numba_kcache.adapters import cuda_compute
+say(sorted(set(Serializable._registry) ^ set(cuda_compute._replaced)))
+"""
+    assert run(tmp_path, program)[3:] == [[]]
 
 
 @needs_mlir

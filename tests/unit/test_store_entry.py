@@ -118,6 +118,13 @@ def test_large_first_payload_is_compressed() -> None:
     assert len(encode_entry(entry_of(1, 1 << 20))) < 1 << 16
 
 
+def test_what_others_compile_is_stored_as_it_is_up_to_a_mebibyte() -> None:
+    """Reading an algorithm of 200 KB takes less than importing what would unpack it."""
+    for size, codec in ((1 << 20, 0), ((1 << 20) + 1, 1)):
+        records = payload_records(decode_entry(encode_entry(StoredEntry(KEY, {}, {"built": bytes(size)})), KEY))
+        assert [each.codec for each in records] == [codec]
+
+
 def test_payload_that_does_not_shrink_is_stored_as_it_is() -> None:
     """Less than a tenth is not worth unpacking."""
     import random
