@@ -145,9 +145,8 @@ def _definitions(ptx: str) -> list[str]:
     No order, because with `opt=False` NVVM writes functions as they come out of a set of Numba's.
     """
     lines = [re.sub(r"//.*", "", line).rstrip() for line in ptx.splitlines()]
-    text = re.sub(
-        r"(\$L__(?:BB|func_begin|func_end|tmp)|__local_depot|constant_array_)\d+", r"\1", "\n".join(filter(None, lines))
-    )
+    counted = r"(\$L__(?:BB|func_begin|func_end|tmp)|__local_depot|constant_array_|static_shared_memory_)\d+"
+    text = re.sub(counted, r"\1", "\n".join(filter(None, lines)))
     files = dict(re.findall(r'(?m)^\s*\.file\s+(\d+)\s+(".*)$', text))  # numbered as functions come
     text = re.sub(r"(?m)^\s*\.file\s.*\n?", "", text)
     text = re.sub(r"(?m)^(\s*\.loc\s+)(\d+)", lambda found: found[1] + files.get(found[2], "?"), text)

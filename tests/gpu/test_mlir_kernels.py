@@ -246,6 +246,116 @@ print(json.dumps(found))
 """
 )
 
+STREAMS = (
+    _START
+    + r"""
+from cuda.bindings import driver
+from cuda.core import Device
+
+@cached_kernel(cache=cache)
+def add(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] += x[i]
+
+class Other:
+    def __init__(self, handle):
+        self.handle = handle
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+def handle_of(stream):
+    return int(stream.handle.value if hasattr(stream.handle, "value") else stream.handle)
+
+device = Device()
+device.set_current()
+cores, own = device.create_stream(), cuda.stream()
+streams = {"none": 0, "own": own, "cuda.core": cores, "int": int(cores.handle), "protocol": Other(int(cores.handle))}
+for library in ("cupy", "torch"):
+    try:
+        streams[library] = __import__(library).cuda.Stream()
+    except ImportError:
+        pass
+host = random.random(N)
+for name, stream in streams.items():
+    x, y = cuda.to_device(host), cuda.to_device(np.zeros(N))
+    cuda.synchronize()
+    for _ in range(6):
+        add[8, 128, stream](x, y)
+    cuda.synchronize()
+    check(f"stream {name}", y.copy_to_host(), 6 * host)
+
+x, y = cuda.to_device(host), cuda.to_device(np.zeros(N))
+cuda.synchronize()
+handle = driver.CUstream(int(cores.handle))
+mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+assert not int(driver.cuStreamBeginCapture(handle, mode)[0])
+for _ in range(3):
+    add[8, 128, cores](x, y)
+error, graph = driver.cuStreamEndCapture(handle)
+assert not int(error), error
+check("captured only", y.copy_to_host(), np.zeros(N))
+error, made = driver.cuGraphInstantiate(graph, 0)
+for _ in range(2):
+    driver.cuGraphLaunch(made, handle)
+cores.sync()
+check("graph", y.copy_to_host(), 6 * host)
+found["compiles"] = cache.info("process").compiles
+print(json.dumps(found))
+"""
+)
+
+CONTEXTS = (
+    _START
+    + r"""
+@cached_kernel(cache=cache)
+def add(x, y):
+    i = cuda.grid(1)
+    if i < x.size:
+        y[i] += x[i]
+
+host = random.random(N)
+for device in range(len(cuda.gpus)):
+    with cuda.gpus[device]:
+        x, y = cuda.to_device(host), cuda.to_device(np.zeros(N))
+        for _ in range(3):
+            add[8, 128](x, y)
+        check(f"device {device}", y.copy_to_host(), 3 * host)
+cuda.current_context().reset()
+x, y = cuda.to_device(host), cuda.to_device(np.zeros(N))
+add[8, 128](x, y)
+check("after a reset", y.copy_to_host(), host)
+found["compiles"] = cache.info("process").compiles
+print(json.dumps(found))
+"""
+)
+
+RUNTIME = (
+    """import os
+os.environ["NUMBA_CUDA_ENABLE_NRT"] = "1"
+"""
+    + _START
+    + r"""
+from numba_cuda_mlir.numba_cuda.core import config
+config.CUDA_ENABLE_NRT = config.NUMBA_CUDA_ENABLE_NRT = True
+
+@cuda.jit(device=True)
+def shouted(s):
+    return s.upper()
+
+@cached_kernel(cache=cache)
+def allocates(out):
+    out[0] = shouted("test") == "TEST"
+
+for turn in range(2):
+    out = cuda.to_device(np.zeros(1, np.bool_))
+    allocates[1, 1](out)
+    check(f"runtime {turn}", out.copy_to_host(), [True])
+found["compiles"] = cache.info("process").compiles
+print(json.dumps(found))
+"""
+)
+
 INSTALLED = (
     _START
     + r"""
@@ -297,9 +407,15 @@ def results(program: str, cache: Path) -> dict[str, bool | int]:
     return found
 
 
-@pytest.mark.parametrize("program", [RESULTS, INSTALLED], ids=["cached_kernel", "install"])
+PROGRAMS = {
+    "cached_kernel": RESULTS, "install": INSTALLED, "streams": STREAMS, "contexts": CONTEXTS, "runtime": RUNTIME,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_numbers_are_numpys_cold_and_warm(program: str, tmp_path: Path) -> None:
-    """Every type, layout, value and launch attribute; the second process compiles nothing."""
+    """Every type, layout, value and launch attribute; streams of everybody, graphs, devices, contexts that end; memory
+    of the device runtime. The second process compiles nothing."""
     for state in ("cold", "warm"):
         found = results(program, tmp_path)
 

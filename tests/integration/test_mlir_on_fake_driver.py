@@ -94,6 +94,12 @@ def test_what_its_own_cache_serves_stale_is_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.lane
+def test_text_of_a_served_kernel_is_that_of_its_compile(tmp_path: Path) -> None:
+    """In MLIR, as it is before passes change it, and for the target that the options name."""
+    for misses in (1, 0):
+        assert said(mlir_programs.INSPECTED, tmp_path)[-1] == f"True True {misses}"
+
+
 def test_intrinsics_count_by_what_they_write(tmp_path: Path) -> None:
     """A global of the function that writes code, and text in MLIR: each change is compiled, what was there is found."""
     assert said(mlir_programs.INTRINSICS, tmp_path)[-1] == "3 3 3"

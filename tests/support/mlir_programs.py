@@ -345,3 +345,21 @@ texts.append(made())
 print(len(set(texts[:3])), cache.info("process").compiles, cache.info("process").misses)
 """
 )
+
+INSPECTED = (
+    START
+    + """
+def body(x):
+    x[0] = 1.5
+
+def text():
+    return cuda.jit(chip="sm_80")(body).compile("void(float32[:])").mlir_module
+
+plain = text()
+numba_kcache.configure(directory=sys.argv[1])
+numba_kcache.install(all=True)
+found = text()
+print(found == plain, 'chip = "sm_80"' in found, numba_kcache.info("process").misses)
+"""
+)
+"""What a compile alone knows, asked of what the cache serves to a dispatcher of another target than the device's."""

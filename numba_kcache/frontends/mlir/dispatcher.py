@@ -59,6 +59,9 @@ class Metadata(dict[str, Any]):
             self.setdefault(each, value)
         return super().get(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in _COMPILED_ONLY or super().__contains__(name)
+
     def get(self, name: str, default: Any = None) -> Any:
         """The value, compiled where need be."""
         return self[name] if name in _COMPILED_ONLY else super().get(name, default)
@@ -73,7 +76,8 @@ def result_of(dispatcher: Any, types: Sequence[Any], artifact: Artifact) -> Any:
         artifact: The compiled kernel.
     """
     parts, known, target = surface(), artifact.attributes, artifact.target
-    options = {**dispatcher.targetoptions, "chip": target.name}
+    options = dict(dispatcher.targetoptions)
+    options["chip"] = options.get("chip") or target.name  # text transforms read it
 
     @functools.cache
     def compiled() -> Any:
