@@ -208,8 +208,10 @@ import sys
 from numba_kcache import KernelCache, cached_kernel, warm_up
 sources = ['extern "C" __global__ void k%d(int *x) { *x = %d; }' % (n, n) for n in range(6)]
 cache = KernelCache(sys.argv[1], durability="none")
+kernels = [cached_kernel(each, cache=cache) for each in sources]
+print("ready", flush=True)
 sys.stdin.readline()
-report = warm_up([cached_kernel(each, cache=cache) for each in sources], "sm_90", workers=2, progress=False)
+report = warm_up(kernels, "sm_90", workers=2, progress=False)
 print(len(report.results), len(report.failed), cache.info("process").compiles)
 """
 
@@ -220,7 +222,14 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) ->
     words = [sys.executable, "-c", WARM_UP, tmp_path / "cache"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     children = [subprocess.Popen(words, env=environment, text=True, **pipes) for _ in range(3)]  # type: ignore[call-overload]
-    said = [child.communicate("go\n", timeout=120)[0].split() for child in children]
+    for child in children:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = [child.communicate(timeout=120)[0].split() for child in children]
 
     assert [each[:2] for each in said] == [["6", "0"]] * 3
     assert sum(int(each[2]) for each in said) == 6
