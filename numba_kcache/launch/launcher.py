@@ -155,11 +155,11 @@ class Launcher:
         check_interpreter()
         from .keywords import in_order
 
-        *rest, names = launch
+        _code, (grid, block, shared_bytes), handle, stream, names = launch
         known, defaults = self.names or ([each.name for each in self.parameters], ())
         labels = known if self.names else self.parameters
-        arguments = in_order(self.name, arguments, names, known, labels=labels, defaults=defaults)
-        self._slow(arguments, *rest)
+        ordered = in_order(self.name, arguments, names, known, labels=labels, defaults=defaults)
+        self.over_grids(block, shared_bytes, handle, stream, *grid)(*ordered)
 
     def _slow(
         self,

@@ -59,10 +59,12 @@ saxpy[1, 1](**dict(inspect.signature(saxpy).bind(2.0, x=None, y=None, n=3).argum
     assert len(by_name) == 1
 
 
-def test_numba_kernel_takes_arguments_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("home", ["numba", "numba_cuda_mlir"])
+def test_numba_kernel_takes_arguments_by_name(tmp_path: Path, home: str) -> None:
     """Those of the Python function, with its defaults, at the first launch of a signature and at later ones."""
-    script = """
-from numba import cuda
+    pytest.importorskip(f"{home}.cuda" if home == "numba" else home)
+    script = f"""
+from {home} import cuda
 
 @cached_kernel(cache=cache)
 def add(x, y, factor=2.0):
