@@ -39,6 +39,9 @@ Result = TypeVar("Result")
 SILENT_S = 10.0
 """Longest time without a sign of life of a builder."""
 
+WARM_UPS = 1 << 32
+"""Number of the place for a warm-up, of which a directory has one at a time; compilers have those from 0 on."""
+
 Meanwhile = Callable[[], bool]
 """Does something useful; False where there is nothing to do."""
 
@@ -179,8 +182,10 @@ class KeyLocks:
                     del self._seats[name]
 
     @contextmanager
-    def place(self, count: int) -> Iterator[bool]:
+    def place(self, count: int, first: int = 0) -> Iterator[bool]:
         """Take one of the `count` places for compilers on this node, if one is free; whether this thread has one.
+
+        Places for something else have other numbers, from `first` on, and `KeyLocks` of their own (`apart`).
 
         The threads of a process share one: a build may wait for others that it has begun, and compilers take turns
         within a process. Nobody is counted where there are no locks: then each has one.
@@ -188,7 +193,7 @@ class KeyLocks:
         thread = threading.get_ident()
         with self._mutex:
             is_first = thread not in self._placed
-            is_had = bool(self._placed) or self._took_place(count)
+            is_had = bool(self._placed) or self._took_place(range(first, first + count))
             if is_had:
                 self._placed.add(thread)
         try:
@@ -205,9 +210,13 @@ class KeyLocks:
                 (name, fd), self._place = self._place, None
                 self._unlock_file(name, fd, False)
 
-    def _took_place(self, count: int) -> bool:
+    def apart(self) -> KeyLocks:
+        """Make others on the same files, for which this process is another one."""
+        return KeyLocks(self._folder)
+
+    def _took_place(self, numbers: range) -> bool:
         try:
-            for name in (f"{number:064x}" for number in range(count)):  # no key of an entry: those are digests
+            for name in (f"{number:064x}" for number in numbers):  # no key of an entry: those are digests
                 if self._folder is None:
                     return True
                 fd = self._folder.open(name, _OPEN, make=True)

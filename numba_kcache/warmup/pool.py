@@ -4,18 +4,21 @@ Promise     Each request is compiled once, whoever names it how often. What fail
             done. Ctrl-C, and whatever else ends it early, leaves no worker and no torn entry.
 Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
             serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
-            at a time each. What cannot travel, or arrives there as something else, is compiled here.
+            at a time each. What cannot travel, or arrives there as something else, is compiled here. Of the processes
+            of a node that warm up one directory, one has workers at a time; the others then find what it stored.
 Not here    A worker (worker), the processes (workers), finding kernels (discovery), what is shown meanwhile (meter).
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from ..engine.built import watched
+from ..engine.session import Session
 from ..errors import CompileError, OptionError, SettingsError
 from ..headers.precompiled import beginning_of
 from ..kernel import Kernel
@@ -23,10 +26,15 @@ from ..model import NO_TARGET, NamedTuple, Target, read_arch
 from ..module import CachedModule
 from ..observe.text import counted, seconds_text
 from ..store.cores import cores
+from ..store.locks import WARM_UPS
 from .discovery import Cached, warmable
 from .meter import meter
 from .worker import Task, compile_request, key_of, pack
 from .workers import Job, in_workers
+
+_PAUSE_S = 0.02
+_warming: list[int] = []
+"""Threads that warm up now."""
 
 
 class Warmed(NamedTuple):
@@ -136,9 +144,12 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
                 _build_here(each, done)
             else:
                 jobs.append(Job(each, each.kernel._label, data, _beginning(each)))
-        count = min(len(jobs), workers or cores())
-        with closing(in_workers(jobs, count)) as outcomes:
-            for each, outcome in outcomes:
+        with ExitStack() as stack:
+            if workers is None and jobs:
+                waited_s = stack.enter_context(_alone(jobs[0].wanted.kernel._session()))
+                jobs = [each for each in jobs if not (waited_s > _PAUSE_S and _is_hit(each.wanted, done))]
+            count = min(len(jobs), workers or cores())
+            for each, outcome in stack.enter_context(closing(in_workers(jobs, count))):
                 if outcome.status == "unlike":
                     _build_here(each, done)
                     continue
@@ -229,6 +240,37 @@ def _beginning(wanted: _Wanted) -> str:
         return ""
     beginning = "" if query.has_lines or wanted.types is not None else beginning_of(query.text)
     return beginning and f"{wanted.target}\n{beginning}"
+
+
+@contextmanager
+def _alone(session: Session) -> Iterator[float]:
+    """Wait, in bounds, until no other process of the node warms up this directory: each would start as many workers.
+
+    The context is how many seconds that took.
+    """
+    locks, thread, start_s = session.store.locks.apart(), threading.get_ident(), time.monotonic()
+    longest_s = 0.0 if thread in _warming else session.settings.build_wait_s  # a handler, in the middle of one
+    while True:
+        with locks.place(1, WARM_UPS) as is_had:
+            waited_s = time.monotonic() - start_s
+            if is_had or waited_s >= longest_s:
+                _warming.append(thread)
+                try:
+                    yield waited_s
+                finally:
+                    _warming.remove(thread)
+                return
+        time.sleep(_PAUSE_S)
+
+
+def _is_hit(wanted: _Wanted, done: Any) -> bool:
+    """Tell if another process has stored it meanwhile, and count that."""
+    begin, is_stored = time.perf_counter(), False
+    with suppress(Exception):  # told when it is compiled
+        is_stored = wanted.kernel._count_if_stored(wanted.target, wanted.types)
+    if is_stored:
+        done(wanted, "hit", time.perf_counter() - begin)
+    return is_stored
 
 
 def _build_here(wanted: _Wanted, done: Any) -> None:

@@ -8,12 +8,15 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import KernelCache, cached_kernel, warm_up
 from numba_kcache.engine.turns import GRACE_S, turns
+from numba_kcache.model import Event
 from numba_kcache.store.cores import cores
+from numba_kcache.store.locks import WARM_UPS
 from tests.support.compiling import ROOT
 from tests.support.redis_server import redis_server
 
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import os, signal, sys
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import KernelCache, cached_kernel, warm_up
 from numba_kcache.model import EventKind
 
 directory, role, held, freed = sys.argv[1:5]
@@ -110,7 +113,7 @@ def test_node_that_waits_builds_the_next_kernel_whose_signature_is_given(tmp_pat
 ON_ONE_CORE = """
 import os, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from numba_kcache import KernelCache, cached_kernel
+from numba_kcache import KernelCache, cached_kernel, warm_up
 from numba_kcache.model import EventKind
 cache = KernelCache(sys.argv[1], durability="none")
 log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -211,15 +214,16 @@ cache = KernelCache(sys.argv[1], durability="none")
 kernels = [cached_kernel(each, cache=cache) for each in sources]
 print("ready", flush=True)
 sys.stdin.readline()
-report = warm_up(kernels, "sm_90", workers=2, progress=False)
-print(len(report.results), len(report.failed), cache.info("process").compiles)
+report = warm_up(kernels, "sm_90", workers=int(sys.argv[2]) or None, progress=False)
+print(len(report.results), len(report.failed), cache.info("process").compiles, report.workers)
 """
 
 
-def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) -> None:
-    """All report all of them, whoever compiles one."""
+@pytest.mark.parametrize("workers", [2, 0])
+def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path, workers: int) -> None:
+    """All report all of them, whoever compiles one; and one alone has workers, unless their number is given."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, "-c", WARM_UP, tmp_path / "cache"]
+    words = [sys.executable, "-c", WARM_UP, tmp_path / "cache", str(workers)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     children = [subprocess.Popen(words, env=environment, text=True, **pipes) for _ in range(3)]  # type: ignore[call-overload]
     for child in children:
@@ -233,3 +237,33 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) ->
 
     assert [each[:2] for each in said] == [["6", "0"]] * 3
     assert sum(int(each[2]) for each in said) == 6
+    assert workers or sorted(int(each[3]) for each in said) == [0, 0, min(6, cores())]
+
+
+def test_warm_up_goes_on_where_another_never_ends(tmp_path: Path) -> None:
+    """The wait for the other is no longer than `build_wait_s`."""
+    cache = KernelCache(tmp_path, build_wait_s=0.1, durability="none")
+    kernel = cached_kernel('extern "C" __global__ void k() {}', cache=cache)
+    with KernelCache(tmp_path).session.store.locks.place(1, WARM_UPS) as is_had:
+        assert is_had
+        report = warm_up(kernel, "sm_90", progress=False)
+
+    assert len(report.built) == 1
+    assert report.seconds >= 0.1
+
+
+def test_warm_up_in_the_middle_of_one_waits_for_nobody(tmp_path: Path) -> None:
+    """A subscriber that begins one would wait for itself."""
+    cache = KernelCache(tmp_path, durability="none")
+    first, second = (cached_kernel(f'extern "C" __global__ void k{each}() {{}}', cache=cache) for each in range(2))
+    reports: list[Any] = []
+
+    def on_event(event: Event) -> None:
+        if not reports:
+            reports.append(None)
+            reports.append(warm_up(second, "sm_90", progress=False))
+
+    cache.subscribe(on_event)
+    assert len(warm_up(first, "sm_90", progress=False).built) == 1
+    assert len(reports[1].built) == 1
+    assert reports[1].seconds < cache.session.settings.build_wait_s
