@@ -167,11 +167,16 @@ class TrackedCompile:
                 if before[folder] != stat:  # a file may have come and gone again meanwhile
                     raise UntrackableError(UntrackableReason.MODIFIED, folder)
             try:
-                return artifact, self._learned(folders, watch)
+                sets = self._learned(folders, watch)
             except UntrackableError as error:
                 if error.reason is not UntrackableReason.CLOCK or not self._is_timeless(folders):
                     raise
-            return artifact, self._learned(folders, watch, is_timeless=True)
+                sets = self._learned(folders, watch, is_timeless=True)
+        for survey, headers in zip(self._surveys, sets, strict=True):
+            for file in headers.files if headers else ():
+                if survey.headers[file.place].has_writer:  # what changes and changes back leaves no trace
+                    raise UntrackableError(UntrackableReason.WRITABLE, survey.headers[file.place].path)
+        return artifact, sets
 
     def _folder_stats(self) -> dict[str, FileStat | None]:
         """List the folders in which files were looked for, with the stats that files which come or go change."""

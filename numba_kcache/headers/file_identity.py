@@ -48,11 +48,12 @@ class FileStat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Content of a file, a stat that was the same before and after reading, and if nobody could write to it before."""
+    """Content of a file, a stat that was the same before and after reading, and if anybody could write to it before:
+    None where that cannot be known."""
 
     stat: FileStat
     data: bytes
-    is_unwritten: bool
+    has_writer: bool | None
 
 
 class Unsteady(OSError):
@@ -76,13 +77,13 @@ def read_steady(path: str) -> Reading:
         before = os.fstat(handle)
         if not modes.S_ISREG(before.st_mode) or before.st_size > MAX_HEADER_BYTES:
             raise OSError(f"not a regular file of at most {MAX_HEADER_BYTES} bytes")
-        is_unwritten, data = _has_no_writer(handle), b""
+        has_writer, data = _has_writer(handle), b""
         while chunk := os.read(handle, before.st_size + 1 - len(data)):
             data += chunk
         now = stat_of(os.fstat(handle))
         if now != stat_of(before) or len(data) != now.size:
             raise Unsteady("it changed while it was read")
-        return Reading(now, data, is_unwritten)
+        return Reading(now, data, has_writer)
     finally:
         os.close(handle)
 
@@ -97,12 +98,12 @@ def is_settled(reading: Reading, path: str, now_ns: int) -> bool:
     stat = reading.stat
     kind = _kind(path, stat.device)
     # an overlay does not know who writes to the file below it
-    age_ns = SETTLED_AFTER_NS if reading.is_unwritten and kind != "overlay" else WRITTEN_BACK_AFTER_NS
+    age_ns = SETTLED_AFTER_NS if reading.has_writer is False and kind != "overlay" else WRITTEN_BACK_AFTER_NS
     return stat.ctime_ns + age_ns <= now_ns and kind in _LOCAL
 
 
-def _has_no_writer(handle: int) -> bool:
-    """Tell if no process has the open file open, or mapped, for writing; False where that cannot be known."""
+def _has_writer(handle: int) -> bool | None:
+    """Tell if a process has the open file open, or mapped, for writing; None where that cannot be known."""
     try:
         import fcntl
         import signal
@@ -110,9 +111,11 @@ def _has_no_writer(handle: int) -> bool:
         fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # to whom opens it just now; not SIGIO, which would end us
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
     except (OSError, ImportError, AttributeError):
-        return False
-    return True
+        return None
+    return False
 
 
 def _kind(path: str, device: int) -> str:

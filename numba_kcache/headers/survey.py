@@ -75,6 +75,7 @@ class Header(NamedTuple):
         error: The reason for which it could not be read.
         is_late: It was read after the compiler had run.
         is_settled: An equal stat means that it still holds this.
+        has_writer: It was open or mapped for writing.
     """
 
     path: str
@@ -84,6 +85,7 @@ class Header(NamedTuple):
     error: str = ""
     is_late: bool = False
     is_settled: bool = False
+    has_writer: bool = False
 
 
 class Survey:
@@ -360,7 +362,10 @@ class Survey:
         self._contents[place] = reading.data
         scan = scan_includes(reading.data)
         is_trusted = is_settled(reading, path, self.now_ns)
-        return Header(path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted)
+        return Header(
+            path, scan, reading.stat, digest(reading.data), is_late=self._is_late, is_settled=is_trusted,
+            has_writer=bool(reading.has_writer),
+        )  # fmt: skip
 
     def _tree(self, place: Place) -> tuple[TreeScans | None, str]:
         """Find what is known of the tree in which a place lies, and the path from its root."""

@@ -12,6 +12,7 @@ class UntrackableReason(StrEnum):
     COMPUTED        An include names a macro whose values cannot be listed.
     OPAQUE          A `__has_include` hides behind a macro.
     MODIFIED        A header changed while the compiler ran.
+    WRITABLE        A header that the compiler read in place is open or mapped for writing.
     UNREADABLE      A header that the compiler may have read cannot be read here.
     TOO_MANY        There are more headers than are followed.
     """
@@ -20,6 +21,7 @@ class UntrackableReason(StrEnum):
     COMPUTED = "computed"
     OPAQUE = "opaque"
     MODIFIED = "modified"
+    WRITABLE = "open for writing"
     UNREADABLE = "unreadable"
     TOO_MANY = "too_many"
 

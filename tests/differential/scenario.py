@@ -219,7 +219,8 @@ class Run:
             if len(codes) < len(truths):
                 return "error", given.failed or given.refused
             if given.refused:
-                return ("uncached" if self._may_refuse(call) else "refused"), given.refused
+                is_right = self._may_refuse(call) or (self.world.is_mapped and "open for writing" in given.refused)
+                return ("uncached" if is_right else "refused"), given.refused
             return "failed", given.failed
         found = [difference(given.code, code, exact=self.bench.exact) for code in codes]
         if None in found:

@@ -42,6 +42,11 @@ class World:
         """The checkout's place now."""
         return self.folder / self.name
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a file is mapped for writing."""
+        return bool(self._mapped)
+
     def expand(self, text: str) -> str:
         """The text with the checkout's path in it."""
         return text.replace(CHECKOUT, str(self.root))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,24 @@ def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monke
 
         assert second == (code(tmp_path, options, is_cached=False)[0], compiles)
         assert (first == second[0]) == (option == "lineinfo")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is not cached")
+def test_header_that_is_mapped_for_writing_is_not_compiled_in_place_and_stored(tmp_path: Path) -> None:
+    """What is written through the mapping and written back meanwhile cannot be seen; a mirror knows what was read."""
+    (tmp_path / "value.h").write_text("#define VALUE 1\n")
+    options: dict[str, Any] = {"include_dirs": [tmp_path]}
+    source = '#include "value.h"\n' + KERNEL
+
+    with open(tmp_path / "value.h", "r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert code(tmp_path / "cache", options)[1] == 1
+        assert code(tmp_path / "cache", options)[1] == 0
+        kernel = cached_kernel(source, cache=KernelCache(tmp_path / "cache"), lineinfo=True, arch="sm_90", **options)
+        with pytest.raises(UncacheableError, match="open for writing"):
+            kernel.compile()
+
+    assert code(tmp_path / "cache", {**options, "lineinfo": True})[1] == 1
 
 
 @pytest.mark.slow

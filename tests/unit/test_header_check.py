@@ -93,7 +93,7 @@ def test_stat_of_a_young_file_is_not_kept(tmp_path: Path) -> None:
     path.write_text("")
     reading = read_steady(str(path))
 
-    assert reading.is_unwritten
+    assert reading.has_writer is False
     assert not is_settled(reading, str(path), reading.stat.ctime_ns + 1_999_999_999)
     assert is_settled(reading, str(path), reading.stat.ctime_ns + 2_000_000_000)
     assert not is_settled(reading, "/proc/self/status", reading.stat.ctime_ns + 2_000_000_000)
