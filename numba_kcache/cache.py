@@ -119,7 +119,8 @@ class KernelCache(GetOr):
         """
         self.session.save_counts()
         if not self.session.local.counters.clear():
-            raise KCacheError(f"cannot forget the statistics of {self.directory}", "they cannot be written to")
+            what, why = f"cannot forget the statistics of {self.directory}", "they cannot be written to"
+            raise KCacheError(what, why, "see `numba-kcache doctor`")
 
     def prune(self, max_size_bytes: int | None = None, older_than: float | None = None) -> int:
         """Remove the least recently used entries, down to a size or beyond an age; tells how many went.
@@ -151,7 +152,7 @@ class KernelCache(GetOr):
             OptionError: Another order.
         """
         if by not in ORDERS:
-            raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}")
+            raise OptionError(f"cannot list by {by!r}", f"it is not one of {', '.join(ORDERS)}", "write 'age'")
         return self.session.store.listing(by, limit, self.history().hits)
 
     def entry(self, key: str) -> EntryDetail:
@@ -238,7 +239,7 @@ class KernelCache(GetOr):
         if isinstance(kernel, CachedModule):
             return kernel.explain(arch)
         if not isinstance(kernel, Kernel):
-            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel of cached_kernel nor a key")
+            raise OptionError(f"cannot explain {kernel!r}", "it is no kernel of cached_kernel", "give that, or a key")
         return kernel.explain(arch, signature)
 
     def export_bundle(

@@ -82,7 +82,9 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
         raise failed.error from None
     except Exception as error:  # whatever the cache meets: it is built as ever
         if session.settings.mode == "frozen":
-            raise FrozenCacheError(f"cannot build {label}", f"the cache is frozen: {error}") from error
+            raise FrozenCacheError(
+                f"cannot build {label}", f"the cache is frozen: {error}", "warm it up where it is not frozen"
+            ) from error
         if isinstance(error, Unkeyed):
             fields = {"kernel": label, "target": NO_TARGET.name, "key": "", "reason": str(error)}
             session.events.emit(Event(EventKind.UNCACHEABLE, fields))

@@ -75,7 +75,7 @@ def cached(cache: Cache | None = None) -> Iterator[None]:
         why = f"cuda-cccl cannot be imported: {error}"
         raise ToolchainMissingError("cannot cache cuda.compute", why, "pip install 'cuda-cccl[cu13]'") from error
     if cache is not None and not hasattr(cache, "session"):
-        raise OptionError(f"cannot use cache={cache!r:.80}", "it is not a KernelCache")
+        raise OptionError(f"cannot use cache={cache!r:.80}", "it is not a KernelCache", "give a KernelCache(...)")
     owner = process_session if cache is None else functools.partial(_session_of, cache)
     _sessions.append(owner)
     _replace()

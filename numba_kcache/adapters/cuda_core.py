@@ -36,7 +36,7 @@ class Programs:
 
     def __init__(self, cache: Any = None) -> None:
         if cache is not None and not isinstance(getattr(cache, "session", None), Session):
-            raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache")
+            raise OptionError(f"cannot use cache={cache!r}", "it is not a KernelCache", "give a KernelCache(...)")
         self._cache = cache
         self._missed: dict[bytes, float] = {}
         self._compilers: tuple[Session | None, Any] = (None, None)

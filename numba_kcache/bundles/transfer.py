@@ -252,7 +252,7 @@ def pull(session: Session, source: str | None) -> Moved:
     tier = _tier(session, source, writes=False)
     cannot = f"cannot pull from {tier.tier.name}"
     if session.local.readonly:
-        raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}")
+        raise KCacheError(cannot, f"nothing is written in mode {session.settings.mode}", "set mode='readwrite'")
     session.require_place(f"pull from {tier.tier.name}")
     keys = _keys(tier, ENTRY, "pull from")
     present = {key for key in keys if session.local.peek(key) is not None}
@@ -290,4 +290,6 @@ def _keys(tier: CheckedTier, kind: int, what: str) -> set[str]:
     except FileNotFoundError:
         return set()  # a directory that the first put makes
     except Exception as error:  # whatever a server or its client does
-        raise KCacheError(f"cannot {what} {tier.tier.name}", str(error)) from None
+        raise KCacheError(
+            f"cannot {what} {tier.tier.name}", str(error), "`numba-kcache doctor` looks at tiers"
+        ) from None

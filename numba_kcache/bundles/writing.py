@@ -80,7 +80,7 @@ def assemble(
             for each in chosen:
                 data = read(is_entry, each.key)
                 if data is None or sha256(data).hexdigest() != each.sha256:
-                    raise BundleError(cannot, f"{each.key} went or changed meanwhile")
+                    raise BundleError(cannot, f"{each.key} went or changed meanwhile", "export once more")
                 yield data
 
     def parts() -> Iterator[bytes]:

@@ -102,7 +102,11 @@ def _show(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         if path is not None:
             code = b"" if found.artifact.kind == BUILT else getattr(found.artifact, name)
             if not code:
-                raise KCacheError(f"cannot write the {what} of {found.key[:12]}", "the entry holds none")
+                raise KCacheError(
+                    f"cannot write the {what} of {found.key[:12]}",
+                    "the entry holds none",
+                    "compile it with keep_ptx=True",
+                )
             with open(path, "wb") as file:
                 file.write(code)
             say(f"wrote {len(code)} bytes to {path}")
@@ -234,7 +238,7 @@ def _export(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     imported; without, neither CUDA nor Numba is needed.
     """
     if (arguments.file is None) is (arguments.oci is None):
-        raise SettingsError("cannot export", "it takes either FILE or --oci DIRECTORY[:TAG]")
+        raise SettingsError("cannot export", "it takes either FILE or --oci DIRECTORY[:TAG]", "give one of them")
     path, targets, sign = arguments.file or f"oci:{arguments.oci}", targets_of(arguments), arguments.sign or None
     if arguments.kernels:
         import_from_here()

@@ -261,7 +261,7 @@ def _place_of(build: Any) -> tuple[str, str]:
 
 def _label_of(label: Any, default: str) -> str:
     if not isinstance(label, str) or len(label) > 1024:
-        raise OptionError("cannot use label", "it is not text of at most 1024 characters")
+        raise OptionError("cannot use label", "it is not text of at most 1024 characters", "shorten it")
     return (label or default[-1024:]).encode("utf-8", "backslashreplace").decode()[:1024]
 
 
@@ -311,7 +311,9 @@ def _plain(value: Any, where: str, depth: int) -> Plain:
         found: dict[str, Plain] = {}
         for name, each in value.items():
             if type(name) is not str:
-                raise OptionError(f"cannot use {where[:80]}", f"its key {name!r:.80} is not text")
+                raise OptionError(
+                    f"cannot use {where[:80]}", f"its key {name!r:.80} is not text", "name parts by text: str(x)"
+                )
             found[name] = _plain(each, f"{where}[{name!r}]", depth + 1)
         return found
     if isinstance(value, (list, tuple)):

@@ -168,7 +168,9 @@ class Definition:
             OptionError: There is none, or it cannot be read.
         """
         if signature is not None:
-            raise OptionError(f"cannot use signature= with {self.label}", "its code is the same for all arguments")
+            raise OptionError(
+                f"cannot use signature= with {self.label}", "its code is the same for all arguments", "leave it out"
+            )
         return (None,)
 
     def native(self, device: Target) -> Target:

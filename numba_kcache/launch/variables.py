@@ -123,7 +123,9 @@ def _seen_as(variable: Variable, layout: _Layout, dtype: Any) -> _Layout:
         shape = (variable.size_bytes // item_bytes,) if item_bytes else (0,)
     if math.prod(shape) * item_bytes != variable.size_bytes:
         raise OptionError(
-            f"cannot see {variable.name} as {dtype}", f"{item_bytes} bytes do not divide its {variable.size_bytes}"
+            f"cannot see {variable.name} as {dtype}",
+            f"{item_bytes} bytes do not divide its {variable.size_bytes}",
+            "name a smaller type, or its own",
         )
     return _Layout(shape, element, typestr, item_bytes)
 
@@ -144,5 +146,5 @@ def _read_dtype(dtype: Any) -> tuple[str, str, int]:
         why = "in a program without NumPy the type of elements is a name"
         raise OptionError(f"cannot use dtype={dtype!r}", why, "write 'float32' or 'f4'") from None
     except TypeError as error:
-        raise OptionError(f"cannot use dtype={dtype!r}", str(error)) from None
+        raise OptionError(f"cannot use dtype={dtype!r}", str(error), "write 'float32'") from None
     return element_of_dtype(found), found.str, found.itemsize

@@ -254,7 +254,11 @@ def choose_for_device(arch: tuple[Target, ...], device: Target, kernel: str) -> 
     if virtual is not None:
         return Choice(device, virtual, plain, lambda: (virtual,))
     names = ", ".join(each.name for each in arch)
-    raise LaunchError(f"cannot launch {kernel} on a device of {device}", f"it is built for {names} alone")
+    raise LaunchError(
+        f"cannot launch {kernel} on a device of {device}",
+        f"it is built for {names} alone",
+        "leave arch= out, or add this device's",
+    )
 
 
 def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:

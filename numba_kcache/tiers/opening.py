@@ -58,7 +58,7 @@ def _open(address: TierAddress, settings: Settings) -> Tier:
     try:
         return RedisTier(place, **given)
     except ValueError as error:
-        raise SettingsError(f"cannot use the tier {address.shown}", str(error)) from None
+        raise SettingsError(f"cannot use the tier {address.shown}", str(error), "correct its address") from None
 
 
 def open_any(source: Any, settings: Settings) -> Bundle:
@@ -73,7 +73,9 @@ def open_any(source: Any, settings: Settings) -> Bundle:
 
     trusted = TrustedKeys(settings.trusted_keys)
     if isinstance(source, str) and (not source or "\0" in source):
-        raise OptionError(f"cannot find a bundle in {source!r}", "it is not a path")
+        raise OptionError(
+            f"cannot find a bundle in {source!r}", "it is not a path", "give a path, or 'package:resource'"
+        )
     layout = find_layout(source)
     if layout is not None:
         from .oci import open_layout

@@ -108,7 +108,11 @@ def warm_up(kernels: Any, arch: Any = None, *, workers: int | None = None, progr
     """`KernelCache.warm_up`."""
     start = time.perf_counter()
     if workers is not None and (type(workers) is not int or workers < 1):
-        raise SettingsError(f"cannot use workers={workers!r}", "it must be a whole number of at least 1")
+        raise SettingsError(
+            f"cannot use workers={workers!r}",
+            "it must be a whole number of at least 1",
+            "leave it out: one for each core",
+        )
     targets = None if arch is None else read_arch(arch)
     results, errors, found = _built_ahead(kernels, targets)
 
@@ -201,7 +205,9 @@ def _wanted(
         cache = kernel._session()
         if cache.settings.mode in ("off", "readonly", "frozen"):
             mode = cache.settings.mode
-            raise SettingsError(f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}")
+            raise SettingsError(
+                f"cannot warm up {kernel._label}", f"its cache stores nothing: mode={mode!r}", "set mode='readwrite'"
+            )
         try:
             requests = kernel._requests(arch)
         except OptionError as error:  # a Numba kernel without a signature

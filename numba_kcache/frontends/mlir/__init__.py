@@ -19,7 +19,9 @@ class MlirFrontEnd:
         if hasattr(getattr(thing, "py_func", thing), "__code__"):
             return MlirDefinition(thing, dict(options))
         if options.get("kind") == "mlir":
-            raise OptionError(f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}")
+            raise OptionError(
+                f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}", "give a function"
+            )
         return None
 
 

@@ -20,7 +20,9 @@ class NumbaFrontEnd:
         if kind in (None, "numba") and hasattr(getattr(thing, "py_func", thing), "__code__"):
             return NumbaDefinition(thing, dict(options))
         if kind == "numba":
-            raise OptionError(f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}")
+            raise OptionError(
+                f"cannot make a Numba kernel of {thing!r}", f"it is a {type(thing).__name__}", "give a function"
+            )
         return None
 
 

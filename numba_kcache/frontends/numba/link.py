@@ -119,7 +119,7 @@ def _read(item: Any) -> LinkInput:
     except Refused as refusal:
         raise LinkError(f"cannot link {item!r}", str(refusal)) from None
     if not found.kind:
-        raise LinkError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}")
+        raise LinkError(f"cannot link {item!r}", f"its suffix is not one of {', '.join(LINK_SUFFIXES)}", "rename it")
     return found
 
 

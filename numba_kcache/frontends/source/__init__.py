@@ -118,6 +118,7 @@ class SourceDefinition(Definition):
             raise OptionError(
                 f"cannot instantiate {self.name} with {unknown[0]}={values[unknown[0]]!r}",
                 f"its parameters are {', '.join(defaults) or 'none'}",
+                "use their names",
             )
         return {**defaults, **values}
 

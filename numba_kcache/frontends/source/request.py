@@ -305,7 +305,7 @@ class _Depends:
                     with open(next(paths), "rb") as file:
                         found.append({"sha256": sha256(file.read()).hexdigest()})
                 except (OSError, ValueError) as error:
-                    raise OptionError(f"cannot read depends={each!r}", str(error)) from None
+                    raise OptionError(f"cannot read depends={each!r}", str(error), "correct the path") from None
             else:
                 try:
                     encode(each)

@@ -332,5 +332,9 @@ def _link_input(item: Any, base_dir: str) -> LinkInput:
         why = "it is neither a path nor numba.cuda LinkableCode"
         raise OptionError(f"cannot link a {type(item).__name__}", why, "write link=['device.cu']")
     if callbacks_of(item):
-        raise OptionError(f"cannot link {found.name}", "its setup and teardown callbacks would not run here")
+        raise OptionError(
+            f"cannot link {found.name}",
+            "its setup and teardown callbacks would not run here",
+            "link it to a Numba kernel",
+        )
     return found._replace(folder=base_dir)
