@@ -61,6 +61,7 @@ SCRIPTS = (
     Script("real_programs", True, ("--warm", "1")),
     Script("warm_up", False, ("--kernels", "16")),
     Script("numba_fingerprint", False, ("--rounds", "5")),
+    Script("compile_overhead", False, ("--rounds", "1", "--limit", "40")),
     Script("cli", False, ("--entries", "0,1,2000", "--rounds", "3")),
     Script("store", False, ("--entries", "10", "--processes", "1")),
     Script("nodes", False, ("--nodes", "4", "--ranks", "2", "--kernels", "4", "--rounds", "1")),

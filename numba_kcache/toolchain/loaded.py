@@ -48,6 +48,10 @@ class _LinkMap(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("path", ctypes.c_char_p))
 
 
+_mapping: list[threading.Thread] = []
+"""Threads that map a library."""
+
+
 def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]) -> None:
     """Have a thread map the NVRTC that the bindings will load, which takes as long as a third of a small compile.
 
@@ -62,12 +66,18 @@ def begin_loading(names: Iterable[str], library: Callable[[str], Library | None]
         # a function of C: other threads run meanwhile, which they do not while Python itself opens a library
         with contextlib.suppress(AttributeError, RuntimeError):  # no such function, or the interpreter ends
             wanted = os.fsencode(found.path), os.RTLD_NOW
-            threading.Thread(target=ctypes.CDLL(None).dlopen, args=wanted, daemon=True).start()
+            thread = threading.Thread(target=ctypes.CDLL(None).dlopen, args=wanted, daemon=True)
+            thread.start()
+            _mapping.append(thread)
 
 
 def load_compilers(names: Iterable[str]) -> None:
     """Let the bindings load these libraries, as far as they are installed: who compiles is certain from here on."""
+    while _mapping:
+        _mapping.pop().join()
     for name in names:
+        if name == "nvrtc" and "cuda.bindings.nvrtc" not in sys.modules and mapped((name,)):
+            continue  # it is called without them
         if name in _LOAD:
             try:
                 getattr(imported(f"cuda.bindings.{name.lower()}"), _LOAD[name])()
@@ -98,13 +108,25 @@ def _real(path: bytes, _base: int | None) -> str:
 
 def _function(name: str) -> int:
     """Return the address of the library's function that the bindings call, or would call; 0 where it is not mapped."""
-    symbol, *sonames = SOUGHT[name]
+    symbol = SOUGHT[name][0]
     bindings = sys.modules.get(f"cuda.bindings._internal.{name.lower()}")
     if bindings is not None:
         try:
             return int(bindings._inspect_function_pointer(f"__{symbol}"))
         except Exception:  # older bindings have no such function, others raise what they like where there is no library
             pass
+    handle = mapped_handle(name)
+    if not handle:
+        return 0
+    try:
+        return _ctypes.dlsym(handle, symbol)
+    finally:
+        _ctypes.dlclose(handle)
+
+
+def mapped_handle(name: str) -> int:
+    """Open the library that the bindings would find in this process, whose caller closes it; 0 where none is."""
+    symbol, *sonames = SOUGHT[name]
     for soname in (None, *sonames):
         try:
             mode = os.RTLD_LAZY | (os.RTLD_NOLOAD if soname else 0)
@@ -112,10 +134,9 @@ def _function(name: str) -> int:
         except OSError:
             continue
         try:
-            return _ctypes.dlsym(handle, symbol)
+            _ctypes.dlsym(handle, symbol)
+            return handle
         except OSError:
-            continue
-        finally:
             _ctypes.dlclose(handle)
     return 0
 

@@ -9,6 +9,7 @@ Ground      NVRTC User Guide, "Supported Compile Options" and "Basic Usage".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from ..model import NamedTuple
 from ..model.text import encoded
 from ..waiting import imported
 from . import missing
+from .loaded import mapped_handle
+from .nvrtc_calls import NvrtcCalls
 
 PRECOMPILED_BYTES = 512 << 20
 """Of the precompiled headers of a process: CUB takes 310 MB. What is not used is not taken."""
@@ -102,6 +105,9 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 def _bindings() -> Any:
+    """The bindings' module where it is imported, else the same functions of the library that is mapped already."""
+    if "cuda.bindings.nvrtc" not in sys.modules and (handle := mapped_handle("nvrtc")):
+        return NvrtcCalls(handle)
     try:
         nvrtc = imported("cuda.bindings.nvrtc")
         nvrtc.nvrtcVersion()

@@ -1,0 +1,117 @@
+"""How much more CPU time does a compile take here than NVRTC takes alone, over the sources of this repository?
+
+Method      The sources are all texts in tests/, examples/, docs/ and benchmarks/ with a `__global__` that NVRTC
+            compiles as they stand, each once. In one process, after both were warmed up, each source is compiled by
+            NVRTC alone to a cubin, and by `cached_module`, in turns first; of some rounds, each with an empty cache,
+            the least CPU time of all threads counts. Alone means: program made, compiled for the same architecture and
+            headers, cubin copied out. Ours is decoration, key, look-up, the reasons of the miss, compile, prototypes,
+            entry, manifest and history on disk.
+Output      Ratios of the two: median, 90th percentile, worst, and the sources beyond a bound.
+Shows not   The first compile of a process, which loads NVRTC and imports what a miss needs (added.py has it whole).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from fresh import ROOT
+
+ARCH = "sm_90"
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(place, text) of everything in the repository that might be a source."""
+    for folder in ("tests", "examples", "docs", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            place = path.relative_to(ROOT).as_posix()
+            if path.suffix == ".cu":
+                yield place, path.read_text()
+            elif path.suffix == ".py":
+                for node in ast.walk(ast.parse(path.read_text())):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        yield f"{place}:{node.lineno}", node.value
+            elif path.suffix == ".md":
+                blocks = path.read_text().split("```")[1::2]
+                yield from ((place, block.partition("\n")[2]) for block in blocks)
+
+
+def alone(text: str, flags: list[bytes]) -> int | None:
+    """Bytes of the cubin that NVRTC makes; None where it refuses the text."""
+    from cuda.bindings import nvrtc
+
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"source.cu", 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+    size = 0
+    if status == nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        _, size = nvrtc.nvrtcGetCUBINSize(program)
+        nvrtc.nvrtcGetCUBIN(program, bytearray(size))
+    nvrtc.nvrtcDestroyProgram(program)
+    return size or None
+
+
+def measure(rounds: int, limit: int) -> dict[str, dict[str, float]]:
+    """Least CPU seconds of each source, by NVRTC alone and here."""
+    import numba_kcache
+    from numba_kcache import cached_module
+    from tests.support.compiling import toolkit_dirs
+
+    flags = [f"-arch={ARCH}".encode(), *(f"-I{folder}".encode() for folder in toolkit_dirs())]
+    sources = {text: place for place, text in reversed([*texts()]) if "__global__" in text and text.isascii()}
+    found: dict[str, dict[str, float]] = {}
+    for number in range(-1, rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            cache = numba_kcache.KernelCache(folder)
+            for text, place in list(sources.items())[:limit]:
+                least = found.setdefault(place, {"alone": float("inf"), "ours": float("inf")})
+                for side in ("alone", "ours") if number % 2 else ("ours", "alone"):
+                    gc.collect()
+                    begin = time.process_time()
+                    try:
+                        if side == "ours":
+                            cached_module(text, arch=ARCH, cache=cache).compile()
+                        elif alone(text, flags) is None:
+                            raise ValueError
+                    except (ValueError, numba_kcache.KCacheError):  # a source only with what the program adds
+                        del sources[text], found[place]
+                        break
+                    if number >= 0:
+                        least[side] = min(least[side], time.process_time() - begin)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=int, default=100_000, help="sources at most")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from header import machine_header, write_result
+
+    samples = measure(arguments.rounds, arguments.limit)
+    ratios = {place: each["ours"] / each["alone"] for place, each in samples.items()}
+    ordered = sorted(ratios.values())
+    summary: dict[str, Any] = {
+        "sources": len(ordered), "median": median(ordered), "worst": ordered[-1],
+        "90 %": quantiles(ordered, n=10)[-1], "above 1.15": sum(each > 1.15 for each in ordered),
+        "all": sum(each["ours"] for each in samples.values()) / sum(each["alone"] for each in samples.values()),
+    }  # fmt: skip
+    print(", ".join(f"{name} {value:.3g}" for name, value in summary.items()))
+    for place, ratio in sorted(ratios.items(), key=lambda each: -each[1])[:8]:
+        least = samples[place]
+        print(f"{ratio:6.2f} {least['alone'] * 1e3:8.1f} {least['ours'] * 1e3:8.1f} ms  {place}")
+    if arguments.json:
+        write_result(arguments.json, "compile_overhead", machine_header(), samples, summary=summary)
+
+
+if __name__ == "__main__":
+    main()
