@@ -13,8 +13,6 @@ import os
 import re
 import sys
 
-from xxhash import xxh3_128_hexdigest
-
 from ..keys import Plain, digest_of, sha256
 from ..model import NamedTuple
 
@@ -82,7 +80,7 @@ def content_digest(package: str, known: list[str] | None, began_ns: int) -> tupl
         Both digests as they are now, and what the package counts by.
     """
     found = sorted(_files(package))
-    stats = xxh3_128_hexdigest(repr(found).encode("utf-8", "surrogateescape"))  # in each process: of a thousand files
+    stats = sha256(repr(found).encode()).hexdigest()  # quicker to write than canonical bytes: they are a thousand
     if known is None or known[0] != stats:
         contents: list[Plain] = [[path, _content(os.path.join(package, path))] for path, *_numbers in found]
         known = [stats, digest_of(contents)]

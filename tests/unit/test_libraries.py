@@ -283,8 +283,6 @@ except ToolchainMissingError as error:
     ("blocked", "options", "says"),
     [
         (("cuda",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
-        (("cuda.bindings",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
-        (("cuda.bindings.nvrtc",), {}, "cannot compile CUDA C++: the NVRTC library is not installed"),
         (("cuda.bindings.nvjitlink",), {"lto": True}, "cannot link PTX or LTO-IR: the nvJitLink library is not"),
     ],
 )
@@ -298,6 +296,15 @@ def test_missing_package_names_the_extra_to_install(
     assert said.startswith("64\n")
     assert says in said
     assert "pip install 'numba-kcache[cu13]'" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blocked", [("cuda.bindings",), ("cuda.bindings.nvrtc",)])
+def test_nvrtc_compiles_without_its_bindings(tmp_path: Path, blocked: tuple[str, ...]) -> None:
+    """The library is found and called without them."""
+    code = WITHOUT.format(blocked=blocked, source=EMPTY, options={})
+
+    assert in_python(code, NUMBA_KCACHE_DIR=str(tmp_path)) == "64\n"
 
 
 ABSENT = """
