@@ -269,6 +269,9 @@ class WordSlot(PointerSlot):
         return super().settle(value, stream_id, call)
 
 
+_rare_memory: Any = None
+
+
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
     """The memory that `value` stands for, or None where it says of itself that it is none.
 
@@ -295,10 +298,12 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
     is_tensor = torch is not None and isinstance(value, torch.Tensor)
     interface = None if is_tensor else getattr(value, protocol, None)
     if interface is None:
-        check_interpreter()
-        from .memory import rare_memory
-
-        return rare_memory(value)
+        global _rare_memory
+        if _rare_memory is None:
+            check_interpreter()
+            from .memory import rare_memory as _rare_memory  # an import is looked up anew each time that it is run
+        rare: Memory | None = _rare_memory(value)
+        return rare
     if interface.get("mask") is not None:
         raise Unfit("it is a masked array", "pass its data and its mask as two arguments")
     element, data = _TYPESTRS.get(interface["typestr"]), interface.get("data")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ..model.artifact import SCALAR_SIZES
 from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
 from .devices import NUMBA_DEVICES, bindings
 
@@ -67,18 +68,21 @@ def _tensor(value: Any, torch: Any) -> Memory:
         address = int(value.data_ptr())
     except RuntimeError as error:  # fake, wrapped and functional tensors have no storage
         raise Unfit(f"the tensor has no memory: {str(error).splitlines()[0]}") from error
-    index, item_bytes = value.get_device(), value.element_size()
+    index, element = value.get_device(), _element_of(value.dtype)
+    item_bytes = SCALAR_SIZES.get(element) or value.element_size()
+    strides = None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride())
     return Memory(
-        address,
-        CODES.get(str(value.dtype).removeprefix("torch."), ""),
-        item_bytes,
-        tuple(value.shape),
-        None if value.is_contiguous() else tuple(step * item_bytes for step in value.stride()),
-        device=index,
-        stream=torch_stream(torch)(index),
+        address, element, item_bytes, tuple(value.shape), strides, device=index, stream=torch_stream(torch)(index)
     )
 
 
+@lru_cache(maxsize=256)
+def _element_of(dtype: Any) -> str:
+    """The code of a dtype of PyTorch's; `""` where C++ has no word for it."""
+    return CODES.get(str(dtype).removeprefix("torch."), "")
+
+
+@lru_cache(maxsize=1)
 def torch_stream(torch: Any) -> Any:
     """PyTorch's way from a device's ordinal to the handle of its current stream; the quick one if it can."""
     quick = getattr(torch._C, "_cuda_getCurrentRawStream", None)

@@ -188,7 +188,8 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
 
 
 def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
-    if hasattr(value, "__cuda_array_interface__") or hasattr(value, "__dlpack__"):
+    names = {*dir(type(value)), *getattr(value, "__dict__", ())}  # not asked for: PyTorch's raises where gradients flow
+    if names & {"__cuda_array_interface__", "__dlpack__"}:
         return f"the parameter is {wanted}, not an array", "check the order of the arguments"
     if value is None:
         return f"the parameter is {wanted}", "pass a number; None stands for a null pointer only"

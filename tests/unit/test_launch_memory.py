@@ -149,6 +149,13 @@ def test_cupy_array_of_another_device_is_refused(stream: Any, native: bool) -> N
         launch(CupyArray(ADDRESS + 64, device=1))
 
 
+@PATHS
+def test_tensor_for_a_number_is_refused_without_asking_for_its_interface(stream: Any, native: bool) -> None:
+    """PyTorch's raises where gradients flow, and no AttributeError."""
+    with pytest.raises(ArgumentError, match="the parameter is an integer, not an array"):
+        Kernel(one("i4")).bind(native=native)(Tensor(ADDRESS))
+
+
 def test_memory_of_the_device_of_the_launch_takes_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver says that it is here; only for memory elsewhere it is asked whether all devices reach it."""
     asked: list[int] = []
