@@ -48,6 +48,8 @@ Meanwhile = Callable[[], bool]
 _BEAT_S = 1.0
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.05
+_GROWTH = 1.2
+"""Of a pause to the next: who waits oversleeps by a sixth of the wait."""
 _OPEN = os.O_RDWR | os.O_CREAT
 
 
@@ -281,7 +283,7 @@ class KeyLocks:
                         helped_s, pause = helped_s + self._clock() - now, _FIRST_PAUSE_S
                         continue
                     (self._pause or time.sleep)(min(pause, remaining))
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    pause = min(_GROWTH * pause, _LONGEST_PAUSE_S)
                     continue
                 found, status = look(), os.fstat(fd)
                 if found is not None or (status.st_size and not status.st_nlink):
@@ -298,7 +300,7 @@ class KeyLocks:
                 os.close(fd)
                 fd = -1
                 (self._pause or time.sleep)(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                pause = min(_GROWTH * pause, _LONGEST_PAUSE_S)
         except OSError:
             return None, look(), helped_s  # not writable, no locks on this filesystem, or the file is gone
         finally:
