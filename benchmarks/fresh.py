@@ -2,11 +2,13 @@
 
 Promise     A child sees no cache but those of `folder`: ours, CuPy's, Numba's, Triton's; the driver's own is off. What
             a child cannot do comes back as the last line of what it said, so that a missing peer is a text, not an end.
-Not here    What is measured: the child prints one JSON object, last, with `end`, its time.time() when it was done.
+Not here    What is measured: the child prints one JSON object, last; for `fresh` with `end`, its time.time() when it
+            was done.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -65,6 +67,34 @@ def fresh(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = N
     if isinstance(found, dict):
         found["process"] = found.pop("end") - begin
     return found
+
+
+def sample(script: str, system: str, folder: Path, batches: int, launches: int) -> dict[str, Any]:
+    """One child's answer of a script that takes `read_arguments`, with `process`: seconds from its start to its end.
+
+    Args:
+        script: The file.
+        system: The name of what the child measures.
+        folder: Of its caches.
+        batches, launches: Of the launches that it times; no batch for none.
+    """
+    words = [script, "--child", system, "--batches", str(batches), "--launches", str(launches)]
+    begin = time.perf_counter()
+    found = answer(start(words, folder))
+    if isinstance(found, str):
+        raise SystemExit(f"{system}: {found}")
+    return {**found, "process": time.perf_counter() - begin}
+
+
+def read_arguments(description: str | None) -> argparse.Namespace:
+    """How often to measure, and `child`: the system that this process measures."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=41)
+    parser.add_argument("--launches", type=int, default=300)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child")
+    return parser.parse_args()
 
 
 def say(**found: object) -> None:

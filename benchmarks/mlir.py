@@ -12,18 +12,16 @@ Run         python benchmarks/mlir.py [--rounds N] [--batches N] [--json FILE]
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fresh import read_arguments, sample
 
 N = 1 << 16
 
@@ -156,19 +154,6 @@ def _launches(kernel: Any, cuda: Any, arrays: dict[str, tuple[Any, Any]], batche
     return found
 
 
-def sample(system: str, directory: Path, batches: int, launches: int) -> dict[str, Any]:
-    """One fresh process."""
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
-    environment |= {"NUMBA_KCACHE_DIR": str(directory), "NUMBA_CACHE_DIR": str(directory)}
-    command = [sys.executable, __file__, "--child", system, "--batches", str(batches), "--launches", str(launches)]
-    start = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    process = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(f"{system}: {done.stderr}")
-    return {**json.loads(done.stdout.strip().splitlines()[-1]), "process": process}
-
-
 def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[Any]]]:
     """Samples in seconds by system and by "cold first", "warm first", "warm process", "launch own" and so on."""
     found: dict[str, dict[str, list[Any]]] = {name: {} for name in SYSTEMS}
@@ -177,10 +162,10 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
             directory = Path(tempfile.mkdtemp())
             states = ("cold",) if system == "numba-cuda-mlir" else ("cold", "warm")
             for state in states:
-                for what, value in sample(system, directory, 0, launches).items():
+                for what, value in sample(__file__, system, directory, 0, launches).items():
                     found[system].setdefault(f"{state} {what}", []).append(value)
             if round_ < 2:
-                for what, value in sample(system, directory, batches, launches).items():
+                for what, value in sample(__file__, system, directory, batches, launches).items():
                     if what.startswith(("launch", "bound")):
                         found[system].setdefault(what, []).append(value)
             shutil.rmtree(directory, ignore_errors=True)
@@ -188,13 +173,7 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=41)
-    parser.add_argument("--launches", type=int, default=300)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__)
     if arguments.child:
         child(arguments.child, arguments.batches, arguments.launches)
         return

@@ -9,18 +9,16 @@ Shows not   Host arrays, which both hand to the same code; a busy node.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fresh import read_arguments, sample
 
 N = 1 << 16
 
@@ -78,17 +76,6 @@ def child(system: str, batches: int, launches: int) -> None:
     print(json.dumps({"first_s": first, "launch_s": statistics.median(times) if times else 0.0, "y": float(y[0])}))
 
 
-def sample(system: str, directory: Path, batches: int, launches: int) -> dict[str, float]:
-    """One fresh process."""
-    environment = {**os.environ, "CUDA_CACHE_DISABLE": "1"}
-    environment |= {"NUMBA_KCACHE_DIR": str(directory), "NUMBA_CACHE_DIR": str(directory)}
-    command = [sys.executable, __file__, "--child", system, "--batches", str(batches), "--launches", str(launches)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout.strip().splitlines()[-1])  # type: ignore[no-any-return]
-
-
 def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, list[float]]]:
     """Samples in seconds by system and by "cold first", "warm first", "launch"."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in SYSTEMS}
@@ -96,7 +83,7 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
         for system in SYSTEMS:
             directory = Path(tempfile.mkdtemp())
             for state in ("cold", "warm"):
-                result = sample(system, directory, batches if state == "warm" else 0, launches)
+                result = sample(__file__, system, directory, batches if state == "warm" else 0, launches)
                 found[system].setdefault(f"{state} first", []).append(result["first_s"])
             found[system].setdefault("launch", []).append(result["launch_s"])
             shutil.rmtree(directory, ignore_errors=True)
@@ -104,13 +91,7 @@ def measure(rounds: int, batches: int, launches: int) -> dict[str, dict[str, lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=41)
-    parser.add_argument("--launches", type=int, default=300)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child")
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__)
     if arguments.child:
         child(arguments.child, arguments.batches, arguments.launches)
         return
