@@ -79,8 +79,10 @@ class RawModule:
         if is_bridged:
             code = "#include <cupy/complex.cuh>\n" + code.replace("<cuComplex.h>", "<cupy/cuComplex_bridge.h>")
         is_relocatable = "-dc" in options or "-rdc=true" in options
+        flags = assemble_cupy_compiler_options(tuple(options))
         self.module = cached_module(
-            code, names=names, options=list(assemble_cupy_compiler_options(tuple(options))),
+            code, names=names, options=[each for each in flags if not each.startswith("-I")],
+            include_dirs=[each[2:] for each in flags if each.startswith("-I")],
             cooperative=cooperative or None, link=[compiler._get_cudadevrt_path()] if is_relocatable else None,
         )  # fmt: skip
 
