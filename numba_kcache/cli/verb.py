@@ -1,7 +1,7 @@
 """A verb of the command line: a function that takes a cache and the parsed arguments and returns a `Result`.
 
-Method      A module of this room that has verbs is named in `cli.MODULES`; the help lists verbs in the order of
-            these modules. The docstring of a verb is its help.
+Method      cli/__init__.py imports each module of this room that has verbs; the help lists verbs in the order of these
+            imports. The docstring of a verb is its help.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Explain a request by the candidates that a look-up would try.
 
 Promise     Looks where a look-up would look, in its order, and nothing is compiled, changed or counted by it.
-Not here    The order (candidates), the reasons of a miss (explanation.nearest), and the words (explanation.text).
+Not here    The order (engine/__init__.py), the reasons of a miss (explanation.nearest), the words (explanation.text).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Promise     An artifact is only ever found under the key of exactly what would h
 Method      A source that includes nothing has its whole key at once, so a warm start reads one file. The
             manifest of a family (the key without compilers and versions) lists what was stored for it; it is read
             where any compiler's code will do.
-Not here    The order of candidates (candidates), when to look and what follows a miss (session).
+Not here    The order of candidates (engine/__init__.py), when to look and what follows a miss (session).
 """
 
 from __future__ import annotations

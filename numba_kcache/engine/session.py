@@ -4,8 +4,8 @@ Promise     Each resolution emits one HIT or MISS; nothing below knows who asked
             compiles, and the others wait a bounded time.
             There is one session of the process's own at a time, made at first use from the settings in force;
             registered tiers and subscribers survive a change of settings.
-Not here    Keys and what is stored (lookup), the order of candidates (candidates), what follows a miss (compile);
-            kernels, launches and devices.
+Not here    Keys and what is stored (lookup), the order of candidates (engine/__init__.py), what follows a miss
+            (turns, compile); kernels, launches and devices.
 """
 
 from __future__ import annotations

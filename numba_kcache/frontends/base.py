@@ -1,7 +1,7 @@
 """The seam for kinds of kernels: a front end recognises what a user wraps and defines it for the one `Kernel`.
 
-Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN` (kinds); no other module
-            changes.
+Promise     A new kind calls `register` when it is imported, or has a row in `BUILT_IN` (frontends/__init__.py);
+            no other module changes.
 Method      `FrontEnd.define` recognises a thing and gives its `Definition`: how it is called, what its requests are
             made of, and what launches it. `Resolutions` keeps the artifacts that one definition has led to. Front
             ends that were registered are asked before the built-in ones, which are imported until one knows the thing.

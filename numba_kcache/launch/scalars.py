@@ -5,7 +5,7 @@ Promise     A number comes out only if the parameter's type can hold it: integer
             Values whose bytes are not certain (a bare int where only a size is known) are refused.
 Method      A vector converts its components, a struct takes bytes of its size. The compiler's types do not distinguish
             an enum from a struct, so a struct takes NumPy scalars too.
-Not here    The common exact types, which the generated launcher passes to `struct` itself.
+Not here    Python numbers that fit as they are: `ValueSlot` (arguments) passes them on without asking here.
 Ground      IEEE 754 round to nearest even; OCP 8-bit floating point: e4m3 ends at 448, e5m2 at 57344.
 """
 

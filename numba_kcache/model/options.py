@@ -2,8 +2,8 @@
 
 Promise     An option that the kind of kernel does not take, or a value that cannot mean anything, is an
             `OptionError` at decoration. Paths are absolute from here on.
-Not here    How an option is spelt for NVRTC or nvJitLink (toolchain) and which options enter a key
-            (frontends.source.request).
+Not here    The flag of NVRTC or nvJitLink for an option (frontends.source.build), the form of options in a key
+            (frontends.source.request), and raw flags that are taken as they are (frontends.source.flags).
 """
 
 from __future__ import annotations

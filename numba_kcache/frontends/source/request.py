@@ -131,8 +131,8 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
     """Options that are not at their defaults: one that a later version adds then keeps older keys."""
     chosen: dict[str, Plain] = {
         name: getattr(options, name)
-        for name in ("fastmath", "std", "max_registers", "lineinfo", "debug", "lto", "opt", "keep_ptx", "fast_compile")
-        if getattr(options, name) != getattr(_DEFAULT, name)
+        for name in CompileOptions._fields
+        if name not in _APART and getattr(options, name) != getattr(_DEFAULT, name)
     }
     if options.defines:
         # F and F(x) are one macro: of those the order counts, and sorting by the bare name keeps it
@@ -147,6 +147,8 @@ def _changed_options(options: CompileOptions, given: RawFlags | None) -> dict[st
 
 
 _DEFAULT = CompileOptions()
+_APART = frozenset(("defines", "flags", "include_dirs", "base_dir"))
+"""Options whose form in the key is another than their value; folders count by the headers that are read in them."""
 
 
 def _link_input(item: LinkInput) -> Plain:
