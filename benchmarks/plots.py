@@ -26,8 +26,9 @@ MOST = 6
 SHOWN = {
     "first_launch": ("numba_kcache", "numba_kcache, Numba kernel", "cupy RawKernel",
                      "cuda.core FileStreamProgramCache", "Numba cache=True", "Triton"),
-    "launch": ("bare cuLaunchKernel, packed before", "numba_kcache, Numba arrays", "numba_kcache, Numba-typed kernel",
-               "CuPy RawKernel, CuPy arrays", "Numba cuda.jit, Numba arrays", "Triton, PyTorch tensors"),
+    "launch": ("bare cuLaunchKernel, packed before", "numba_kcache, Numba arrays",
+               "numba_kcache, Numba-typed, Numba arrays", "CuPy RawKernel, CuPy arrays", "Numba cuda.jit, Numba arrays",
+               "Triton, PyTorch tensors"),
     "warm_steps": ("numba_kcache, CUDA C++", "numba_kcache, CUDA C++ on Numba arrays", "numba_kcache, Numba kernel",
                    "numba_kcache.install()", "CuPy RawKernel", "bare cuda.bindings, a cubin from a file"),
     "whole_process": ("bare cuda.bindings, a cubin from a file", "numba_kcache, memory of cuda.bindings",
