@@ -40,11 +40,12 @@ class GetOr:
         """The one kernel of a source, name and options: for code that has its sources in strings.
 
         With a target (`arch="sm_90"`), or a device that is current, it is found or compiled, and counted, when this
-        returns; without either, and for a Numba kernel without `signature`, that is left to the first launch, as
-        `cached_kernel` does. The same source, name and options give the same kernel, from any thread: calling this
-        before each launch costs a look-up in a dictionary, and calling it for a list of sources at the start warms up.
-        The 1024 kernels that were asked for last are kept so. What else decides the code (headers, files of `depends`)
-        is read when the kernel is resolved, as for a decorated one: after `clear()` it is resolved anew.
+        returns; without either, on a further kind of device, and for a Numba kernel without `signature`, that is left
+        to the first launch, as `cached_kernel` does. The same source, name and options give the same kernel, from any
+        thread: calling this before each launch costs a look-up in a dictionary, and calling it for a list of sources
+        at the start warms up. The 1024 kernels that were asked for last are kept so. What else decides the code
+        (headers, files of `depends`) is read when the kernel is resolved, as for a decorated one: after `clear()` it
+        is resolved anew.
 
         Args:
             source: Whatever `cached_kernel` takes.
