@@ -26,8 +26,11 @@ overload_attribute = functools.partial(
 overload_method = functools.partial(extending.overload_method, typing_registry=extending.typing_registry)
 """
 
+_NOT_HERE = ("array of another module", "records")
+"""Terms that numba-cuda-mlir does not compile."""
+
 _TERMS = {
-    **TERMS,
+    **{name: term for name, term in TERMS.items() if name not in _NOT_HERE},
     "intrinsic": Term(
         "intr{n}(t)", main="from {lib} import intr{n}\n",
         lib="C{n} = {v}.5\ndef codegen{n}(builder, target, args, kwargs):\n"
