@@ -276,7 +276,7 @@ def _cccl() -> Plain:
 
 
 def _toolkit_headers() -> str:
-    """Where cuda.compute finds the toolkit's headers, without looking for its own, which takes longer.
+    """The toolkit's headers as cuda.compute finds them, without looking for its own, which takes longer.
 
     What is built is stored only where `get_include_paths` says the same.
     """

@@ -1,4 +1,4 @@
-"""Which entries go into a bundle or a tier, and out of one.
+"""Choose the entries that go into a bundle or a tier, and those that are taken out of one.
 
 Promise     What is exported was verified, every payload of it. What is imported is all there or nothing is, and
             what was there under the same key stays.

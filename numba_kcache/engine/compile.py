@@ -1,4 +1,4 @@
-"""What follows a miss: compile, learn which headers were included, publish.
+"""Compile what is missing, learn which headers were included, and publish the artifact.
 
 Promise     What is published is for the target that it says and has the kernels that it names. A compile that fails is
             reported as it ends, and raises what the compiler or the user's code raised.

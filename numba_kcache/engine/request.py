@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # a hit goes without them
     from ..toolchain import Toolchain
 
     class Foreseen(Protocol):
-        """Things that say by themselves for which types they will be wanted."""
+        """Kernels that know before a launch for which types they will be wanted: those with `signature=`."""
 
         session: Callable[[], Any]
 
@@ -50,10 +50,10 @@ class Request(NamedTuple):
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        changed: Reads again what was read for the components, when it is compiled: reason for which the code is not of
-            what they say; "" where it is.
-        loads_slowly: What compiles it takes long to load, once in a process.
-        kinds: Gives what components of this kind of kernel are about, by name or by the start of it (`"global "`).
+        changed: Called after a compile: reads again what the components were made of, and returns what differs, so that
+            the code does not belong to the key; "" where nothing does.
+        loads_slowly: Whether its compilers take long to load, as a process does once.
+        kinds: Gives the kind of reason for each component, by its name or by the start of it (`"global "`).
     """
 
     label: str
@@ -83,7 +83,7 @@ Make = Callable[[Target, "Target | None"], Request]
 
 
 class Wanted(NamedTuple):
-    """A request, and what else may serve in its place: that is made when it is reached.
+    """A request, and the requests whose artifacts may serve in its place, which are made only when they are reached.
 
     Args:
         request: For the target of the choice.
@@ -108,8 +108,7 @@ class Wanted(NamedTuple):
 
 
 foreseen: weakref.WeakValueDictionary[int, Foreseen] = weakref.WeakValueDictionary()
-"""Things of this process that say by themselves for which types they will be wanted, by id, in the order in which they
-were made."""
+"""Kernels of this process that will be wanted for known types, by id, in the order in which they were made."""
 
 
 def only(request: Request) -> Wanted:

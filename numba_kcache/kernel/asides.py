@@ -1,4 +1,4 @@
-"""What a kernel does beside launches: make instances, compile ahead, explain, read artifacts, go to another process.
+"""The verbs of a kernel beside launches: make instances, compile ahead, explain, read artifacts, go to another process.
 
 Not here    What of this users call (the methods of `Kernel`), and what the device is asked (frontends.measures).
 """

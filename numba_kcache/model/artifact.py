@@ -1,4 +1,4 @@
-"""What a compilation leaves: the bytes the driver loads, and everything a launch must know about them.
+"""The result of a compilation: the bytes the driver loads, and everything a launch must know about them.
 
 Promise     `artifact_from_header` believes nothing: each field is held against its type, its bounds and the
             closed vocabulary of parameter codes, or ValueError is raised. No field names code to run.
@@ -263,7 +263,7 @@ def artifact_from_header(
 
 
 _new = tuple.__new__
-"""Makes a named tuple without its own constructor, which a warm start would have to call for the first time."""
+"""Makes a named tuple faster than its own constructor: a warm start makes one for each parameter."""
 
 
 def _entry(fields: Any) -> Entry:

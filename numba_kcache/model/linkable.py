@@ -1,4 +1,4 @@
-"""What kind of linker input a path or one of Numba's `LinkableCode` objects is.
+"""The kind of linker input that a path or one of Numba's `LinkableCode` objects is.
 
 Promise     Numba is not imported: its classes are known by name, since their own `kind` is partly a word and
             partly a constant of the driver's bindings.

@@ -1,4 +1,4 @@
-"""Why a kernel was not found, as values.
+"""The reasons for which a kernel was not found, as values.
 
 Promise     A reason never holds the value of an environment variable, nor text that the user gave to `depends`.
 Not here    Finding them (explanation.nearest, explanation.diff), and the words for them (explanation.text).

@@ -1,4 +1,4 @@
-"""How a tier is written in a setting: another directory, a bundle, a package's resource, the URL of a server.
+"""Addresses of tiers, as a setting has them: another directory, a bundle, a package's resource, the URL of a server.
 
 Promise     What is shown of an address holds no secret: no user, no password, no query.
 Not here    Whether anything is there, and opening it (tiers.opening).

@@ -3,7 +3,7 @@
 Promise     Emitting never raises, whatever a subscriber does. Trouble with the cache is one warning per kind of
             trouble and process; nothing else is printed. A resolution counts as one hit or one miss; launches count
             nothing. What is kept is bounded, however many kernels a process resolves.
-Method      Names of sums. What is counted by something beside has it in the name, after a slash:
+Method      Counters are sums with names. A count of one key, reason, day or tier has that in its name:
             `hits/<key>`, `reason/<kind of reason>`, `day/<date>/<name>`, `tier/<which>/<name>`; the counters sum them
             like the others. A process's counts belong to the day (UTC) on which it reports them.
 Not here    Lines of the log (log), and what becomes of the sums in words and pictures (history, page).
@@ -60,7 +60,7 @@ class Statistics:
         clock: Seconds since the epoch; it says to which day counts belong.
 
     Attributes:
-        heard: Events to be counted when somebody asks: in a first launch counting takes longer than keeping.
+        heard: Events that are not counted yet. That is done when somebody asks: a launch only keeps them.
         sources: Give what was counted elsewhere since they were last asked, under names of the counters.
     """
 
@@ -116,7 +116,7 @@ class Statistics:
             more = source()
             for name, value in () if self._is_forked else more.items():
                 elsewhere[name] = elsewhere.get(name, 0) + value
-        self._is_forked = False  # what sources said at first was of the process that forked this one
+        self._is_forked = False  # the first answer of each source after a fork was about the parent
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         return {
             **unsaved,

@@ -1,4 +1,4 @@
-"""What the counters of all processes say beside their totals: by day, by entry, by reason of the miss.
+"""The counters of all processes in detail: by day, by entry, by reason of the miss.
 
 Promise     Names that are not of a known form, from a later version or a forged file, are passed over.
 """

@@ -1,4 +1,4 @@
-"""What a cache holds and what it saved, as one value that prints as a table."""
+"""The contents of a cache and what it saved, as one value that prints as a table."""
 
 from __future__ import annotations
 

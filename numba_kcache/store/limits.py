@@ -4,8 +4,8 @@ Promise     A pass runs in a thread of its own, at most one per process. Failure
             a filesystem is left to others: where little is free nothing is stored.
 Method      No sum is kept. Keys are digests, so that each of the 256 folders holds about a 256th of the tree: a put
             looks at the folder that it has just written to, and where that holds more than a 256th of a limit it starts
-            a pass, which walks and sums the whole tree. Every second put into a tree at its limit finds such a folder;
-            of one that a pass has brought down to 85 % of 20,000 entries, every twelfth.
+            a pass, which walks and sums the whole tree. Folders are of unequal size, so passes also start early: in a
+            tree at its limit one put of two starts one, in one of 20,000 entries at 85 % of it one of twelve.
 Not here    What a pass does (store.eviction).
 """
 

@@ -1,7 +1,7 @@
-"""Look at many entries: order them by what a walk shows and read the heads of those that are shown, or read all.
+"""List entries by age, size, cost or hits, reading no more of their files than that takes; and find damaged ones.
 
-Promise     Twenty thousand entries are ordered without opening one; a file is read up to the end of its header. What
-            is listed was not held against its digest: it is for people to look at, and nothing is loaded by it.
+Promise     Files are ordered without opening one, but by cost; those that are listed are read up to the end of their
+            headers. No digest is checked for that: a list is for people to look at, and nothing is loaded by it.
             A file that is no entry is passed over, and looking does not count as use.
             `damaged` reads every file in full, changes nothing, and passes over what vanishes meanwhile.
 Not here    What is done about damage (store.disk).
@@ -43,12 +43,12 @@ def listed(
 
     Args:
         files: Those met on a walk.
-        get: The bytes of one that is in no file.
+        get: Gives the bytes of an entry that is kept in memory, by its key.
         by: The order.
         limit: How many; None for all.
         hits: Hits by the leading digits of the key.
     """
-    if by == "cost":  # it stands in the header: all have to be read
+    if by == "cost":  # which stands in the header: all have to be read
         return sorted(_infos(files, get, hits), key=lambda each: (-each.compile_time_s, each.key))[:limit]
     first = {
         "age": lambda file: (-file.used_ns, file.key),
@@ -64,7 +64,7 @@ def info_of(file: Found, entry: StoredEntry) -> EntryInfo:
 
 
 def damaged(tree: Tree, refusal_of: Callable[[StoredEntry], str]) -> Iterator[tuple[Found, str]]:
-    """Every file that is not what was stored, payloads that hits do not unpack included, with the reason.
+    """Yield each file that does not hold what was stored, with the reason. All payloads are checked.
 
     Args:
         tree: Where the files are.

@@ -1,4 +1,4 @@
-"""What the verbs of a store answer with."""
+"""The values that a store returns about its contents: entries, problems, what was removed."""
 
 from __future__ import annotations
 

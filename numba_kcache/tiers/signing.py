@@ -1,4 +1,4 @@
-"""Who vouches for code that came from elsewhere: Ed25519 signatures over key, digest, size and target.
+"""Sign code that goes elsewhere, and check who signed it: Ed25519 signatures over key, digest, size and target.
 
 Promise     A signature that `TrustedKeys.check` accepts was made, by the holder of a key that is trusted here, over
             exactly this statement. A secret key is read from its file when something is signed, and kept nowhere.

@@ -1,4 +1,4 @@
-"""How far a warm-up is: a bar where standard error is a terminal, a line for each kernel elsewhere.
+"""Show the progress of a warm-up: a bar where standard error is a terminal, a line for each kernel elsewhere.
 
 Ground      rich draws the bar; it is imported for a terminal alone.
 """

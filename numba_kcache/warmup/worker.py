@@ -25,20 +25,20 @@ from ..headers.precompiled import precompiled
 from ..model import Event, EventKind, NamedTuple, Target
 
 IN_PASSING, PATIENTLY = b"p", b"w"
-"""Ways to do a task: passed over, or waited for, where another process builds it. It stands before the task."""
+"""First byte of a task: if another process builds it already, pass it over, or wait for that process."""
 
 FORK = b"f"
 """Request of the parent to fork another worker, for which it hands over a connection."""
 
 
 class Task(NamedTuple):
-    """One thing to compile.
+    """One request of a kernel to compile.
 
     Args:
-        kernel: With `compile(arch=...)`.
-        target: For what.
-        types: Of a Numba kernel's arguments; None for others.
-        key: Of the request, as the parent has it.
+        kernel: A kernel or a module, as the parent pickled it.
+        target: What to compile for.
+        types: Types of a Numba kernel's arguments; None for other kinds.
+        key: The key of the request in the parent.
     """
 
     kernel: Any
@@ -48,14 +48,14 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a trial.
+    """The outcome of a task.
 
     Args:
-        status: `"done"`, `"failed"`, `"unlike"`: here it is another kernel than in the parent, or none;
-            `"busy"`: another process builds it; or, as the parent finds it, `"died"`.
-        seconds: It took.
+        status: `"done"`; `"failed"`; `"unlike"`, where the kernel here is not the one in the parent, or cannot be
+            imported; `"busy"`, where another process builds it; `"died"`, which the parent writes for a lost worker.
+        seconds: Time that it took.
         error: What was raised.
-        events: What the cache reported, as (kind, fields).
+        events: What the cache reported meanwhile.
     """
 
     status: str
@@ -90,16 +90,17 @@ def main(fd: int, precompiled_in: str = "") -> None:
             else:
                 connection.send_bytes(_packed(_serve(data)))
     except (EOFError, OSError):  # the parent is done, or gone
-        with suppress(OSError):  # there are no more
+        with suppress(OSError):  # until there are no more
             while True:
-                os.wait()  # those that were forked end as this one does
+                os.wait()  # for forked workers, which end as this one does
         precompiled.end()
         _flush()
         os._exit(0)  # counts were sent to the parent: not to be added again
 
 
 def _forked(connection: Connection) -> Connection:
-    """Fork another worker where precompiled headers are worth it; its connection to the parent, or one's own."""
+    """Fork another worker where precompiled headers are worth it. Returns the connection to serve: in the child the new
+    one, here the one that was given."""
     fd, pid = recv_handle(connection), 0
     _flush()
     with suppress(OSError):  # no more processes, or no such system: the parent starts workers then
@@ -115,7 +116,7 @@ def _forked(connection: Connection) -> Connection:
 
 
 def _flush() -> None:
-    """Have what was compiled go to servers as well."""
+    """Wait until what was compiled is uploaded to the tiers, where there are any."""
     uploads = sys.modules.get("numba_kcache.tiers.upload_queue")
     if uploads is not None:
         uploads.flush_all()

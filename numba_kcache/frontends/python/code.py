@@ -1,4 +1,4 @@
-"""What a code object does, and which outer names it reads.
+"""The form of a code object, and the outer names that it reads.
 
 Promise     `code_form` is equal for two code objects only if they compute the same from the same outer names.
             It does not depend on process, hash seed, checkout path, comments, docstrings, lines or names of local

@@ -1,4 +1,4 @@
-"""Which kernel of a source is meant, and what its parameters are.
+"""Choose the kernel of a source that a request means, and tell its parameters.
 
 Promise     The entry is the one that was asked for, or the only one there is; otherwise EntryError lists the
             candidates. Its parameters are the compiler's own word, or the user's signature where it does not
@@ -97,7 +97,7 @@ _FUNDAMENTAL = {
     "int long long": "long long", "long long unsigned": "unsigned long long",
     "int long long unsigned": "unsigned long long",
 }  # fmt: skip
-"""Fundamental types by their words in the order of the alphabet, where that is not what they are called."""
+"""The usual name of each fundamental type whose words, in alphabetical order, do not make that name."""
 
 
 def choose_kernel(request: SourceRequest, cubin: Cubin, wanted: str | None, lowered: Mapping[str, str]) -> CubinKernel:
