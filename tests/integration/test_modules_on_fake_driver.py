@@ -133,7 +133,7 @@ for use in (lambda: m.symbol("nope"), lambda: m.symbol("pair", "3f8"), lambda: m
     try:
         use()
     except KCacheError as error:
-        print(type(error).__name__, error)
+        print(type(error).__name__, error.what, error.why)
 """
     said, _ = seen(tmp_path, script)
 
