@@ -24,6 +24,7 @@ from enum import IntEnum
 
 from ..model import NamedTuple
 from ..model.text import decoded, encoded
+from .dead_code import live, without_dead
 
 
 class Form(IntEnum):
@@ -125,13 +126,14 @@ def scan_includes(text: str | bytes) -> Scan:
     """Look through one text. One that depends on nothing else costs a few searches for a word."""
     data = encoded(text) if isinstance(text, str) else text
     has_trigraphs = b"??/" in data
+    is_joined = False
     if b"\\" in data or has_trigraphs:
-        data = joined(data)
+        is_joined, data = joined(data) != data, joined(data)
     if not any(map(data.__contains__, _WORDS)):
         return Scan(named=tuple(_named(data)))
     scan = _scan(data)
     is_doubtful = scan.computed or scan.asked or scan.is_opaque or scan.has_clock
-    return _without_comments(data, scan) if is_doubtful and not has_trigraphs else scan
+    return _without_comments(data, scan, is_joined=is_joined) if is_doubtful and not has_trigraphs else scan
 
 
 def joined(data: bytes) -> bytes:
@@ -217,7 +219,7 @@ def _occurrences(data: bytes) -> Iterator[tuple[re.Match[bytes], bool]]:
             yield match, False
 
 
-def _without_comments(data: bytes, scan: Scan) -> Scan:
+def _without_comments(data: bytes, scan: Scan, *, is_joined: bool) -> Scan:
     """Take back each doubt of a scan that comments and strings alone had raised.
 
     Where the text may not have been understood, every doubt stands: after a quote that is left over (an
@@ -225,33 +227,16 @@ def _without_comments(data: bytes, scan: Scan) -> Scan:
     """
     bare = _bare(data)
     if bare is None:
-        return scan
+        left = live(data) if scan.has_clock and not (is_joined and b'R"' in data) else None
+        return scan if left is None else scan._replace(has_clock=_has_clock(left))
     stripped = _scan(re.sub(_TOKENS, _keep_strings, data))
     return scan._replace(
         computed=stripped.computed,
         asked=stripped.asked,
         wrappers=tuple(dict.fromkeys((*scan.wrappers, *stripped.wrappers))),  # a comment may have hidden one
         is_opaque=stripped.is_opaque,
-        has_clock=_has_clock(_without_dead(bare)),
+        has_clock=_has_clock(without_dead(bare)),
     )
-
-
-def _without_dead(bare: bytes) -> bytes:
-    """Take out what stands under `#if 0`, up to its `#else` or the like; nothing where `#` has a trigraph."""
-    if b"??" in bare or not re.search(rb"(?m)^\s*(?:#|%:)\s*if\s+0\s*$", bare):
-        return bare
-    kept, depth = [], 0
-    for line in bare.split(b"\n"):
-        found = re.match(rb"\s*(?:#|%:)\s*([A-Za-z_]\w*)", line)
-        word = found[1] if found else b""
-        if not depth:
-            depth = int(word == b"if" and line[found.end() :].strip() == b"0") if found else 0
-            kept.append(line)
-        elif word == b"endif" or (depth == 1 and word in (b"else", b"elif", b"elifdef", b"elifndef")):
-            depth -= 1
-        elif word in (b"if", b"ifdef", b"ifndef"):
-            depth += 1
-    return b"\n".join(kept)
 
 
 def _keep_strings(match: re.Match[bytes]) -> bytes:

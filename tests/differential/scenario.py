@@ -220,6 +220,9 @@ class Run:
                 return "error", given.failed or given.refused
             if given.refused:
                 is_right = self._may_refuse(call) or (self.world.is_mapped and "open for writing" in given.refused)
+                # Of a patched module a name that is kept leads to what nothing names any more.
+                is_patched = any(each["module"] in ("math", "operator") for each in self.patches)
+                is_right = is_right or (is_patched and "extension module" in given.refused)
                 return ("uncached" if is_right else "refused"), given.refused
             return "failed", given.failed
         found = [difference(given.code, code, exact=self.bench.exact) for code in codes]

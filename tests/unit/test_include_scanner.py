@@ -92,6 +92,13 @@ def test_text_that_asks_nothing_is_plain(text: str) -> None:
         "#if 0\n#endif(\nauto t = __TIME__;",
         "#if 0 == OTHER\nauto t = __TIME__;\n#endif",
         "/*\n#if 0\n*/ auto t = __DATE__;",
+        "#if 0\ndon't /*\n#endif\n*/ auto t = __DATE__;",
+        '#if 0\nR"x(\n#endif\n)x"\nauto t = __DATE__;\n#endif',
+        'auto s = R"x(\n#if 0\n)x"; auto t = __DATE__; auto u = R"x(\n#endif\n)x";',
+        '#define Q R"x(\n#define P __DATE__\n#define W )x"',
+        'auto s = R"(a" /* )";\n#if 0\nauto t = __DATE__; /* */\n#endif',
+        'auto s = R"x(\\\n)x";\n#if 0\nauto t = __DATE__;\n#endif',
+        '#if 0\n"\n#else\nauto t = __DATE__;\n#endif',
     ],
 )
 def test_clock_is_noticed(text: str) -> None:
@@ -105,6 +112,9 @@ def test_clock_is_noticed(text: str) -> None:
         "#if 0\nauto t = __DATE__;\n#endif\n",
         "%:if 0 // old\n#ifdef X\n#else\nauto t = __TIME__;\n#endif\nauto u = __TIMESTAMP__;\n# endif",
         "#if 0\n#define G(a, b) a##b\nauto t = G(__DA, TE__);\n#elif 1\n#endif",
+        '#if 0\n"without an end\nauto t = __DATE__;\n#endif',
+        "#if 0\ndon't\nauto t = __DATE__;\n#endif",
+        'auto s = R"x(\n#include "a.h"\n)x";\n#if 0\nauto t = __DATE__;\n#endif',
     ],
 )
 def test_clock_under_if_0_is_none(text: str) -> None:

@@ -1,0 +1,66 @@
+"""Take out of a text what the compiler does not look at: comments, strings, and what stands under `#if 0`.
+
+Promise     What is left holds all that the compiler looks at. Where a text may be read in two ways, there is no answer.
+Ground      NVRTC 13.5: a quote without its end is an error, but not in a branch that is skipped, where it ends with its
+            line; C++03 has no raw strings, so that one with a line's end in it is such an error there.
+"""
+
+from __future__ import annotations
+
+import re
+
+_LEXED = re.compile(
+    rb"""//[^\n]*|/\*.*?\*/|(?P<raw>(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\((?P<text>.*?)\)(?P=end)")"""
+    rb"""|"(?:\\.|[^"\\\n])*"|'(?:\\[^\n']{1,10}|[^'\\\n])'"""
+    rb"""|(?P<word>[A-Za-z_]\w*|\.?[0-9](?:[eEpP][+-]|'?\w|\.)*)|(?P<odd>["'][^\n]*)""",
+    re.DOTALL,
+)
+_ODD = b"\0"
+"""Instead of a quote without its end, and what follows in its line."""
+
+
+def live(data: bytes) -> bytes | None:
+    """Take out comments, strings and dead code; None where that cannot be done with certainty.
+
+    Args:
+        data: With its continued lines joined: a raw string in which one was is not told from this.
+    """
+    if b"??" in data or re.search(rb"\r(?!\n)", data):
+        return None
+    is_certain = True
+
+    def bare(match: re.Match[bytes]) -> bytes:
+        nonlocal is_certain
+        if match["word"]:
+            return match["word"]
+        if match["odd"]:
+            is_certain = is_certain and not re.search(rb'/\*|R"', match["odd"])  # what it may go on to begin
+            return _ODD
+        if match["raw"]:
+            text = match["text"]
+            ambiguous = rb"/\*|(?m:^\s*(?:#|%:)\s*(?:if|el|endif))" if b"\n" in text else rb'"'
+            begin = data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()]
+            is_directive = b"\n" in text and (b"#" in begin or b"%:" in begin)
+            is_certain = is_certain and not is_directive and not re.search(ambiguous, text)
+        return b" "
+
+    kept = without_dead(_LEXED.sub(bare, data))
+    return kept if is_certain and _ODD not in kept and b'"' not in kept else None
+
+
+def without_dead(bare: bytes) -> bytes:
+    """Take out what stands under `#if 0`, up to its `#else` or the like; nothing where `#` has a trigraph."""
+    if b"??" in bare or not re.search(rb"(?m)^\s*(?:#|%:)\s*if\s+0\s*$", bare):
+        return bare
+    kept, depth = [], 0
+    for line in bare.split(b"\n"):
+        found = re.match(rb"\s*(?:#|%:)\s*([A-Za-z_]\w*)", line)
+        word = found[1] if found else b""
+        if not depth:
+            depth = int(word == b"if" and line[found.end() :].strip() == b"0") if found else 0
+            kept.append(line)
+        elif word == b"endif" or (depth == 1 and word in (b"else", b"elif", b"elifdef", b"elifndef")):
+            depth -= 1
+        elif word in (b"if", b"ifdef", b"ifndef"):
+            depth += 1
+    return b"\n".join(kept)
