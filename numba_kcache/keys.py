@@ -99,7 +99,7 @@ CLEAR_LIMIT_BYTES = 2048
 """A component's value is kept in clear, for explanations, up to this many encoded bytes."""
 
 _VEILED = frozenset(("environment", "depends"))
-"""Components whose text may be a secret, as those of a Numba kernel that start with `depends[`."""
+"""Components whose text may be a secret, beside those of Numba kernels whose names start with `depends[`."""
 
 OF_ONE_REQUEST = frozenset(("target", "argument types"))
 """Components in which the requests of one kernel differ."""

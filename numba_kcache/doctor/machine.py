@@ -1,6 +1,6 @@
 """Facts about the machine: its driver, its devices, and the compilers that this process would load.
 
-Promise     Each compiler is loaded, so that one that cannot be is told apart from one that is absent. No context is
+Promise     Each compiler is loaded, so that one that fails to load is told apart from an absent one. No context is
             made on any device, and nothing of CUDA has to be importable.
 Not here    What is made of the facts (doctor).
 """

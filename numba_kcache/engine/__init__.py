@@ -1,4 +1,4 @@
-"""From a request to an artifact; here the order of it: which request, in which store, made by whose compiler.
+"""The order in which an artifact is looked for: which request, in which store, made by whose compiler.
 
 Promise     There is no other order: look-ups, waiting for another process, tiers and explanations all read
             `candidates`. Compilers are identified no earlier than the first candidate that needs them.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..errors import KCacheError
 from ..model.artifact import Artifact, artifact_from_header
-from ..model.meaning import contradiction_of
+from ..model.contradiction import contradiction_of
 from ..store.entry import StoredEntry
 
 

@@ -17,7 +17,7 @@ from ..headers import HeadersRead
 from ..keys import Component, derive
 from ..model import EventKind, trouble
 from ..model.artifact import BUILT, Artifact, artifact_header
-from ..model.meaning import contradiction_of
+from ..model.contradiction import contradiction_of
 from ..store.entry import MAX_TEXT_BYTES, StoredEntry
 from ..toolchain import loaded
 from ..toolchain.diagnostics import bounded

@@ -44,8 +44,8 @@ def explain(lookup: Lookup, wanted: Wanted) -> Explanation:
     found = _hit(lookup, wanted) or _miss(lookup, request)
     mode = lookup.settings.mode
     if mode in ("off", "refresh", "verify"):
-        missed = (Reason(ReasonKind.MODE, new=mode), *found.reasons)
-        return found._replace(outcome="miss", source="", reasons=missed)
+        reasons = (Reason(ReasonKind.MODE, new=mode), *found.reasons)
+        return found._replace(outcome="miss", source="", reasons=reasons)
     return found
 
 
@@ -103,6 +103,6 @@ def explain_key(lookup: Lookup, key: str) -> Explanation:
 
 def _miss(lookup: Lookup, request: Request) -> Explanation:
     components = lookup.components(request)
-    missed = reasons_of(lookup, request, components)
-    key = "" if request.headers else derive(components)
-    return Explanation(request.label, request.target.name, key, "miss", reasons=missed.reasons, nearest=missed.nearest)
+    why = reasons_of(lookup, request, components)
+    key = "" if request.headers else derive(components)  # with headers it is known after a compile
+    return Explanation(request.label, request.target.name, key, "miss", reasons=why.reasons, nearest=why.nearest)

@@ -97,7 +97,7 @@ class Session(Lookup):
         return self.compile(request, self.components(request))
 
     def compile(self, request: Request, components: Sequence[Component]) -> Resolution:
-        """Compile a request, and store it; for whoever has its turn."""
+        """Compile a request, and store it; the caller has the turn (turns)."""
         from ..toolchain.loaded import begin_loading  # a hit goes without it, and what follows
 
         begin_loading(request.libraries, self.toolchain.library)  # beside the imports
@@ -297,7 +297,7 @@ _process: Session | None = None
 _overrides: dict[str, Any] = {}
 _registered: dict[str, Callable[[Settings], Tier]] = {}
 _configured: object = None
-"""Another one from each time on that any of this was changed."""
+"""Replaced at each change of the above: whoever kept the object before can tell that something changed."""
 
 _making: dict[Hashable, tuple[int, int]] = {}
 """Who makes the session."""

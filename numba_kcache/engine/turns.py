@@ -5,10 +5,10 @@ Promise     One compiles, and the others wait a bounded time. Who waits for anot
             goes wrong is raised to who asks for it, later. Not more at once than the node has cores for.
             While somebody builds, processes that have not compiled yet leave the next kernel of a program to the one
             that has: its compilers are loaded, theirs would be loaded one after another.
-Method      What is foreseen is tried once each, in the order of the program: what another has the turn for is passed
-            over. Each turn that is taken or ends changes the folder of the turns; who has not compiled yet, and sees
-            that somebody took one `FRESH_S` ago at most, lets others take the next, for `GRACE_S`, and twice in its
-            life in vain.
+Method      Each kernel that is foreseen is tried once, in the order of the program, and passed over where another has
+            its turn. A turn that begins or ends changes the folder of turns. A process that has not compiled yet, and
+            sees a change within the last `FRESH_S`, leaves the next turn to others for `GRACE_S`; in vain at most twice
+            in its life.
 Not here    The turns (store.locks, tiers.lease), and compiling (session, compile).
 """
 
@@ -45,8 +45,8 @@ class Turns:
 
     Attributes:
         waits: Whether to wait for another process; False for a worker that has other things to do.
-        grace_s: What may still be waited in vain for others to take a turn.
-        vain_s: What was waited in vain for a place among the compilers.
+        grace_s: Seconds that may still be waited in vain for others to take a turn.
+        vain_s: Seconds waited in vain for a place among the compilers.
         has_compiled: Whether compilers that load slowly are loaded in this process.
         has_waited: Whether it had to wait for another process: it is one of several that want the same.
         helping: Threads that build what is foreseen.

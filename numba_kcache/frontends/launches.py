@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from ..launch.attributes import LaunchOptions
 
 _OnDevice = tuple[Launcher | None, LoadedKernel, "LaunchOptions | None"]
-"""What packs and launches, where anything here can; the loaded kernel; how its launches differ."""
+"""The launcher, None where only the front end's own launch takes it; the loaded kernel; its launch options, if any."""
 
 
 BOUND_LIMIT = 256
 """Launch configurations that one kernel keeps ready; when there are more, all are bound anew as they come."""
 
 _Row = tuple[list[bool], Dim3, BindGrid]
-"""What binds any grid for one block, stream and shared memory: whether it still may, up to which grid, and how."""
+"""Binds any grid for one block, stream and shared memory: `live` of the kernel, the largest grid, and the function."""
 
 
 class Configurations:

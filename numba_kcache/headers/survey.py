@@ -1,7 +1,7 @@
 """Survey the headers around a source: what each asks for, where that leads, and the content of each.
 
-Promise     Each path is looked at once, each file read once: a survey is one observation, and that nothing has
-            changed since is seen by comparing again. `walk` follows every branch of every `#if`, every
+Promise     Each path is looked at once, each file read once: a survey is one observation. The caller compares again to
+            see that nothing has changed since. `walk` follows every branch of every `#if`, every
             candidate of a `#include_next`, and every value that a macro is defined as where one names an include.
 Method      Before the compiler runs, the user's own headers are walked, as far as they lead to each other; what lies
             in a toolkit's tree can wait, and what it asks for is remembered (tree_scans).
@@ -101,7 +101,7 @@ class Survey:
         is_thorough: Walk the toolkit's headers at once, too: they lead to some of the user's.
 
     Raises:
-        UntrackableError: There is no end to the headers.
+        UntrackableError: There are more than `MAX_FILES` headers.
 
     Attributes:
         headers: Each file that was read, by place; the source and in-memory headers included.

@@ -36,9 +36,9 @@ else:
 
 address_of: Callable[[bytes | bytearray], int] = _calls.address_of
 
-NUMBA_DEVICES = "numba.cuda.core.config"
-"""A module of numba-cuda; where it is imported, the program uses Numba, whose cudadrv.devices knows the contexts. The
-target that Numba itself brings has none of that name: its arrays are taken, in the driver's context, as CuPy's are."""
+NUMBA_CUDA_MODULE = "numba.cuda.core.config"
+"""A program that has imported this module of numba-cuda uses Numba, whose cudadrv.devices then knows the contexts. The
+CUDA target built into Numba lacks the module: its arrays are taken as CuPy's are, in the driver's context."""
 
 _NO_DEVICE = "cannot find a CUDA device"
 _WITHOUT_ONE = "`numba-kcache doctor` says what is missing; to compile without one name a target: arch='sm_90'"
@@ -161,7 +161,7 @@ def current_device() -> CurrentDevice:
         NoDeviceError: There is no driver or no device.
         LaunchError: The process is the child of one that used CUDA, or its context is not the primary one.
     """
-    if NUMBA_DEVICES in sys.modules:
+    if NUMBA_CUDA_MODULE in sys.modules:
         context = _numba_context()
         ordinal = int(context.device.id)
     else:
@@ -203,7 +203,7 @@ def is_device_current() -> bool:
         try:
             ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_NOW)
             _modules_without_driver = -1
-        except OSError:  # to find that out takes longer than the look-up of a kernel
+        except OSError:  # not asked again until modules come: it takes longer than the look-up of a kernel
             _modules_without_driver = len(sys.modules)
             return False
     return current_ordinal() >= 0

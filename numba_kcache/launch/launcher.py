@@ -22,7 +22,7 @@ from ..model.artifact import Parameter
 from ..store import IMPORTS, finish_imports
 from . import Dim3, Launch, LaunchShape, devices
 from .arguments import Call, PointerSlot, Slot, ValueSlot, WordSlot, struct_format
-from .devices import NUMBA_DEVICES, check_interpreter, stream_handle, stream_identity
+from .devices import NUMBA_CUDA_MODULE, check_interpreter, stream_handle, stream_identity
 from .loader import LoadedKernel
 
 _new = tuple.__new__  # the constructor of a named tuple takes three times as long
@@ -185,7 +185,7 @@ class Launcher:
         if code:
             self._recover(call, code)
             return
-        if module.awaits_numba[0] and NUMBA_DEVICES in sys.modules:
+        if module.awaits_numba[0] and NUMBA_CUDA_MODULE in sys.modules:
             module.watch_numba_context()
         is_here = module.device_of is None or self._is_current()  # with one device, the launch itself says
         if not is_here or not self.live[0]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..model.artifact import SCALAR_SIZES
 from .arguments import CODES, NUMPY_NAMES, Call, Memory, Unfit, element_of_dtype, memory_of
-from .devices import NUMBA_DEVICES, bindings
+from .devices import NUMBA_CUDA_MODULE, bindings
 
 _MEMORY_TYPE, _IS_MANAGED, _DEVICE_ORDINAL = 2, 8, 9
 """Numbers of CU_POINTER_ATTRIBUTE names."""
@@ -147,7 +147,7 @@ def copy_around(wrapper: Any, call: Call) -> Callable[[], int]:
 
     def copy() -> None:
         handle = call.handle
-        if NUMBA_DEVICES in sys.modules or type(wrapper).__module__ == _MLIR:
+        if NUMBA_CUDA_MODULE in sys.modules or type(wrapper).__module__ == _MLIR:
             from cuda.core import Stream
 
             stream = Stream.from_handle(handle)

@@ -16,7 +16,7 @@ Method      Grammar of the code of a parameter:
             iN and uN are integers of N bytes, b1 is bool, f2 is half, bf is bfloat16, c4 and c8 are complex
             numbers of 8 and 16 bytes, e4 and e5 are fp8 e4m3 and e5m2.
 Not here    The file that holds it (store.entry), the key that names it (keys), and the whole of an artifact against its
-            own code (meaning).
+            own code (contradiction).
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def misfit(artifact: Artifact, entry: Entry) -> str:
         if sm != major * 10 + minor and not is_earlier:
             return f"its cubin is for sm_{sm}"
         if not count:  # more sections than the header can count: those of a module of ten thousand kernels
-            from .meaning import contradiction_of
+            from .contradiction import contradiction_of
 
             return contradiction_of(artifact)
         of, starts = _listed

@@ -318,7 +318,7 @@ class Tree:
 
 
 def touch(fd: int, now_ns: int) -> None:
-    """Mark an open file as used; whose it is not, and who may write to it, can only say that it was now."""
+    """Mark an open file as used. On another user's file who may write can set the current time alone."""
     with suppress(OSError):  # read-only: recency is a wish
         try:
             os.utime(fd, ns=(now_ns, now_ns))

@@ -1,8 +1,8 @@
-"""Find the version of a Python distribution: in its own metadata, and by content where that does not vouch for it.
+"""Find the version of a Python distribution: in its metadata, or by its content where the metadata cannot be trusted.
 
 Promise     A package that is imported from where no installer put it (an editable install, a checkout on `PYTHONPATH`)
-            counts by the content of all its files. Where those changed since this process began, nobody can know what
-            was imported, and the answer is one that no other process gets.
+            counts by the content of all its files. If one changed since this process began, nobody can know what was
+            imported, and the answer is random: no other process gets it.
 Not here    Which modules are imported, and the record of what was found (Toolchain).
 Ground      PyPA, "Recording installed projects": a `.dist-info` folder lies beside the package that it describes.
 """

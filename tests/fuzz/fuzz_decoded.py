@@ -39,7 +39,7 @@ from numba_kcache.engine.explain import explain_key
 from numba_kcache.engine.request import only
 from numba_kcache.errors import BundleError, EntryError
 from numba_kcache.model.artifact import artifact_from_header, misfit
-from numba_kcache.model.meaning import contradiction_of
+from numba_kcache.model.contradiction import contradiction_of
 from numba_kcache.observe import Counts
 from numba_kcache.observe.detail import EntryDetail, read_report
 from numba_kcache.observe.history import history_of

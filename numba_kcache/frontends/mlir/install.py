@@ -3,7 +3,7 @@
 Promise     Its own cache is not asked while this one is: it takes no notice of edited callees, globals, options and
             captured arrays, and forgets that a kernel is cooperative.
 Method      Four methods of its dispatcher class are replaced: both that compile (dispatcher), `enable_caching` (what
-            `cache=True` calls) and `specialize`, whose dispatcher is to take part where this one does.
+            `cache=True` calls) and `specialize`, so that the dispatcher that it makes asks this cache as well.
 Not here    What is served (dispatcher), and when methods are replaced (python.takeover).
 Ground      numba-cuda-mlir 0.6.0, descriptor.py: its launcher keeps the bound method `_compile`, which looks up
             `_compile_impl` at each call.
@@ -46,10 +46,10 @@ class DispatcherCache:
         return self.resolutions.session().store.directory
 
     def load_overload(self, _sig: Any, _context: Any) -> None:
-        """Nothing: who asks was not served before."""
+        """Load nothing: this cache was asked before, and had nothing."""
 
     def save_overload(self, _sig: Any, _data: Any) -> None:
-        """Nothing: what numba-cuda-mlir compiled by itself must not be stored."""
+        """Save nothing: what numba-cuda-mlir compiled by itself must not be stored."""
 
     def enable(self) -> None:
         """Nothing: there is no switch here."""

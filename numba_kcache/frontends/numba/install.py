@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...engine.session import process_session
-from ...launch.devices import NUMBA_DEVICES
+from ...launch.devices import NUMBA_CUDA_MODULE
 from ...model import choose_for_device
 from ..python.takeover import Takeover, give_back
 from .definition import NumbaDefinition, NumbaResolutions, is_simulated
@@ -37,7 +37,7 @@ def _restore() -> None:
 
 
 def _replace(home: Any, every_kernel: bool) -> None:
-    if is_simulated() or NUMBA_DEVICES not in sys.modules:  # nothing is compiled; or by Numba's own target
+    if is_simulated() or NUMBA_CUDA_MODULE not in sys.modules:  # nothing is compiled; or by Numba's own target
         return
     kind = home.CUDADispatcher
     original_compile: Callable[[Any, Any], Any] = kind.compile
@@ -73,4 +73,4 @@ def _attach(dispatcher: Any) -> None:
     resolutions.dispatcher, dispatcher._cache = dispatcher, DispatcherCache(resolutions, dispatcher, is_numbas=True)
 
 
-TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_DEVICES, _replace, _restore)
+TAKEOVER = Takeover("numba.cuda.dispatcher", "numba_cuda", NUMBA_CUDA_MODULE, _replace, _restore)

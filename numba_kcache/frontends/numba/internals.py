@@ -2,7 +2,7 @@
 
 Promise     Either all of them are there and take what they are given here, or ToolchainMissingError says which
             versions would do. Nothing else in the package imports a private name of Numba to compile.
-Ground      numba-cuda 0.30.4: `_Kernel.__init__` and `CUDACodeLibrary` are what is followed.
+Ground      numba-cuda 0.30.4: the steps of `_Kernel.__init__` and `CUDACodeLibrary` are those of the compilation here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMES = {
     "core.compiler_lock": ("global_compiler_lock",),
     "typing.templates": ("builtin_registry",),
 }
-"""What is taken of each module of `numba.cuda`."""
+"""The names that are used of each module of `numba.cuda`."""
 
 _COMPILE_PARAMETERS = {
     "pyfunc", "return_type", "args", "debug", "lineinfo", "forceinline", "fastmath", "nvvm_options", "cc",
@@ -47,7 +47,7 @@ def internals() -> SimpleNamespace:
     """Import and probe Numba's own parts: `_NAMES`, `config`, `types`, and the `folder` of `numba.cuda`.
 
     Raises:
-        ToolchainMissingError: Numba is absent, or of a version whose insides are others.
+        ToolchainMissingError: Numba is absent, or of a version with other internals.
     """
     try:
         import numpy

@@ -93,7 +93,7 @@ def add_overloads(
 ) -> int:
     """The node of a value for which there are registrations."""
     at = id(value), "overloads"
-    if at in reader.values:  # its own implementation names it, as where that says that the function itself is it
+    if at in reader.values:  # its own implementation names it, as one that returns the function itself
         node = reader.values[at]
         assert type(node) is int
         if type(value) is FunctionType and pinned is None and id(value) not in reader.functions:
@@ -130,7 +130,7 @@ def add_registration(reader: Reader, registration: Registration, label: str) -> 
 
 
 def add_implied(reader: Reader, index: int, code: CodeType) -> None:
-    """Edges to what the program registered for operations, and for attributes that this code may use."""
+    """Add edges to what the program registered for operations, and for attributes that this code may use."""
     _of_value, of_attribute, of_all = reader.registrations
     groups = [("", of_all)] if index == 0 else []
     groups += [(name, of_attribute[name]) for name in sorted(of_attribute.keys() & set(all_names(code)))]

@@ -57,7 +57,7 @@ class ModuleDefinition(SourceDefinition):
                 raise OptionError(f"cannot use {unfit}={options[unfit]!r} with lazy=True", why, f"leave out {unfit}=")
 
     def find(self, artifact: Artifact, name: str) -> Entry:
-        """Find a kernel of this name, as `Artifact.entry` does; of hundreds each is looked for several times.
+        """Find a kernel of this name, as `Artifact.entry` does; by a table: a module may have hundreds.
 
         Raises:
             EntryError: There is none.
@@ -130,7 +130,7 @@ class LinkedResolutions(Resolutions):
             return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
         except (FrozenCacheError, UncacheableError, ToolchainMissingError):
             raise
-        except Exception as error:  # the linker's, or of what is said of the LTO-IR: of the user's own it comes again
+        except Exception as error:  # stored LTO-IR may be at fault: link anew once; the user's own error comes again
             if whole.source == "compiled":
                 raise
             known = error if isinstance(error, KCacheError) else LinkError("cannot link it", repr(error))

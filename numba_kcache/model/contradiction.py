@@ -2,9 +2,9 @@
 
 Promise     Of an artifact in which `contradiction_of` finds nothing, the code is for the target that is named, has each
             kernel and variable that is named, with parameters at the same offsets and of the same sizes. Whatever the
-            bytes are, the answer is text; nothing is raised. What another compiler built is no code here (built).
-Method      Done once where code arrives from elsewhere, and before it is stored. At a hit of one's own the kernel that
-            is launched is looked at alone (`artifact.misfit`).
+            bytes are, the answer is text; nothing is raised. What another compiler built is not looked into (built).
+Method      Done once where code arrives from elsewhere, and before it is stored. A hit of the local store checks only
+            the kernel that is launched (`artifact.misfit`).
 Not here    Whether the instructions mean what the source says: nothing but the compiler, or a signature, knows that.
 """
 
@@ -27,7 +27,7 @@ _LTO_MAGIC = (b"\x7fNC\xed", b"\xedCN\x7f", b"BC\xc0\xde")
 
 def contradiction_of(artifact: Artifact) -> str:
     """Say how an artifact contradicts itself; "" where it does not."""
-    if artifact.kind == BUILT:  # what it says of itself was held against its bytes when it was made or read
+    if artifact.kind == BUILT:  # model.built has held its attributes against its bytes
         return ""
     try:
         if "ltoir" in artifact.extras and not artifact.cubin:
