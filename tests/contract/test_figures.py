@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-SCRIPTS = sorted(path for path in BENCHMARKS.glob("*.py") if 'add_argument("--json"' in path.read_text())
+ABOUT_RESULTS = {"plots", "run", "tables"}
+SCRIPTS = sorted(
+    path for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text() and path.stem not in ABOUT_RESULTS
+)
 
 
 @pytest.fixture
