@@ -192,7 +192,7 @@ class Kernel(Launches):
         """
         if self._definition.has_variants:
             return self.__getattr__("inspect_sass")(arch)
-        from ..launch.disassembly import disassemble
+        from ..toolchain.disassembly import disassemble
 
         return disassemble(self.cubin(arch))
 

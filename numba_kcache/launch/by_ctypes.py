@@ -40,11 +40,7 @@ def function(name: str, pattern: str) -> tuple[Any, int] | None:
             out.value.decode() if type(out) is ctypes.c_char_p and out.value else out.value for out in outs
         ]
 
-    def ask() -> tuple[int, int]:
-        out = ctypes.c_int()
-        return found(ctypes.byref(out)), out.value
-
-    return ask if pattern == "n" else call, address
+    return call, address
 
 
 @functools.cache

@@ -26,11 +26,11 @@ from ...launch import LaunchShape
 from ...launch.attributes import LaunchOptions
 from ...launch.devices import bindings, check_interpreter, current_device
 from ...launch.loader import CodeRefusedError, LoadedKernel
-from ...launch.numba_own import loaded_by_numba, numba_stream
 from ..base import RunsUncached
 from ..python.signatures import read_signature_list
 from .definition import CompilerLock, NumbaResolutions
 from .overload import make_overload
+from .own import loaded_by_numba, numba_stream
 
 NUMBAS_NAMES = frozenset((
     "signatures", "nopython_signatures", "inspect_llvm", "inspect_asm", "inspect_lto_ptx", "inspect_sass",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from ..model.artifact import Entry
-from .devices import bindings, current_device, done, stream_handle
-from .loader import LoadedKernel
+from ...launch.devices import bindings, current_device, done, stream_handle
+from ...launch.loader import LoadedKernel
+from ...model.artifact import Entry
 
 
 def numba_stream(stream: Any) -> Any:
