@@ -119,15 +119,15 @@ def examine(session: Session, info: CacheInfo) -> Diagnosis:
     return Diagnosis(
         (
             Finding("Python", FINE, f"{sys.version.split()[0]} at {sys.executable}"),
-            *_judged_versions({name: _version(name) for name in _RANGES}),
-            _judged_driver(driver, why, compilers.version),
-            *_judged_compilers(compilers),
-            _judged_launches(session.loader.launches),
-            *(_judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
-            *_judged_variables(unknown_variables()),
-            *_directory(session, info),
-            *_judged_tiers(session),
-            *_judged_past(info),
+            *judged_versions({name: _version(name) for name in _RANGES}),
+            judged_driver(driver, why, compilers.version),
+            *judged_compilers(compilers),
+            judged_launches(session.loader.launches),
+            *(judged_device(ordinal, device, compilers) for ordinal, device in enumerate(devices)),
+            *judged_variables(unknown_variables()),
+            *judged_directory(session, info),
+            *judged_tiers(session),
+            *judged_past(info),
         )
     )
 
@@ -147,14 +147,14 @@ def _numbers(text: str) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", text)]
 
 
-def _judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
+def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
     """Judge variables that are named like settings and are none: a misspelt one is as if it were not set."""
     for name, meant in unknown.items():
         advice = f"rename {name} to {meant}" if meant else f"unset {name}; `numba-kcache config` lists those there are"
         yield Finding("environment", WRONG, f"{name} is no setting's, and is ignored", advice)
 
 
-def _judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
+def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:
     """Judge the versions of all distributions, None for absent ones."""
     for name, its in found.items():
         first, last = _RANGES[name]
@@ -178,7 +178,7 @@ def _judged_version(name: str, found: str | None, first: str, last: str) -> Find
     return Finding(name, FINE, found)
 
 
-def _judged_launches(way: str) -> Finding:
+def judged_launches(way: str) -> Finding:
     """Name what makes the launches: the module in C, or Python."""
     if way == "compiled":
         return Finding("launches", FINE, "made by the compiled module")
@@ -189,7 +189,8 @@ def _judged_launches(way: str) -> Finding:
 # -- driver, compilers and devices ----------------------------------------------------------------------------
 
 
-def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
+def judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, int] | None) -> Finding:
+    """Judge the driver's version beside NVRTC's; `why` says what it lacks."""
     if driver is None:
         advice = "to launch kernels, install NVIDIA's driver (in a container: run it with --gpus all); "
         return Finding("driver", NOTE, f"none: {why}", advice + "compiling with an explicit arch works without")
@@ -203,7 +204,8 @@ def _judged_driver(driver: tuple[int, int] | None, why: str, nvrtc: tuple[int, i
     return Finding("driver", FINE, says)
 
 
-def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
+def judged_compilers(compilers: Compilers) -> Iterable[Finding]:
+    """Judge the compilers that are installed, and the toolkit's headers."""
     for name, path in compilers.paths.items():
         trouble = compilers.troubles.get(name, "")
         if trouble:
@@ -225,7 +227,8 @@ def _judged_compilers(compilers: Compilers) -> Iterable[Finding]:
         yield Finding("headers", NOTE, "the toolkit's headers are not installed", advice)
 
 
-def _judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding:
+def judged_device(ordinal: int, device: Device, compilers: Compilers) -> Finding:
+    """Judge if the installed NVRTC compiles for a device."""
     subject, number = f"device {ordinal}", device.major * 10 + device.minor
     says = f"{device.name}, compute capability {device.major}.{device.minor}"
     if not compilers.targets or number in compilers.targets:
@@ -240,7 +243,8 @@ def _judged_device(ordinal: int, device: Device, compilers: Compilers) -> Findin
 # -- the cache ------------------------------------------------------------------------------------------------
 
 
-def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
+def judged_directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
+    """Judge the cache's directory: whose it is, on which filesystem, its space, strangers and clock."""
     local = session.local
     if local.tree is None:
         advice = "set NUMBA_KCACHE_DIR, or mode other than off"
@@ -267,7 +271,7 @@ def _directory(session: Session, info: CacheInfo) -> Iterable[Finding]:
     else:
         yield Finding("directory", FINE, directory + ("" if is_made else " (made when something is stored)"))
     if not reason or is_made:
-        yield _judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
+        yield judged_space(free.f_bavail * free.f_frsize, free.f_favail if free.f_files else None, info)
     yield from _judged_strangers(local.strangers())
     if is_made and not reason:
         yield _clock(local.tree)
@@ -282,7 +286,8 @@ def _judged_strangers(strangers: list[tuple[str, str]]) -> Iterable[Finding]:
         yield Finding("strangers", WRONG, f"not the cache's own: {first}{more}", advice)
 
 
-def _judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
+def judged_space(free_bytes: int, free_files: int | None, info: CacheInfo) -> Finding:
+    """Judge the room that the disk has left: bytes, files (None where it does not count them), and the limit."""
     says = f"{bytes_text(free_bytes)} free, {bytes_text(info.size_bytes)} used of {bytes_text(info.max_size_bytes)}"
     if free_bytes < _LEAST_FREE_BYTES or (free_files is not None and free_files < _LEAST_FREE_FILES):
         says += "" if free_files is None else f", {free_files} more files can be made"
@@ -309,10 +314,11 @@ def _clock(tree: Tree) -> Finding:
             os.close(root)
     except OSError as error:
         return Finding("directory", WRONG, str(error), "look whether the disk is full or mounted read-only")
-    return _judged_clock(skew_s)
+    return judged_clock(skew_s)
 
 
-def _judged_clock(skew_s: float) -> Finding:
+def judged_clock(skew_s: float) -> Finding:
+    """Judge how far the filesystem\'s clock is ahead of this machine\'s."""
     if abs(skew_s) > _MOST_SKEW_S:
         says = f"the directory's filesystem is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
         return Finding("clock", WRONG, says, "set the clocks of this machine and the file server by NTP")
@@ -321,7 +327,7 @@ def _judged_clock(skew_s: float) -> Finding:
     return Finding("clock", FINE, "agrees with the filesystem's")
 
 
-def _judged_tiers(session: Session) -> Iterable[Finding]:
+def judged_tiers(session: Session) -> Iterable[Finding]:
     """Send a small file through each tier and back."""
     for tier in (each.tier for each in session.tiers):
         subject, trial = f"tier {tier.name}", round_trip(tier)
@@ -333,7 +339,7 @@ def _judged_tiers(session: Session) -> Iterable[Finding]:
             yield Finding(subject, FINE, f"{how}, in {trial.seconds * 1e3:.1f} ms")
 
 
-def _judged_past(info: CacheInfo) -> Iterable[Finding]:
+def judged_past(info: CacheInfo) -> Iterable[Finding]:
     """Troubles of earlier processes, which the counters know."""
     if info.errors:
         advice = "run `numba-kcache verify`, and the program with NUMBA_KCACHE_LOG=info, which says each trouble; "

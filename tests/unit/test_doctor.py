@@ -51,7 +51,7 @@ def states(findings: Any) -> dict[str, str]:
 )
 def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state: str) -> None:
     """And the advice is the command that mends it."""
-    findings = list(doctor._judged_versions(GOOD | {name: found}))
+    findings = list(doctor.judged_versions(GOOD | {name: found}))
     (one,) = [each for each in findings if each.subject == name]
 
     assert one.state == state
@@ -71,7 +71,7 @@ def test_versions_that_do_not_fit_are_wrong(name: str, found: str | None, state:
 )
 def test_absent_numba_is_a_note_that_names_its_extra(found: Any, wanted: Any) -> None:
     """CUDA C++ kernels need neither, nor NumPy; NumPy 2.5 is wrong for numba-cuda alone."""
-    findings = list(doctor._judged_versions(GOOD | found))
+    findings = list(doctor.judged_versions(GOOD | found))
 
     assert {each.subject: each.state for each in findings}.items() >= wanted.items()
     assert WRONG not in states(findings).values()
@@ -94,7 +94,7 @@ def test_absent_numba_is_a_note_that_names_its_extra(found: Any, wanted: Any) ->
 )
 def test_driver_is_held_against_the_toolkit(driver: Any, why: str, nvrtc: Any, state: str) -> None:
     """A toolkit of a newer major version than the driver's makes code that does not load."""
-    finding = doctor._judged_driver(driver, why, nvrtc)
+    finding = doctor.judged_driver(driver, why, nvrtc)
 
     assert finding.state == state
     assert bool(finding.advice) == (state != FINE)
@@ -104,16 +104,16 @@ def test_absent_compilers_are_notes() -> None:
     """A machine that only serves what is cached needs none."""
     bare = Compilers(dict.fromkeys(PATHS), None, (), ())
 
-    assert set(states(doctor._judged_compilers(bare)).values()) == {NOTE}
-    assert set(states(doctor._judged_compilers(WHOLE)).values()) == {FINE}
-    assert states(doctor._judged_compilers(WHOLE._replace(headers=())))["headers"] == NOTE
+    assert set(states(doctor.judged_compilers(bare)).values()) == {NOTE}
+    assert set(states(doctor.judged_compilers(WHOLE)).values()) == {FINE}
+    assert states(doctor.judged_compilers(WHOLE._replace(headers=())))["headers"] == NOTE
 
 
 def test_devices_are_held_against_the_compiler() -> None:
     """A newer device goes through PTX; an older one gets no code at all."""
     devices = [Device("new", 12, 0), Device("known", 9, 0), Device("old", 6, 0)]
 
-    assert [doctor._judged_device(0, each, WHOLE).state for each in devices] == [NOTE, FINE, WRONG]
+    assert [doctor.judged_device(0, each, WHOLE).state for each in devices] == [NOTE, FINE, WRONG]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_devices_are_held_against_the_compiler() -> None:
 )  # fmt: skip
 def test_clock_of_the_filesystem_is_held_against_ours(skew_s: float, state: str) -> None:
     """Ages of locks and recency go by it."""
-    assert doctor._judged_clock(skew_s).state == state
+    assert doctor.judged_clock(skew_s).state == state
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_space_is_bytes_and_files(tmp_path: Path, free_bytes: int, free_files: i
     """A full disk, no inodes left, and a limit that the disk cannot hold."""
     info = KernelCache(tmp_path).info()
 
-    assert doctor._judged_space(free_bytes, free_files, info).state == state
+    assert doctor.judged_space(free_bytes, free_files, info).state == state
 
 
 def directory_findings(directory: Path, **settings: Any) -> dict[str, Finding]:
     cache = KernelCache(directory, **settings)
-    return {each.subject: each for each in doctor._directory(cache.session, cache.info())}
+    return {each.subject: each for each in doctor.judged_directory(cache.session, cache.info())}
 
 
 def test_directory_of_ours_is_fine_and_left_as_it_is(tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_tier_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "tier").mkdir(mode=0o700)
     cache = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "tier")])
 
-    assert [each.state for each in doctor._judged_tiers(cache.session)] == [FINE]
+    assert [each.state for each in doctor.judged_tiers(cache.session)] == [FINE]
     gone = KernelCache(tmp_path / "cache", tiers=[str(tmp_path / "nowhere")])
-    (finding,) = doctor._judged_tiers(gone.session)
+    (finding,) = doctor.judged_tiers(gone.session)
     assert finding.state == WRONG
     assert "No such file or directory" in finding.says
     assert str(tmp_path / "nowhere") in finding.advice
@@ -192,18 +192,18 @@ def test_tier_that_is_written_to_is_written_to(tmp_path: Path) -> None:
     """A round trip, of a file that is no entry; one that can be read and not written to is wrong."""
     cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'tier'}?readonly=0"])
 
-    assert [each.state for each in doctor._judged_tiers(cache.session)] == [FINE]
+    assert [each.state for each in doctor.judged_tiers(cache.session)] == [FINE]
     assert cache.pull().entries == 0
     (tmp_path / "file").touch()
     cache = KernelCache(tmp_path / "cache", tiers=[f"{tmp_path / 'file'}?readonly=0"])
-    assert [each.state for each in doctor._judged_tiers(cache.session)] == [WRONG]
+    assert [each.state for each in doctor.judged_tiers(cache.session)] == [WRONG]
 
 
 def test_client_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it: the server may well be there."""
     monkeypatch.setitem(sys.modules, "redis", None)
     cache = KernelCache(tmp_path / "cache", tiers=["redis://127.0.0.1:1/0"])
-    (finding,) = doctor._judged_tiers(cache.session)
+    (finding,) = doctor.judged_tiers(cache.session)
 
     assert finding.state == WRONG
     assert "redis" in finding.says
@@ -223,7 +223,7 @@ def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:
         "NUMBA_KCACHE_XYZZY": "",
         "NUMBA_KCACHE_LOG_LEVEL": "NUMBA_KCACHE_LOG",
     }
-    findings = list(doctor._judged_variables(unknown))
+    findings = list(doctor.judged_variables(unknown))
     assert {each.state for each in findings} == {WRONG}
     assert findings[0].advice == "rename NUMBA_KCACHE_DIRECTORY to NUMBA_KCACHE_DIR"
 
@@ -231,7 +231,7 @@ def test_misspelt_variable_is_wrong_and_the_right_one_named() -> None:
 def test_compiler_that_cannot_be_loaded_is_wrong() -> None:
     """It is there, so what is cached is not all that could be had; the loader's own words say why."""
     broken = WHOLE._replace(version=None, troubles={"nvrtc": "libc.so.6: version `GLIBC_2.99' not found"})
-    found = {each.subject: each for each in doctor._judged_compilers(broken)}
+    found = {each.subject: each for each in doctor.judged_compilers(broken)}
 
     assert found["nvrtc"].state == WRONG
     assert "GLIBC_2.99" in found["nvrtc"].says
@@ -271,8 +271,8 @@ def test_troubles_of_the_past_are_told(tmp_path: Path) -> None:
     """The counters know of earlier processes."""
     info = KernelCache(tmp_path).info()
 
-    assert list(doctor._judged_past(info)) == []
-    assert [each.state for each in doctor._judged_past(info._replace(errors=3))] == [NOTE]
+    assert list(doctor.judged_past(info)) == []
+    assert [each.state for each in doctor.judged_past(info._replace(errors=3))] == [NOTE]
 
 
 def test_diagnosis_ends_with_what_to_do() -> None:
@@ -321,7 +321,7 @@ def test_doctor_asks_the_driver(
 @pytest.mark.parametrize(("way", "state"), [("compiled", FINE), ("interpreted", NOTE)])
 def test_interpreted_launches_are_a_note(way: str, state: str) -> None:
     """With what to install; they are no error."""
-    found = doctor._judged_launches(way)
+    found = doctor.judged_launches(way)
 
     assert found.state == state
     assert ("C compiler" in found.advice) == (way == "interpreted")
