@@ -36,7 +36,7 @@ class HeaderFile(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """A file that `-include` led to, and if the working directory did: None where the code cannot tell.
+    """A file that `-include` led to, and if it was found in the working directory; None where the code cannot tell.
 
     It can by `#include_next`, and by names of files, which are then relative.
     """

@@ -39,7 +39,7 @@ _MAX_DEPTH = 60
 
 
 class _Unlisted(Exception):
-    """There is no end to the names, or one of them may have a part that is not known here."""
+    """There are too many names, or one of them may have a part that is not known here."""
 
 
 class _Token(NamedTuple):
@@ -94,9 +94,8 @@ class IncludeNames:
         self._steps = 0
         spelled = operand.removeprefix(FOLLOWING)
         try:
-            expanded = self._expanded(
-                _tokens(encoded(spelled).decode("latin-1")), 0
-            )  # a letter for each byte, as all here
+            letters = encoded(spelled).decode("latin-1")  # one for each byte, as in all tokens here
+            expanded = self._expanded(_tokens(letters), 0)
             found: set[Include | None] = {name for each in expanded for name in _names(each)}
         except _Unlisted:
             return {None}

@@ -27,7 +27,7 @@ _STYLES = (
 )  # fmt: skip
 
 _COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
-"""The ends of these are columns under which a long line goes on."""
+"""A long line goes on under the column at which the last of these ends."""
 
 
 def style(text: Text) -> Text:

@@ -36,7 +36,7 @@ class Folder:
     """One folder of a tree, opened anew for each call.
 
     Args:
-        tree: Whose.
+        tree: The tree that it is in.
         names: From the tree's own folder on; none for that one.
     """
 
@@ -250,7 +250,7 @@ def set_aside(tree: Tree, kind: int, key: str) -> bool:
 
 
 def walk(tree: Tree, kinds: Sequence[int], shards: Sequence[str]) -> Iterator[Found]:
-    """Every file of these kinds, or of these folders of them; those that vanish meanwhile are passed over."""
+    """Yield each file of these kinds in these shards; those that vanish meanwhile are passed over."""
     for kind in kinds:
         try:
             tree.base()

@@ -311,7 +311,7 @@ class Tree:
         publish_entry(self, kind, require_key(key), data, durability=durability, time_ns=time_ns)
 
     def walk(self, *kinds: int, shards: Sequence[str] = SHARDS) -> Iterator[Found]:
-        """Every file of these kinds, or of these folders of them; those that vanish meanwhile are passed over."""
+        """Yield each file of these kinds in these shards; those that vanish meanwhile are passed over."""
         from .folders import walk
 
         return walk(self, kinds, shards)

@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 _COUNTED = ("hits", "misses", "errors", "bytes_read", "bytes_written")
 _TRIES = 4
-"""To add to a manifest to which others add."""
+"""Attempts to add to a manifest that others write to as well."""
 
 SETTLE_S = 60.0
 """Longest wait for the local disk."""
@@ -59,8 +59,9 @@ class CheckedTier:
         refusal_of: The reason not to take an entry that is whole and vouched for; "" for none.
 
     Attributes:
-        readonly: Nothing is put here; then any compiler's code will do, and a lesser target's.
-        takes: What is put here is of use: where signatures are demanded, not what cannot be signed here.
+        readonly: Nothing is put here. Code of any compiler, and for an earlier target, is taken from it.
+        takes: Whether anything can be put here: not where it is read-only, nor where signatures are demanded and this
+            process cannot sign.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class CheckedTier:
         self.readonly = tier.readonly
         self.takes = not tier.readonly and (self._trust is None or self._trust.signs or not self._trust.demands)
         name = tier.name.encode("utf-8", "surrogatepass")  # a path that is no UTF-8
-        self._label = sha256(name).hexdigest()[:16]  # where its name may not stand
+        self._label = sha256(name).hexdigest()[:16]  # in names of files and counters
         self._breaker = Breaker(_marks(local), self._label) if tier.is_remote else None
         self._allowance = Allowance() if tier.is_remote else None
         self._patience: Patience | None = None
@@ -149,7 +150,7 @@ class CheckedTier:
         self._keep(lambda: self._local.add_variant(family, variant), 0)
 
     def _keep(self, work: Callable[[], object], size_bytes: int) -> None:
-        """Have what a launch found kept, behind the launch where there is room."""
+        """Keep locally what a launch found: behind the launch, or now if too much is waiting."""
         if not (self._local.readonly or self._keeping.add(work, size_bytes)):
             work()
 
@@ -166,16 +167,16 @@ class CheckedTier:
             self._later(len(data), lambda: self._give(ENTRY, entry.key, data, record))
 
     def put_now(self, entry: StoredEntry, data: bytes) -> bool:
-        """Hand an entry on; whether it was taken."""
+        """Hand an entry on, and wait for it; tell if it was taken."""
         record = self._entry_record(entry, data)
         return record is not None and bool(self._give(ENTRY, entry.key, data, record))
 
     def add_variant(self, family: str, *variants: Variant) -> None:
-        """As the local store's."""
+        """Name entries in the manifest of `family`, for a remote tier when nobody waits for it."""
         self._later(0, lambda: self.add_variant_now(family, *variants))
 
     def add_variant_now(self, family: str, *variants: Variant) -> None:
-        """As `add_variant`, before it returns. What is lost when others write all the time is a hit, later."""
+        """As `add_variant`, and wait for it. Where others write all the time it gives up, which costs a hit later."""
         for _ in range(_TRIES):
             there = self._read(MANIFEST, family)
             before = self._vouched_variants(family, there)
@@ -188,7 +189,7 @@ class CheckedTier:
                 return
 
     def _vouched_variants(self, family: str, data: bytes | None) -> list[Variant]:
-        """The variants that are there, those for which nobody trusted vouches left out if we are to sign for them."""
+        """The variants that are there. Before they are signed here, only those that this same key has signed."""
         if data is None or self._trust is None or self._trust.demands or not self._trust.signs:
             return self._variants(family, data)
         record = self._read(MANIFEST + SIGNATURE, family) or b""
@@ -279,7 +280,7 @@ class CheckedTier:
         return result
 
     def _charge(self, seconds: float) -> None:
-        """Count a question in vain, and say so where it leads to the tier being left alone."""
+        """Charge the time of a question that gave nothing, and report it if the tier is left alone from now on."""
         if self._allowance is not None and self._allowance.charge(seconds):
             self._uploads.flush_s = min(self._uploads.flush_s, HURRIED_S)
             self._trouble(f"it answers slowly, at last in {seconds:.1f} s: launches leave it alone for a while")

@@ -1,6 +1,6 @@
 """`warm_up`: compile many kernels for many targets ahead, in parallel.
 
-Promise     Each request is compiled once, whoever names it how often. What fails is told at the end, after all else is
+Promise     Each request is compiled once, however often it is named. What fails is told at the end, after all else is
             done. Ctrl-C, and whatever else ends it early, leaves no worker and no torn entry.
 Method      This process keys each request and looks it up; what is not there goes to workers. NVRTC's front end is
             serialised within a process, and holds Ctrl-C back until it is done: so workers are processes, one kernel
@@ -42,10 +42,10 @@ class Warmed(NamedTuple):
 
     Args:
         kernel: What people call it.
-        target: For what, `"sm_90"`; `"any"` of what another library built.
-        signature: Of a Numba kernel; "" for others.
+        target: Its target, `"sm_90"`; `"any"` of what another library built.
+        signature: Argument types of a Numba kernel; "" for others.
         status: `"built"`, `"hit"` or `"failed"`.
-        seconds: It took, look-up or compile.
+        seconds: Time of its look-up or compile.
         error: Why it failed; "" where it did not.
     """
 
@@ -66,7 +66,7 @@ class WarmUpReport(NamedTuple):
 
     Args:
         results: Each request, in the order in which it was done.
-        seconds: All of it took.
+        seconds: Time of the whole.
         workers: Processes that compiled.
     """
 
@@ -199,7 +199,7 @@ def _built_ahead(
 def _wanted(
     kernels: Sequence[Cached], arch: list[Target] | None, refused: Callable[[Cached, OptionError], None]
 ) -> Iterator[_Wanted]:
-    """Each request once, whatever it is called; `refused` gets one of several kernels that has none."""
+    """Yield each request once. Of several kernels, one that has none (no signature) goes to `refused`."""
     seen: set[tuple[int, str]] = set()
     for kernel in kernels:
         cache = kernel._session()
