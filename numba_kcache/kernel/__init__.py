@@ -94,7 +94,7 @@ class Kernel(Launches):
             OptionError: The function has no such parameter, a value cannot be told from others (it has no hash), or
                 the kernel was not made of a function.
         """
-        from .asides import instantiate
+        from .verbs import instantiate
 
         return instantiate(self, values)
 
@@ -113,7 +113,7 @@ class Kernel(Launches):
             KCacheError: A directory was asked for and cannot be used: nothing was stored there.
         """
         __tracebackhide__ = True
-        from .asides import compile_ahead
+        from .verbs import compile_ahead
 
         try:
             compile_ahead(self, arch, signature)
@@ -144,7 +144,7 @@ class Kernel(Launches):
             OptionError: There is no signature, or a signature where the code is the same for all arguments.
             NoDeviceError: No target is named and there is no device.
         """
-        from .asides import explain
+        from .verbs import explain
 
         return explain(self, arch, signature)
 
@@ -157,7 +157,7 @@ class Kernel(Launches):
     def _read(self, read: Callable[[Artifact], Any], arch: Any = None, signature: Any = None) -> Any:
         """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
         __tracebackhide__ = True
-        from .asides import read_off
+        from .verbs import read_off
 
         try:
             return read_off(self, read, arch, signature)
@@ -315,7 +315,7 @@ class Kernel(Launches):
 
     def _to_send(self) -> Any:
         """An object that pickles, and is this kernel in another process, which need not import what defines it."""
-        from .asides import to_send
+        from .verbs import to_send
 
         return to_send(self)
 
@@ -332,7 +332,7 @@ class Kernel(Launches):
         return None
 
     def __reduce__(self) -> Any:
-        from .asides import by_name
+        from .verbs import by_name
 
         return self.__qualname__ if by_name(self) is self else (Kernel, (self._definition,))
 

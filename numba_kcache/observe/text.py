@@ -77,7 +77,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows under the names of their columns: in colours and as wide as it on a terminal, plain lines elsewhere."""
+    """Rows under the names of their columns: coloured and fitted to its width on a terminal, plain lines elsewhere."""
     if not sys.stdout.isatty():  # for grep and awk: a line a row, whatever its length, and at once
         return "\n".join(aligned([columns, *rows], right))
     from rich import box

@@ -107,7 +107,7 @@ def sum_of(files: Iterable[Found]) -> Removed:
 
 
 def is_due(tree: Tree, now_s: float) -> bool:
-    """Tell if no pass began for a day; of a new tree one is noted, for there is nothing to do."""
+    """Tell if no pass began for a day. A new tree, which has nothing to remove, counts as just passed."""
     try:
         return abs(now_s - Folder(tree).status(_LOCK).st_mtime) > PASS_EVERY_S
     except FileNotFoundError:

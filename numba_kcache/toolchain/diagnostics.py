@@ -302,7 +302,7 @@ def _folded(lines: Sequence[str]) -> Iterator[str]:
 
     carets = False
     for line, below in pairwise([*lines, ""]):
-        if carets:  # this is they, which went with the line above
+        if carets:  # of these carets, which went with the line above
             carets = False
             continue
         carets = bool(re.fullmatch(r"\s*[\^~]+\s*", below))

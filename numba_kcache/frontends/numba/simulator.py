@@ -1,7 +1,7 @@
 """Numba kernels under `NUMBA_ENABLE_CUDASIM`: they run in Numba's simulator, as they do without this package.
 
-Not here    Whether it is on (definition.is_simulated), so that nobody else imports this. CUDA C++, which
-            nothing simulates: asking for the device says so (launch.devices).
+Not here    If the simulator is on (definition.is_simulated): only a program that uses it imports this. CUDA C++ cannot
+            be simulated: launch.devices says so.
 Ground      numba-cuda 0.30.4, simulator/: its `jit` gives a kernel for each function, and knows few options.
 """
 
@@ -13,11 +13,11 @@ from typing import Any
 from ...launch import LaunchShape
 
 _WITHOUT_MEANING = {"lineinfo", "inline", "forceinline", "lto", "max_registers", "launch_bounds"}
-"""Options of code, of which the simulator makes none."""
+"""Options about generated code: the simulator generates none."""
 
 
 def simulated(thing: Any, options: Mapping[str, Any]) -> Any:
-    """Give a function as the simulator's kernel; what its `cuda.jit` made already, as it is."""
+    """Make the simulator's kernel of a function; return one that its `cuda.jit` has made as it is."""
     if hasattr(thing, "py_func"):
         return thing
     from numba import cuda

@@ -1,6 +1,7 @@
 """The verbs of a kernel beside launches: make instances, compile ahead, explain, read artifacts, go to another process.
 
-Not here    What of this users call (the methods of `Kernel`), and what the device is asked (frontends.measures).
+Not here    The methods of `Kernel`, which users call and which lead here, and questions to the device
+            (frontends.measures).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def explain(kernel: Kernel, arch: Any, signature: Any) -> Explanation:
 
 
 def read_off(kernel: Kernel, read: Callable[[Artifact], Any], arch: Any, signature: Any) -> Any:
-    """Read something off the artifact; for a kind with variants off one, or a dict of all that are known."""
+    """Read something off the artifact. With variants and no signature: a dict of that of each known one."""
     definition, known = kernel._definition, kernel._resolutions.known()
     target = None if arch is None else kernel._targets(arch)[0]
     if definition.has_variants and signature is None:
