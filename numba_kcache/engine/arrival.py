@@ -3,8 +3,8 @@
 Promise     Code that came from elsewhere (a tier, a bundle, a directory that others write to) is for the target that it
             names, has the kernels and variables that it names, and parameters where it says; else it is refused, with
             the reason. Whatever the bytes are, a refusal is text or a ValueError.
-Not here    Framing and digests (store.entry), signatures (tiers.trust), and the kernel that a hit of one's own launches
-            (model.artifact.misfit).
+Not here    Framing and digests (store.entry), signatures (tiers.trust), and the kernel that a hit of the local store
+            launches (model.artifact.misfit).
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from typing import Any
 from ..engine.session import Session
 
 LIMIT = 4096
-"""Names of calls under which a cache keeps kernels; the one that was used last longest ago goes first."""
+"""Names of calls under which a cache keeps kernels; the least recently used goes first."""
 
 CROWDED = LIMIT // 2
-"""Names from which on the order of use is kept: what is dropped was not used while as many came in again."""
+"""Up to this many names no order of use is kept: a name is dropped only if as many came in after its last use."""
 
 PLAIN = frozenset((str, int, bool, bytes, NoneType))
 """Types that count by type and value."""

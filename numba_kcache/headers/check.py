@@ -3,8 +3,8 @@
 Promise     `Match` only where each thing that the record names is as it was; otherwise the first difference. A file
             that cannot be looked at is a difference, never an exception. Nothing is written.
 Method      One loop per kind of thing, each over everything, no state between them: sccache's check returned
-            early and skipped comparisons, and both served stale objects (tests/unit/test_header_check.py takes
-            each comparison out and sees a scenario fail).
+            early, and skipped comparisons, and each of these mistakes served stale objects
+            (tests/unit/test_header_check.py takes each comparison out and sees a scenario fail).
 Not here    Learning (learn), and keeping the record with newer stats (the caller).
 """
 
@@ -26,7 +26,7 @@ from .tree_parts import TreePart, again
 class Change(StrEnum):
     """The kind of a mismatch; its `old` and `new`.
 
-    LAYOUT      The include folders lie otherwise: number and place of folders.
+    LAYOUT      The include folders are others, or in another order: their number and places.
     TOOLKIT     What was looked at in a toolkit's header tree is something else: its identities.
     SHADOWED    A file has appeared that is found before the one that was read: "absent", "present".
     ANSWER      A `__has_include` gets another answer: "absent" or "present".

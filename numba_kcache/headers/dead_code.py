@@ -16,14 +16,14 @@ _LEXED = re.compile(
     re.DOTALL,
 )
 _ODD = b"\0"
-"""Instead of a quote without its end, and what follows in its line."""
+"""Stands for a quote without an end, and the rest of its line."""
 
 
 def live(data: bytes) -> bytes | None:
     """Take out comments, strings and dead code; None where that cannot be done with certainty.
 
     Args:
-        data: With its continued lines joined: a raw string in which one was is not told from this.
+        data: The text with continued lines joined, those in raw strings too, which cannot be told apart here.
     """
     if b"??" in data or re.search(rb"\r(?!\n)", data):
         return None

@@ -5,7 +5,7 @@ Promise     A file is named unopened only if the watch on it has answered an ope
 Method      inotify(7), which reports openings by any process; one too many costs nothing but a dependency. The user's
             headers, in the mirror or in place, are watched each; of a toolkit's tree the folders, for nobody knows
             before which of its headers are meant.
-Not here    The use of that (reading).
+Not here    The headers that a compile read, by these reports (reading).
 Ground      inotify(7): IN_OPEN is reported for a file itself by whatever path, and for the folder in which it lies once
             links are followed; equal events in a row become one, and a queue that overflowed reports the watch -1.
 """

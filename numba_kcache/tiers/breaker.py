@@ -28,7 +28,7 @@ FRESH_S = 5.0
 """How long an answer says that the server is there."""
 
 _GATE_S = 3.0
-"""Longest wait for another's answer: it may have been stopped while it asked."""
+"""Longest wait for another's answer: that process may be stopped in the middle of asking."""
 
 
 class Away(Exception):
