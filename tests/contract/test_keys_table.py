@@ -23,6 +23,7 @@ from numba_kcache.model.request import CompileOptions
 from tests.support.compiling import ROOT
 from tests.support.fake_driver import build, environment, needs_fake_driver, run
 from tests.support.house import HOUSE
+from tests.support.resolving import request_of
 
 PAGE = (ROOT / "docs/keys.md").read_text(encoding="utf-8")
 OF_MANIFESTS = {"history"}
@@ -174,12 +175,11 @@ def components(way: str, folder: Path, **options: Any) -> list[tuple[str, str, A
     options = {"arch": "sm_90", "cache": KernelCache(folder / "cache"), **options}
     if way == "Numba":
         kernel: Any = cached_kernel(body, **{"signature": "void(int32[::1])", **options})
-        job = kernel._request(kernel._targets(None)[0], kernel._variants(None)[0])
     else:
         kernel = cached_kernel(SOURCE, **options)
-        job = kernel._request(kernel._targets(None)[0], None)
+    job = request_of(kernel)
     assert not job.uncacheable
-    found = kernel._session().components(job)
+    found = options["cache"].session.components(job)
     assert kernel.key() == derive(found)
     return [each.record() for each in found]
 
@@ -204,12 +204,8 @@ def test_option_is_where_its_row_says(tmp_path: Path, option: str, way: str) -> 
 def test_option_of_a_module_is_where_its_row_says(tmp_path: Path, option: str, value: Any) -> None:
     """Two modules of one source."""
     cache = KernelCache(tmp_path / "cache")
-    jobs = [
-        cached_module(SOURCE, arch="sm_90", cache=cache, **given)._whole for given in ({}, {option: value})
-    ]  # fmt: skip
-    before, after = (
-        [each.record() for each in whole._request(whole._targets(None)[0], None).components] for whole in jobs
-    )
+    modules = [cached_module(SOURCE, arch="sm_90", cache=cache, **given) for given in ({}, {option: value})]
+    before, after = ([each.record() for each in request_of(module).components] for module in modules)
 
     assert OPTIONS[option][1:3] == ["`entry`", "–"]
     assert [each.name for each in diff(before, after)] == ["entry"]

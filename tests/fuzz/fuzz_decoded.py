@@ -51,6 +51,7 @@ from numba_kcache.store.report import EntryInfo
 from numba_kcache.tiers import bundle as form
 from numba_kcache.tiers.signing import TrustedKeys
 from numba_kcache.toolchain import Toolchain
+from tests.support.resolving import request_of
 from tests.support.stores import counters_of, file_of
 
 SOURCE = """
@@ -121,7 +122,7 @@ class Bases:
         (folder / "mine.h").write_text("#define TWO 2\n")
         including = cached_kernel(INCLUDING, arch="sm_90", cache=self.cache, include_dirs=[str(folder)])
         including.compile()
-        self.requests = [each._request(*each._requests(None)[0][:1], None) for each in (kernel, including)]
+        self.requests = [request_of(each) for each in (kernel, including)]
         self.manifests = {
             file.key: frame.decode_manifest(
                 file_of(self.cache.session.local, file.key, "manifests").read_bytes(), file.key

@@ -16,6 +16,7 @@ from numba_kcache.model import Target
 from tests.support.compiling import in_python
 from tests.support.fake_driver import build, environment, needs_fake_driver
 from tests.support.keying import COMPILERS, VERSIONS, MadeUpToolchain
+from tests.support.resolving import resolutions_of
 from tests.support.stores import in_child
 
 pytestmark = [needs_fake_driver, pytest.mark.slow]
@@ -243,7 +244,7 @@ def test_bundle_and_image_layer_serve_another_user(warmed: Path, everybodys: Pat
         if way == "bundle":
             cache.register_bundle(moved / "all.kcache")
         kernel = cached_kernel(empty, cache=cache)
-        assert kernel._resolutions.for_device(Target(9, 0)).source == "tier"
+        assert resolutions_of(kernel).for_device(Target(9, 0)).source == "tier"
         assert len(list(cache.entries())) == 1
         assert cache.info("process").compiles == 0
 

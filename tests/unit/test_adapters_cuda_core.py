@@ -27,9 +27,19 @@ Open = Callable[..., Any]
 @pytest.fixture
 def open_programs(tmp_path: Path) -> Open:
     """Makes program caches of one directory, as processes after one another would."""
+    return lambda **settings: programs_in(KernelCache(tmp_path / "cache", durability="none", **settings))
+
+
+@pytest.fixture
+def open_cache(tmp_path: Path) -> Open:
+    """The same, of the caches alone: `programs_in` one of them counts in it."""
+    return lambda **settings: KernelCache(tmp_path / "cache", durability="none", **settings)
+
+
+def programs_in(cache: KernelCache) -> Any:
     from numba_kcache.adapters import ProgramCache
 
-    return lambda **settings: ProgramCache(KernelCache(tmp_path / "cache", durability="none", **settings))
+    return ProgramCache(cache)
 
 
 def compiled(cache: Any, source: str = SAXPY, target_type: str = "cubin") -> bytes:
@@ -131,17 +141,18 @@ def test_clear_leaves_kernels(open_programs: Open, tmp_path: Path) -> None:
 # -- compiling -------------------------------------------------------------------------------------------------------
 
 
-def test_compile_finds_what_was_compiled(open_programs: Open) -> None:
+def test_compile_finds_what_was_compiled(open_cache: Open) -> None:
     """The second process compiles nothing, and what it gets is what a compile makes; both are counted."""
-    first, second = open_programs(), open_programs()
+    caches = open_cache(), open_cache()
+    first, second = map(programs_in, caches)
     code = compiled(first)
 
     assert code == compiled(second) == compiled(None)
     assert compiled(second) == code
-    counts = [(each.misses, each.compiles, each.hits) for each in (
-        first._cache.info("process"), second._cache.info("process"))]  # fmt: skip
+    told = [each.info("process") for each in caches]
+    counts = [(each.misses, each.compiles, each.hits) for each in told]
     assert counts == [(1, 1, 0), (0, 0, 1)]
-    assert second._cache.info("process").time_saved_s > 0
+    assert told[1].time_saved_s > 0
 
 
 def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: Open) -> None:
@@ -152,20 +163,19 @@ def test_other_source_options_or_kind_of_code_are_other_programs(open_programs: 
     assert len(codes) == len(programs)
 
 
-def test_damaged_program_is_compiled_anew(open_programs: Open) -> None:
+def test_damaged_program_is_compiled_anew(open_cache: Open) -> None:
     """cuda.core's own caches hand over what they find; here a flipped byte is a miss, and heals."""
-    code = compiled(open_programs())
-    cache = open_programs()._cache
+    code, cache = compiled(programs_in(open_cache())), open_cache()
     (entry,) = cache.entries()
     file = file_of(cache.session.local, entry.key)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
 
-    again = open_programs()
-    assert compiled(again) == code
-    assert again._cache.info("process").compiles == 1
-    assert open_programs()._cache.verify() == []
+    again = open_cache()
+    assert compiled(programs_in(again)) == code
+    assert again.info("process").compiles == 1
+    assert open_cache().verify() == []
 
 
 def test_program_has_its_code_where_nothing_can_be_stored(tmp_path: Path) -> None:
@@ -176,7 +186,7 @@ def test_program_has_its_code_where_nothing_can_be_stored(tmp_path: Path) -> Non
     assert compiled(ProgramCache(KernelCache(tmp_path / "file/cache"))).startswith(b"\x7fELF")
 
 
-def test_modes_mean_what_they_mean_for_kernels(open_programs: Open) -> None:
+def test_modes_mean_what_they_mean_for_kernels(open_programs: Open, open_cache: Open) -> None:
     """Frozen refuses a miss, refresh compiles again, read-only and off store nothing."""
     with pytest.raises(FrozenCacheError):
         compiled(open_programs(mode="frozen"))
@@ -184,19 +194,20 @@ def test_modes_mean_what_they_mean_for_kernels(open_programs: Open) -> None:
         compiled(open_programs(mode=mode))
     assert len(open_programs()) == 0
     compiled(open_programs())
-    refresh = open_programs(mode="refresh")
+    cache = open_cache(mode="refresh")
+    refresh = programs_in(cache)
     compiled(refresh)
-    assert (refresh._cache.info("process").compiles, len(refresh)) == (1, 1)
+    assert (cache.info("process").compiles, len(refresh)) == (1, 1)
     compiled(open_programs(mode="frozen"))
 
 
-def test_lists_and_reports_name_the_program(open_programs: Open) -> None:
+def test_lists_and_reports_name_the_program(open_cache: Open) -> None:
     """By the name that it has in cuda.core, with the kind of its code."""
-    programs = open_programs()
-    compiled(programs)
-    (entry,) = programs._cache.entries()
+    cache = open_cache()
+    compiled(programs_in(cache))
+    (entry,) = cache.entries()
     assert entry.kernels == ("cuda.core program saxpy",)
-    assert programs._cache.entry(entry.key).to_dict()["meta"]["code_type"] == "cubin"
+    assert cache.entry(entry.key).to_dict()["meta"]["code_type"] == "cubin"
 
 
 def test_default_is_the_processs_cache(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from numba_kcache.tiers.bundle import BundledFile, open_bundle
 from numba_kcache.tiers.signing import TrustedKeys
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import COMPILERS, MadeUpToolchain, UnknownToolchain
+from tests.support.resolving import resolutions_of
 from tests.support.stores import DIGEST_BYTES, entry_of, files_below, key_of, killed_at, sealed
 
 NOBODY = TrustedKeys(())
@@ -505,7 +506,7 @@ def test_readonly_cache_takes_no_bundle(bundle: Path, tmp_path: Path) -> None:
 
 def resolved(cache: KernelCache, device: str, source: str = EMPTY) -> Target:
     kernel = cached_kernel(source, cache=cache)
-    return kernel._resolutions.for_device(parse_target(device)).artifact.target
+    return resolutions_of(kernel).for_device(parse_target(device)).artifact.target
 
 
 @pytest.mark.parametrize("mode", ["readwrite", "frozen", "readonly"])
@@ -635,10 +636,10 @@ def test_process_s_bundle_stays_registered(bundle: Path, tmp_path: Path) -> None
     numba_kcache.register_bundle(bundle)
     for number in range(2):
         numba_kcache.configure(directory=tmp_path / f"{number}", mode="frozen")
-        kernel = cached_kernel(EMPTY)
-        assert kernel._resolutions.for_device(Target(8, 0)).artifact.target == Target(8, 0)
+        found = resolutions_of(cached_kernel(EMPTY))
+        assert found.for_device(Target(8, 0)).artifact.target == Target(8, 0)
     numba_kcache.clear()
-    assert kernel._resolutions.for_device(Target(8, 0)).artifact.target == Target(8, 0)
+    assert found.for_device(Target(8, 0)).artifact.target == Target(8, 0)
 
 
 def test_registering_imports_no_compiler(bundle: Path, tmp_path: Path) -> None:

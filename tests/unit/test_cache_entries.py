@@ -43,7 +43,7 @@ def test_entries_say_what_they_are(tmp_path: Path) -> None:
     assert one.size_bytes == path.stat().st_size
     assert one.used_s == 1_700_000_000 == path.stat().st_mtime
     assert before - 1 <= two.used_s <= time.time() + 1
-    assert one.compile_time_s == first._at_hand().compile_time_s > 0
+    assert one.compile_time_s == cache.session.memory[first.key()].compile_time_s > 0
 
 
 def test_entries_that_say_nothing_are_listed_too(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_error_in_included_text_is_left_alone(tmp_path: Path) -> None:
     kernel = cached_kernel(tmp_path / "k.cu", strict=False)
 
     with pytest.raises(CompileError, match=r"bad\.h\(1\)"):
-        kernel._exactly(kernel._targets("sm_90")[0], None)
+        kernel.compile("sm_90")
 
 
 ORIGIN_TEXT = "a = 1\nb = 2\ncode = '''\n  one();\n  two();\n  three();\n'''\n"

@@ -27,6 +27,7 @@ from numba_kcache.model import Target, parse_target
 from numba_kcache.model.cubin import read_cubin
 from tests.support import kernels
 from tests.support.compiling import EMPTY, SAXPY, in_python
+from tests.support.resolving import definition_of, resolutions_of
 
 
 @pytest.fixture
@@ -274,7 +275,7 @@ def test_other_kernels_pickle_by_their_definition(tmp_path: Path) -> None:
         assert again is not kernel
         assert again.key() == kernel.key()
         assert again.__name__ == kernel.__name__
-        assert again._definition.compile_options == kernel._definition.compile_options
+        assert definition_of(again).compile_options == definition_of(kernel).compile_options
         again.compile()
         assert pickle.loads(pickle.dumps(again)).key() == kernel.key()
 
@@ -284,14 +285,15 @@ def test_kernel_of_a_cache_pickles_with_it(cache: KernelCache) -> None:
     kernel = cached_kernel(SAXPY, arch="sm_90", cache=cache)
     kernel.compile()
 
-    assert copy.deepcopy(kernel)._cache is cache
+    assert definition_of(copy.deepcopy(kernel)).options["cache"] is cache
     again = pickle.loads(pickle.dumps(kernel))
     again.compile()
+    its_cache = definition_of(again).options["cache"]
 
     assert again.key() == kernel.key()
-    assert again._cache.directory == cache.directory
-    assert again._cache.session.settings == cache.session.settings
-    assert again._cache.info("process").hits == 1
+    assert its_cache.directory == cache.directory
+    assert its_cache.session.settings == cache.session.settings
+    assert its_cache.info("process").hits == 1
     assert numba_kcache.info("process").compiles == numba_kcache.info("process").hits == 0
     assert pickle.loads(pickle.dumps(numba_kcache.info)) == numba_kcache.info
 
@@ -348,7 +350,8 @@ def test_threads_of_different_kernels_do_not_disturb_each_other(cache: KernelCac
     made = [cached_kernel(source, arch="sm_90", cache=cache) for source in sources]
 
     assert not together(8, lambda number: made[number].compile())
-    assert [kernel._at_hand().entries[0].symbol for kernel in made] == [f"k{n}" for n in range(8)]
+    for number, kernel in enumerate(made):
+        assert [each.symbol for each in read_cubin(kernel.cubin()).kernels] == [f"k{number}"]
     assert counts(cache) == (8, 0, 8)
 
 
@@ -476,7 +479,7 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
     kernel = cached_kernel(SAXPY, cache=cache)
 
     with pytest.warns(KCacheWarning, match="sm_990a") as said:
-        found = kernel._resolutions.for_device(Target(99, 0, "a"))
+        found = resolutions_of(kernel).for_device(Target(99, 0, "a"))
 
     assert len(said) == 1
     assert found.artifact.target.virtual
@@ -488,7 +491,7 @@ def test_device_newer_than_the_compiler_gets_its_newest_ptx(tmp_path: Path) -> N
 def test_target_that_the_toolkit_dropped_is_not_replaced(tmp_path: Path) -> None:
     """An older device is an error that lists what there is."""
     with pytest.raises(OptionError, match="sm_75"):
-        cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))._resolutions.for_device(Target(7, 0))
+        resolutions_of(cached_kernel(SAXPY, cache=KernelCache(tmp_path / "cache"))).for_device(Target(7, 0))
 
 
 def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Path) -> None:
@@ -497,15 +500,16 @@ def test_signature_and_repr_show_the_parameters_once_it_is_resolved(tmp_path: Pa
     before = str(inspect.signature(kernel)), repr(kernel)
     kernel.compile()
 
-    assert before == ("(*args: 'Any', **named: 'Any') -> 'None'", f"<Kernel saxpy of {kernel._label}>")
+    assert before == ("(*args: 'Any', **named: 'Any') -> 'None'", f"<Kernel saxpy of {definition_of(kernel).label}>")
     assert list(inspect.signature(kernel).parameters) == ["a", "x", "y", "n"]
     assert inspect.signature(kernel).parameters["x"].annotation == "float const*"
     assert repr(kernel).startswith("<Kernel saxpy(float a, float const* x, ")
 
     unnamed = cached_kernel(SAXPY, arch="sm_90", cache=KernelCache(tmp_path, durability="none"))
-    assert repr(unnamed) == f"<Kernel {unnamed._label}>"
+    label = definition_of(unnamed).label
+    assert repr(unnamed) == f"<Kernel {label}>"
     unnamed.compile()
-    assert repr(unnamed) == f"<Kernel saxpy(float a, float const* x, float* y, int n) of {unnamed._label}>"
+    assert repr(unnamed) == f"<Kernel saxpy(float a, float const* x, float* y, int n) of {label}>"
 
     def add(x, y):  # type: ignore[no-untyped-def]
         y[0] = x[0]

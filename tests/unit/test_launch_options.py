@@ -11,6 +11,7 @@ import pytest
 from numba_kcache import OptionError, cached_kernel
 from numba_kcache.launch.attributes import LaunchOptions, read_launch_options
 from tests.support.compiling import SAXPY
+from tests.support.resolving import definition_of
 
 
 @pytest.mark.parametrize(("given", "read"), [
@@ -64,4 +65,4 @@ def test_launch_attributes_are_pickled_with_the_kernel() -> None:
     told = cached_kernel(SAXPY, arch="sm_90", cooperative=True, cluster=2)
 
     for other in (pickle.loads(pickle.dumps(told)), copy.deepcopy(told)):
-        assert other._definition.launch_options == LaunchOptions(cooperative=True, cluster=(2, 1, 1))
+        assert definition_of(other).launch_options == LaunchOptions(cooperative=True, cluster=(2, 1, 1))

@@ -14,8 +14,10 @@ import pytest
 
 from numba_kcache import CachedModule, Kernel, KernelCache, cached_kernel, cached_module
 from numba_kcache.errors import CompileError, EntryError, FrozenCacheError, OptionError, UncacheableError
+from numba_kcache.model import Target
 from numba_kcache.model.cubin import read_cubin
 from tests.support.compiling import SAXPY, compiled, in_python
+from tests.support.resolving import definition_of, resolutions_of
 
 SOURCE = r"""
 __constant__ double coeffs[3][5];
@@ -63,7 +65,8 @@ def test_all_kernels_are_found_also_those_that_macros_make(cache: KernelCache, l
     assert list(found) == ["axpy_float", "axpy_double", "count"]
     assert len(found) == 3
     assert [each.c_type for each in found.axpy_double.params] == ["double", "double const*", "double*", "int"]
-    assert found.axpy_double._definition.entry(found.axpy_double._at_hand()).typed
+    made = resolutions_of(found.axpy_double).exactly(Target(9, 0)).artifact
+    assert definition_of(found.axpy_double).entry(made).typed
     assert found.axpy_float.regs_per_thread > 0
     assert "axpy_float" in found
     assert "gemm" not in found
@@ -388,7 +391,7 @@ extern "C" __global__ void k(int *x) { x[0] = cooperative_groups::this_thread_bl
     found = module(cache, source, lazy=lazy)
     assert found.k.params
 
-    artifact = found._artifact()
+    artifact = resolutions_of(found).exactly(Target(9, 0)).artifact
     if lazy:
         assert [name.endswith("3ownE") for name in artifact.attributes["constants"]] == [True]
     else:

@@ -39,9 +39,11 @@ class Program:
     def cache(self, **settings: Any) -> KernelCache:
         return KernelCache(self.root / "cache", durability="none", **settings)
 
-    def kernel(self, source: str = SAXPY, *, settings: Any = (), toolchain: Any = None, **options: Any) -> Any:
-        """The kernel, in a cache that has nothing in memory."""
-        cache = self.cache(**dict(settings))
+    def kernel(
+        self, source: str = SAXPY, *, cache: Any = None, settings: Any = (), toolchain: Any = None, **options: Any
+    ) -> Any:
+        """The kernel, in a cache that has nothing in memory; in one of `settings`, or the one that is given."""
+        cache = cache or self.cache(**dict(settings))
         if toolchain is not None:
             cache.session.toolchain = toolchain
         options = {"arch": "sm_90", "name": "k" if "void k" in source else "saxpy", **options}
@@ -76,7 +78,8 @@ def test_kernel_that_was_never_stored_says_so(program: Program) -> None:
 
 def test_hit_says_where_from_and_why_it_was_compiled(program: Program) -> None:
     """In the process that compiled it, from memory; in the next, from disk."""
-    kernel = program.kernel()
+    cache = program.cache()
+    kernel = program.kernel(cache=cache)
     kernel.compile()
     own, later = kernel.explain(), program.kernel().explain()
 
@@ -84,7 +87,7 @@ def test_hit_says_where_from_and_why_it_was_compiled(program: Program) -> None:
     assert [each.kind for each in own.compiled_for] == [ReasonKind.NEVER_STORED]
     assert (later.outcome, later.source, later.compiled_for) == ("hit", "disk", ())
     assert later.entry is not None
-    assert later.entry.compile_time_s == kernel._at_hand().compile_time_s
+    assert later.entry.compile_time_s == cache.session.memory[kernel.key()].compile_time_s
     assert "hit, from disk" in str(later)
 
 
@@ -410,11 +413,13 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
     program: Program, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As values in the event, as text in event and log; the kind is what is counted."""
-    kernels = [program.kernel(), program.kernel(fastmath=True), program.kernel(settings={"mode": "refresh"})]
+    caches = program.cache(), program.cache(), program.cache(mode="refresh")
+    options: tuple[dict[str, Any], ...] = {}, {"fastmath": True}, {}
+    kernels = [program.kernel(cache=each, **more) for each, more in zip(caches, options, strict=True)]
     heard: list[Event] = []
     with caplog.at_level(logging.INFO, "numba_kcache"):
-        for kernel in kernels:
-            kernel._cache.subscribe(heard.append)
+        for cache, kernel in zip(caches, kernels, strict=True):
+            cache.subscribe(heard.append)
             kernel.compile()
     misses = [each.fields for each in heard if each.kind is EventKind.MISS]
 
@@ -429,8 +434,8 @@ def test_reason_stands_in_event_and_log_line_of_every_compile(
     logged = [each.getMessage() for each in caplog.records if each.getMessage().startswith("compiled ")]
     assert len(logged) == 3
     assert all(text in line for text, line in zip(texts, logged, strict=True))
-    for kernel in kernels:
-        kernel._cache.info()  # its counts are written now, not whenever it is collected
+    for cache in caches:
+        cache.info()  # its counts are written now, not whenever it is collected
     assert program.cache().history().reasons == {"never_stored": 1, "options": 1, "mode": 1}
 
 
@@ -510,7 +515,13 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     program.kernel().compile()
     program.including().compile()
     gc.collect()  # the caches that compiled write what they learned when they are gone: now, not among the looks
-    kernels = (program.kernel(), program.kernel(fastmath=True), program.including(), program.kernel(EMPTY))
+    caches = [program.cache() for _ in range(4)]
+    kernels = (
+        program.kernel(cache=caches[0]),
+        program.kernel(cache=caches[1], fastmath=True),
+        program.including(cache=caches[2]),
+        program.kernel(EMPTY, cache=caches[3]),
+    )
     for path in (program.root / "cache").rglob("*"):
         if path.is_file():
             os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -518,12 +529,12 @@ def test_explaining_compiles_nothing_and_changes_nothing(program: Program) -> No
     damaged = file_of(program.cache().session.store, entry.key)  # type: ignore[arg-type]
     damaged.write_bytes(damaged.read_bytes()[:-1])
     before, events = program.files(), []
-    for kernel in kernels:
-        kernel._cache.subscribe(events.append)
+    for cache, kernel in zip(caches, kernels, strict=True):
+        cache.subscribe(events.append)
         kernel.explain()
         kernel.explain("sm_80")
-        kernel._cache.explain(entry.key)
-        assert kernel._cache.info("process").to_dict()["misses"] == kernel._cache.info("process").hits == 0
+        cache.explain(entry.key)
+        assert cache.info("process").to_dict()["misses"] == cache.info("process").hits == 0
 
     assert program.files() == before
     assert events == []
@@ -677,9 +688,10 @@ def test_secret_is_nowhere_in_store_event_log_or_text(
     said = ""
     for number in (1, 2):
         monkeypatch.setenv("NV_NVVM_VERSION", f"hunter{number}")
-        kernel = program.kernel(depends=[f"hunter{number}", b"hunter", 7 + number])
+        cache = program.cache()
+        kernel = program.kernel(cache=cache, depends=[f"hunter{number}", b"hunter", 7 + number])
         said += str(kernel.explain()) + json.dumps(kernel.explain().to_dict())
-        kernel._cache.subscribe(heard.append)
+        cache.subscribe(heard.append)
         with caplog.at_level(logging.DEBUG, "numba_kcache"):
             kernel.compile()
     said += str(program.cache().explain(kernel.key())) + str(program.cache().entry(kernel.key()))

@@ -15,6 +15,7 @@ from numba_kcache.errors import KCacheWarning, UncacheableError
 from numba_kcache.frontends.base import RunsUncached
 from numba_kcache.frontends.numba import compile as numba_compile
 from numba_kcache.model import EventKind, Target
+from tests.support.resolving import definition_of, resolutions_of
 
 SOURCE = """
 from numba import cuda
@@ -85,7 +86,7 @@ def test_change_during_a_compile_stores_nothing_and_is_reported_once(
         patch.setattr(numba_compile, "compile_numba", meanwhile)
         kernel = cached_kernel(program["kernel"], cache=cache, arch="sm_90", signature=SIGNATURE)
         with pytest.warns(KCacheWarning, match="is not cached"):
-            found = kernel._resolutions.exactly(Target(9, 0), None, kernel._variants(None)[0])
+            found = resolutions_of(kernel).exactly(Target(9, 0), None, definition_of(kernel).variants(None, ())[0])
     told = [each for each in seen if each.kind is EventKind.UNCACHEABLE]
 
     assert found.artifact.cubin

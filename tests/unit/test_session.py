@@ -112,17 +112,19 @@ def test_memory_of_artifacts_is_bounded(directory: Path, monkeypatch: pytest.Mon
 def test_second_cache_is_served_from_disk(directory: Path) -> None:
     """Everything about the kernel comes back: types, resources, PTX, log and compile time."""
     source = SAXPY + '\nextern "C" __global__ void k() { int unused; }'
-    first = compiled(open_cache(directory), source, name="saxpy")
+    before = open_cache(directory)
+    first = compiled(before, source, name="saxpy")
     cache = open_cache(directory)
     second = compiled(cache, source, name="saxpy")
 
     assert counts(cache) == (0, 1, 0)
-    assert second._at_hand()._replace(extras={}) == first._at_hand()._replace(extras={})
+    found, made = (each.session.memory[second.key()] for each in (cache, before))
+    assert found._replace(extras={}) == made._replace(extras={})
     assert (second.ptx(), second.log) == (first.ptx(), first.log)
     assert "never referenced" in second.log
     info = cache.info("process")
     assert (info.loads, info.load_time_s > 0) == (1, True)
-    assert info.time_saved_s == pytest.approx(second._at_hand().compile_time_s - info.load_time_s)
+    assert info.time_saved_s == pytest.approx(found.compile_time_s - info.load_time_s)
 
 
 def test_resolution_tells_what_it_did(directory: Path) -> None:
@@ -297,15 +299,15 @@ def test_refresh_compiles_and_overwrites(directory: Path) -> None:
 
 def test_verify_compares_what_is_stored(directory: Path) -> None:
     """mode="verify": the same code passes in silence, other code is told once as trouble."""
-    kernel = compiled(open_cache(directory))
+    cache = open_cache(directory)
+    kernel = compiled(cache)
+    made = cache.session.memory[kernel.key()]
     cache = open_cache(directory, mode="verify")
     compiled(cache)
     assert cache.info("process").errors == 0
 
-    header = artifact_header(kernel._at_hand())
-    assert cache.session.store.put(
-        StoredEntry(kernel.key(), header, {"cubin": kernel._at_hand().cubin + b"other code"})
-    )
+    header = artifact_header(made)
+    assert cache.session.store.put(StoredEntry(kernel.key(), header, {"cubin": made.cubin + b"other code"}))
     cache = open_cache(directory, mode="verify")
     with pytest.warns(KCacheWarning, match="is not what the compilers make now"):
         compiled(cache)

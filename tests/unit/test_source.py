@@ -21,6 +21,7 @@ from numba_kcache.kernel import Kernel, cached_kernel
 from numba_kcache.model.text import decoded
 from numba_kcache.module import cached_module
 from tests.support.compiling import EMPTY, compiled
+from tests.support.resolving import definition_of
 
 FLAG = True
 
@@ -317,7 +318,7 @@ def test_options_resolve_against_the_defining_file(tmp_path: Path) -> None:
 
     kernel = cached_kernel(tmp_path / "k.cu", include_dirs=["include"])
 
-    assert kernel._definition.compile_options.include_dirs == (f"{tmp_path}/include",)
+    assert definition_of(kernel).compile_options.include_dirs == (f"{tmp_path}/include",)
 
 
 @pytest.mark.parametrize(

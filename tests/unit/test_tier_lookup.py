@@ -9,10 +9,10 @@ import pytest
 
 import numba_kcache
 from numba_kcache import FrozenCacheError, KCacheWarning, KernelCache, cached_kernel
-from numba_kcache.engine.request import Wanted
 from numba_kcache.model import Choice, Event, EventKind, Target, parse_target
 from tests.support.compiling import EMPTY, SAXPY, in_python
 from tests.support.keying import MadeUpToolchain, UnknownToolchain
+from tests.support.resolving import resolutions_of
 from tests.support.stores import files_below
 from tests.support.tiers import MemoryTier
 
@@ -36,7 +36,7 @@ def fill(directory: Path, *arches: str, source: str = SAXPY) -> Path:
 def launched(cache: KernelCache, device: str, source: str = SAXPY, **options: Any) -> Target:
     """The target of the code that a launch on such a device would get."""
     kernel = cached_kernel(source, cache=cache, **options)
-    return kernel._resolutions.for_device(parse_target(device)).artifact.target
+    return resolutions_of(kernel).for_device(parse_target(device)).artifact.target
 
 
 def counts(cache: KernelCache) -> tuple[int, int]:
@@ -121,8 +121,7 @@ def test_stand_ins_are_explained_as_they_are_served(tmp_path: Path, mode: str) -
         cache = open_cache(tmp_path / "image" if "tiers" not in settings else tmp_path / "own", mode=mode, **settings)
         kernel = cached_kernel(SAXPY, cache=cache)
         choice = Choice(parse_target("sm_86"), fallbacks=lambda: (parse_target("sm_80"),))
-        wanted = Wanted(kernel._request(choice.target, None), choice, lambda target, _: kernel._request(target, None))
-        return str(cache.session.explain(wanted).outcome)
+        return str(resolutions_of(kernel).explain(choice, None).outcome)
 
     is_frozen = mode == "frozen"
     assert told() == ("hit" if is_frozen else "miss")

@@ -34,6 +34,7 @@ from numba_kcache.warmup import workers
 from tests.support import kernels
 from tests.support.compiling import EMPTY, ROOT, SAXPY, in_python
 from tests.support.doomed import Doomed
+from tests.support.resolving import definition_of
 
 BAD = 'extern "C" __global__ void bad() { nope; }'
 TWO = 'extern "C" __global__ void one() {}\nextern "C" __global__ void two() {}'
@@ -411,13 +412,13 @@ def test_lines_are_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture
     kernel = cached_kernel(EMPTY)
     kernel.compile("sm_80")
     warm_up(kernel, ["sm_80", "sm_90"])
-    said = capsys.readouterr()
+    said, label = capsys.readouterr(), definition_of(kernel).label
     warm_up(kernel, ["sm_80", "sm_90"], progress=False)
 
     assert said.out == ""
     assert [line.split(" in ")[0] for line in said.err.splitlines()] == [
-        f"numba_kcache: 1 of 2: {kernel._label} for sm_80: hit",
-        f"numba_kcache: 2 of 2: {kernel._label} for sm_90: built",
+        f"numba_kcache: 1 of 2: {label} for sm_80: hit",
+        f"numba_kcache: 2 of 2: {label} for sm_90: built",
     ]
     assert capsys.readouterr() == ("", "")
 

@@ -1,0 +1,41 @@
+"""What a launch asks the front ends' room for, without a device: by the names that the room gives its callers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numba_kcache import CachedModule, Kernel
+from numba_kcache.engine.request import Request
+from numba_kcache.engine.session import process_session
+from numba_kcache.frontends.base import Definition, Resolutions
+from numba_kcache.model import choose_for_device, ptx_target, read_arch
+
+
+def definition_of(kernel: Any) -> Any:
+    """The definition that a kernel or module pickles with, also where `pickle` itself would go by a name."""
+    _made, (found,) = (CachedModule if isinstance(kernel, CachedModule) else Kernel).__reduce__(kernel)
+    assert isinstance(found, Definition)
+    return found
+
+
+def resolutions_of(kernel: Any) -> Resolutions:
+    """Resolutions as the kernel's own begin: of its definition, in its cache, for its `arch`."""
+    definition = definition_of(kernel)
+    cache = definition.options.get("cache")
+    session = process_session if cache is None else lambda: cache.session
+    choose = functools.partial(choose_for_device, arch_of(definition), kernel=definition.label)
+    made: Resolutions = definition.make_resolutions(definition, session, choose)
+    return made
+
+
+def request_of(kernel: Any) -> Request:
+    """The request of a kernel for the first target that its own `arch` names."""
+    definition = definition_of(kernel)
+    target, *_ = named = arch_of(definition)
+    return resolutions_of(kernel).request(target, ptx_target(named, target), definition.variants(None, ())[0])
+
+
+def arch_of(definition: Definition) -> Any:
+    """The targets that a definition's `arch` names; none for "auto"."""
+    return read_arch(definition.options.get("arch"))
