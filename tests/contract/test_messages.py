@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import os
 import re
 import subprocess
@@ -182,6 +183,7 @@ def compilers(reworded: Callable[[str], str]) -> Iterator[list[str]]:
         found = fetch_before(size_of, get, program)
         return heard(found.rstrip(b"\0").decode()).encode() if get.__name__ == "nvrtcGetProgramLog" else found
 
+    importlib.import_module("cuda.bindings.nvrtc")  # whose functions have names: without it NVRTC is called by ctypes
     fetch_before, log_before = nvrtc._fetch, nvjitlink._log
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nvrtc, "_fetch", fetch)
