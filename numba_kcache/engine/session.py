@@ -54,7 +54,7 @@ class Session(Lookup):
     """
 
     def __init__(self, settings: Settings, directory: str | None, process: Events | None = None) -> None:
-        if _collected:
+        if collected:
             save_collected()
         super().__init__(settings, directory, process)
         self.loader = Loader(self.events.emit)
@@ -62,7 +62,7 @@ class Session(Lookup):
         self._compiled_for: dict[str, tuple[Reason, ...]] = {}
         self.served: dict[str | bytes, str] = {}
         save = weakref.finalize(Session, _save, self.statistics, self.local, settings.mode)  # at exit
-        weakref.finalize(self, _collected.append, save).atexit = False
+        weakref.finalize(self, collected.append, save).atexit = False
         if settings.tiers and settings.mode != "off":  # now: at exit, what was there later has its end first
             from ..tiers.opening import open_tiers
 
@@ -250,17 +250,17 @@ class Session(Lookup):
         return self.local.counters.read()
 
 
-_collected: deque[Callable[[], Any]] = deque()
+collected: deque[Callable[[], Any]] = deque()
 """What caches that were collected have yet to save. Not in the collection: that may come in the middle of an import,
 which CPython does not bear (python/cpython#106176), or while a lock is held."""
 
 
 def save_collected() -> None:
     """Save what caches that are gone had counted."""
-    while _collected:
+    while collected:
         # Whatever goes wrong is of a cache that is gone, or another thread took it: not the trouble of who comes next.
         with contextlib.suppress(Exception):
-            _collected.popleft()()
+            collected.popleft()()
 
 
 def _save(statistics: Statistics, store: DiskStore | MemoryStore, mode: str) -> None:

@@ -237,7 +237,7 @@ class Mirror(Folders):
         self._is_kept = self._is_kept and bool(precompiled.most)
         for place in (precompiled.root,) if self._is_kept else ("/dev/shm", ""):
             try:
-                self.root = _make_root(place or tempfile.gettempdir(), name)
+                self.root = make_root(place or tempfile.gettempdir(), name)
                 self._fill(first, links)
                 if self._is_kept:
                     precompiled.mirrors[kept] = self.root, self._handed
@@ -301,7 +301,7 @@ class _File(NamedTuple):
         return self.inode == other.inode and (None in (self.data, other.data) or self.data == other.data)
 
 
-def _make_root(place: str, name: str) -> str:
+def make_root(place: str, name: str) -> str:
     """Make the root of a mirror; with a number in its name, where another compile has the same one."""
     private = _private_folder(place)
     for number in range(1 << 16):
@@ -323,11 +323,11 @@ def _private_folder(place: str) -> str:
         found = os.lstat(path)
         if not (modes.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077):
             return tempfile.mkdtemp(prefix="numba_kcache-headers-", dir=place)
-        _sweep(path)
+        sweep(path)
     return os.path.realpath(path)
 
 
-def _sweep(private: str) -> None:
+def sweep(private: str) -> None:
     """Remove what compiles left that were killed: folders with the names of mirrors, and nothing else."""
     for name in (each for each in os.listdir(private) if re.fullmatch(_NAME, each)):
         with suppress(OSError):  # another process removes it, too

@@ -85,15 +85,16 @@ class TreeScans:
         return len(self.rows), sum(map(len, self.uses.values()))
 
 
-_known: dict[str, TreeScans] = {}
+known: dict[str, TreeScans] = {}
+"""The scans of each tree that this process has asked for, by its root."""
 
 
 def tree_scans(root: str, load: Callable[[str], Record | None]) -> TreeScans:
     """Return the scans of a tree's files as far as they are known."""
-    if root not in _known:
+    if root not in known:
         name = _name(root)
-        _known[root] = TreeScans(load(name) if name else None)
-    return _known[root]
+        known[root] = TreeScans(load(name) if name else None)
+    return known[root]
 
 
 def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], None]) -> None:

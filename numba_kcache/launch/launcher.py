@@ -73,7 +73,7 @@ class Launcher:
         self.slots = slots
         for slot in slots or ():
             slot.launcher = self
-        self._plan: Any = None
+        self.plan: Any = None
         self._stage = 0  # 1 once it was launched, 2 once the compiled module was told of it
         if devices.native is not None and debug_labels is None:
             module, find = loaded.module, self.driver.addresses
@@ -83,7 +83,7 @@ class Launcher:
             )  # fmt: skip
             is_alone = not module.device_of
             plan = devices.native.plan(struct.pack("=6Q2i", self.function, *addresses, module.device.ordinal, is_alone))
-            self._plan = (
+            self.plan = (
                 plan,
                 self._slow,
                 self._by_name,
@@ -131,14 +131,14 @@ class Launcher:
     def over_grids(self, block: Dim3, shared_bytes: int, handle: int, stream: Any, x: int, y: int, z: int) -> Launch:
         """Bind a grid of x, y and z blocks; all of it is known to fit."""
         shape = (x, y, z), block, shared_bytes
-        if self._plan is None:
+        if self.plan is None:
             return lambda *arguments, **named: (
                 self._by_name((*arguments, *named.values()), 0, shape, handle, stream, tuple(named))
                 if named
                 else self._slow(arguments, 0, shape, handle, stream)
             )
         config = self._configuration(shape, handle) if self.attributes else None
-        launch: Launch = devices.native.bind(self._plan, shape, handle, stream, config)
+        launch: Launch = devices.native.bind(self.plan, shape, handle, stream, config)
         return launch
 
     def _configuration(self, shape: tuple[Dim3, Dim3, int], handle: int) -> bytes:
@@ -201,11 +201,11 @@ class Launcher:
                 values += value
             else:
                 values.append(value)
-        if self._plan is not None:
+        if self.plan is not None:
             if self._stage and sys.meta_path is not None:
                 from .recognition import recognise
 
-                recognise(self._plan[0], self, arguments, is_first=self._stage == 1)
+                recognise(self.plan[0], self, arguments, is_first=self._stage == 1)
                 self._stage = 2
             self._stage = self._stage or 1
         if call.before:

@@ -44,7 +44,7 @@ class UploadQueue:
         self._most, self._most_bytes, self.flush_s = most, most_bytes, FLUSH_S
         self.after_fork()
         renewed_in_children.add(self)
-        _all.add(self)
+        queues.add(self)
 
     def after_fork(self) -> None:
         """Begin with nothing: what waits is the parent's."""
@@ -103,13 +103,14 @@ class UploadQueue:
                 self._bytes -= size_bytes
 
 
-_all: weakref.WeakSet[UploadQueue] = weakref.WeakSet()
+queues: weakref.WeakSet[UploadQueue] = weakref.WeakSet()
+"""Those of this process."""
 
 
 def flush_all() -> None:
     """Wait until no queue of this process has anything waiting, or for `FLUSH_S`; done by itself as Python ends."""
     deadline = time.monotonic() + FLUSH_S
-    for each in list(_all):
+    for each in list(queues):
         each.flush(min(each.flush_s, max(0.0, deadline - time.monotonic())))
 
 

@@ -129,10 +129,9 @@ def test_carveout_and_dynamic_shared_memory_are_set_when_the_kernel_is_loaded(ca
     """The driver says so itself."""
     kernel = cached_kernel(SAXPY, cache=cache, max_dynamic_shared=80_000, carveout="MaxShared")
     kernel[1, 32](1.0, None, None, 0)
-    loaded = kernel._loaded()[1]
 
-    assert loaded.attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES") == 80_000
-    assert loaded.attribute("PREFERRED_SHARED_MEMORY_CARVEOUT") == 100
+    assert kernel.attributes["max_dynamic_shared_size_bytes"] == 80_000
+    assert kernel.attributes["preferred_shared_memory_carveout"] == 100
 
 
 def test_forall_with_much_dynamic_shared_memory(cache: KernelCache) -> None:

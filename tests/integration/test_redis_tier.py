@@ -290,7 +290,7 @@ print(info("process").compiles, "redis" in sys.modules, "ssl" in sys.modules)
 def _flushed(directory: Path, server: RedisServer) -> bool:
     from numba_kcache.tiers import upload_queue
 
-    return all(each.flush(WAIT_S) for each in list(upload_queue._all)) and bool(server.keys())
+    return all(each.flush(WAIT_S) for each in list(upload_queue.queues)) and bool(server.keys())
 
 
 @pytest.mark.parametrize("password", ["codswallop", "a:b/c@d?e,f%g"])

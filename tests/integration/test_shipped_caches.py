@@ -57,7 +57,7 @@ if {toolkit!r} == "other":
 elif {toolkit!r} == "none":
     Toolchain.identify, Toolchain.library = absent, lambda self, name, **_how: None
 program.empty[1, 1]()
-program.scale._loaded()
+program.scale.max_threads_per_block
 info = numba_kcache.info("process")
 print(json.dumps([info.compiles, info.hits, info.misses]))
 """
@@ -84,7 +84,7 @@ from numba import cuda
 cuda.current_context()
 looked_for.clear()  # what Numba itself looks for to find the driver
 program.empty[1, 1]()
-program.scale._loaded()
+program.scale.max_threads_per_block
 info = numba_kcache.info("process")
 print(json.dumps([[info.compiles, info.hits, info.misses], looked_for]))
 """

@@ -157,7 +157,7 @@ class Project:
             folders.look_at(code)
             return Artifact("cuda", Target(9, 0), (), code)
 
-        tree_scans._known.clear()  # the trees of other tests have the same identities
+        tree_scans.known.clear()  # the trees of other tests have the same identities
         compiling = TrackedCompile(build, [Query(self.source, self.search)], Records(), now_ns=later_ns)  # type: ignore
         artifact, sets, error = compiling.run()
         if error is not None:

@@ -167,9 +167,9 @@ class Kernel:
                 patch.setattr(devices, "native", None)
             launcher = self.launcher = self._make()
         launch = launcher.bind(SHAPE, self._stream)
-        if launcher._plan is None:
+        if launcher.plan is None:
             return launch
-        recognise(launcher._plan[0], launcher, (), is_first=True)
+        recognise(launcher.plan[0], launcher, (), is_first=True)
 
         def taught(*arguments: Any) -> None:
             for position, (slot, value) in enumerate(zip(launcher.slots or (), arguments, strict=False)):
@@ -177,7 +177,7 @@ class Kernel:
                     slot.settle(value, 0, Call(SHAPE, 0, 0, arguments, [], [], []))
                 except Exception:
                     continue
-                recognise(launcher._plan[0], launcher, [None] * position + [value], is_first=False)
+                recognise(launcher.plan[0], launcher, [None] * position + [value], is_first=False)
             launch(*arguments)
 
         return taught

@@ -138,7 +138,7 @@ for options in (
     dispatcher = cached_kernel(cuda.jit(**options)(body), signature=types, cache=cache)
     assert kernel.key(arch="sm_90") == dispatcher.key("sm_90")
 print([names for names in keys.values() if len(names) > 1])
-print(sorted({target.name for target, *_ in kernel._resolutions.known()}))
+print([target for target in ("sm_120", "sm_80", "sm_86", "sm_90") if kernel.explain(target).is_hit])
 """
 )
 """Every option on its own, for three targets and without a device."""
@@ -255,7 +255,7 @@ for _ in range(3):
     kernel[1, 32](cuda.to_device(np.ones(8, "f4")))
 asked = cached_kernel(cuda.jit(chip="sm_80")(kernel.py_func), cache=cache, signature="void(float32[::1])")
 asked.compile()
-print(*sorted({target.name for target, *_ in (*kernel._resolutions.known(), *asked._resolutions.known())}))
+print(*sorted({each.target for each in cache.entries()}))
 """
 )
 """Two devices in turn, a context that is reset, and a target that is neither's."""

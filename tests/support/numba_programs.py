@@ -283,7 +283,7 @@ for turn in range(2):
     for device in (0, 1):
         cuda.select_device(device)
         kernel[1, 32](cuda.to_device(np.ones(8, "f4")))
-print(*sorted({target.name for target, *_ in kernel._resolutions.known()}))
+print(*sorted({each.target for each in cache.entries()}))
 """
 )
 """Two devices in turn."""

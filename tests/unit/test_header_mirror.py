@@ -288,7 +288,7 @@ def test_where_nothing_can_be_written_there_is_no_mirror(tmp_path: Path, monkeyp
     def refuse(_place: str, _name: str) -> str:
         raise OSError("read-only")
 
-    monkeypatch.setattr(header_mirror, "_make_root", refuse)
+    monkeypatch.setattr(header_mirror, "make_root", refuse)
     code, headers = project.through_mirror()
 
     assert code == plain.code
@@ -301,7 +301,7 @@ def test_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir()
     folder.chmod(0o777)
 
-    root = header_mirror._make_root(str(tmp_path), "name")
+    root = header_mirror.make_root(str(tmp_path), "name")
 
     assert not root.startswith(str(folder) + "/")
     assert os.stat(os.path.dirname(root)).st_mode & 0o777 == 0o700
@@ -311,10 +311,10 @@ def test_mirror_of_a_killed_compile_is_swept(tmp_path: Path) -> None:
     """A day later; a young one may be in use."""
     old, young, new = ("ab" * 16, "cd" * 16, "ef" * 16)
     for name, age_s in ((old, 90_000), (young, 0)):
-        root = header_mirror._make_root(str(tmp_path), name)
+        root = header_mirror.make_root(str(tmp_path), name)
         os.utime(root, (os.stat(root).st_mtime - age_s,) * 2)
 
-    root = header_mirror._make_root(str(tmp_path), new)
+    root = header_mirror.make_root(str(tmp_path), new)
 
     assert sorted(os.listdir(os.path.dirname(root))) == [young, new]
 
@@ -330,7 +330,7 @@ def test_sweep_leaves_what_is_no_mirror(tmp_path: Path) -> None:
     for each in (mirror, "kept", "file", "ef" * 16):
         os.utime(tmp_path / each, (1, 1))
 
-    header_mirror._sweep(str(tmp_path))
+    header_mirror.sweep(str(tmp_path))
 
     assert {each.name for each in tmp_path.iterdir()} == {"kept", "file", "cd" * 16, "ef" * 16}
     assert (tmp_path / "kept" / "sub").is_dir()
@@ -347,7 +347,7 @@ def test_mirror_needs_no_temporary_directory_beside_shared_memory(
     project = Project(tmp_path)
     one_header(project)
     monkeypatch.setattr(header_mirror.tempfile, "gettempdir", none)
-    monkeypatch.setattr(header_mirror, "_make_root", lambda place, name: str(made) if place == "/dev/shm" else "")
+    monkeypatch.setattr(header_mirror, "make_root", lambda place, name: str(made) if place == "/dev/shm" else "")
     made = tmp_path / "shm"
     made.mkdir()
 

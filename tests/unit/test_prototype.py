@@ -269,11 +269,11 @@ def test_numbers_and_pointers_are_read_as_by_the_demangler(monkeypatch: pytest.M
             text += f"S{known.index(full) - 1}_" if full in known[:10] else full
             known += [] if full in known or not kind else [full[1:], full] if kind == "PK" else [full]
             sizes.append(chance.choice((4, 8)))
-        plain, nodes = prototype._plain_types(f"{start}{text}EEvv"), prototype._argument_types(f"{start}{text}EEvv")
+        plain, nodes = prototype.plain_types(f"{start}{text}EEvv"), prototype.argument_types(f"{start}{text}EEvv")
 
         assert plain is not None, text
         assert nodes is not None, text
-        described = [prototype._describe(node, size) for node, size in zip(nodes, sizes, strict=True)]
+        described = [prototype.describe_node(node, size) for node, size in zip(nodes, sizes, strict=True)]
         assert [describe(size) for describe, size in zip(plain, sizes, strict=True)] == described, text
 
     monkeypatch.setattr(prototype, "_parse", lambda _mangled: None)

@@ -891,7 +891,7 @@ def test_each_function_is_read_once_in_a_process(tmp_path: Path, monkeypatch: py
 
 def test_memory_of_a_function_goes_with_it() -> None:
     """Programs that make kernels all the time do not grow by what was read of them."""
-    before = len(python_code._readings)
+    before = len(python_code.readings)
     for n in range(50):
         space: dict[str, Any] = {}
         exec(f"def kernel(x):\n    x[0] = {n}\n", space)
@@ -899,4 +899,4 @@ def test_memory_of_a_function_goes_with_it() -> None:
     del space
     gc.collect()
 
-    assert len(python_code._readings) <= before
+    assert len(python_code.readings) <= before

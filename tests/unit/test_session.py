@@ -554,10 +554,10 @@ def test_cache_that_is_collected_does_nothing_in_the_collection(tmp_path: Path) 
 def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) -> None:
     """It cannot save its counts; the new cache works."""
     trouble = functools.partial(divmod, 1, 0)
-    session._collected.append(trouble)
+    session.collected.append(trouble)
 
     compiled(open_cache(directory))
-    assert trouble not in session._collected
+    assert trouble not in session.collected
 
 
 @pytest.mark.slow

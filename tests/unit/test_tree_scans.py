@@ -29,7 +29,7 @@ class Records:
         self.of: dict[str, Record] = {}
 
     def known(self, root: str) -> TreeScans:
-        tree_scans._known.clear()
+        tree_scans.known.clear()
         return tree_scans.tree_scans(root, self.of.get)
 
     def save(self, root: str, scans: TreeScans) -> None:
@@ -145,12 +145,12 @@ def test_definition_of_the_users_that_a_toolkit_includes_is_refused(tmp_path: Pa
 
 def test_scans_are_kept_beside_the_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process with the same store finds them."""
-    monkeypatch.setattr(tree_scans, "_known", {})
+    monkeypatch.setattr(tree_scans, "known", {})
     source = '#include <cuda_fp16.h>\nextern "C" __global__ void k(int *out) { *out = 1; }'
     cached_kernel(source, arch="sm_90", cache=KernelCache(tmp_path)).compile()
-    first = {root: each.rows for root, each in tree_scans._known.items()}
+    first = {root: each.rows for root, each in tree_scans.known.items()}
     assert any(first.values())
-    monkeypatch.setattr(tree_scans, "_known", {})
+    monkeypatch.setattr(tree_scans, "known", {})
     toolchain = KernelCache(tmp_path).session.toolchain
 
     assert {root: tree_scans.tree_scans(root, toolchain.load_record).rows for root in first} == first

@@ -59,7 +59,8 @@ class Reading(NamedTuple):
     reads: tuple[Read, ...]
 
 
-_readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
+readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
+"""What was read of each code object that is alive."""
 
 
 def read_code(code: CodeType, *, with_lines: bool) -> Reading:
@@ -69,12 +70,12 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
         TypeError: It holds a constant that no compiler makes.
     """
     key = id(code), with_lines, os.getcwd() if with_lines else ""
-    known = _readings.get(key)
+    known = readings.get(key)
     if known is not None and known[0]() is code:
         return known[1]
     form = repr(code_form(code, with_lines=with_lines))  # says all of text, bytes and numbers, and is quick
     made = Reading(sha256(encode(form)).digest(), outer_reads(code))
-    _readings[key] = weakref.ref(code, lambda _gone: _readings.pop(key, None)), made
+    readings[key] = weakref.ref(code, lambda _gone: readings.pop(key, None)), made
     return made
 
 

@@ -150,10 +150,10 @@ def read_parameters(lowered: str | None, layout: Sequence[tuple[int, int]]) -> t
         lowered: A mangled name that holds the kernel's type: its own, or the probe's; None where there is none.
         layout: (offset, size) of each parameter, from the cubin.
     """
-    types = _plain_types(lowered) if lowered else None
+    types = plain_types(lowered) if lowered else None
     if types is None:
-        nodes = _argument_types(lowered) if lowered else None
-        types = nodes and [functools.partial(_describe, node) for node in nodes]
+        nodes = argument_types(lowered) if lowered else None
+        types = nodes and [functools.partial(describe_node, node) for node in nodes]
     if types is not None and len(types) == len(layout):
         parameters = tuple(
             Parameter(offset, size, *describe(size)) for describe, (offset, size) in zip(types, layout, strict=True)
@@ -174,7 +174,7 @@ def kernel_name(symbol: str) -> str:
 
 def overload_name(symbol: str) -> str:
     """The name of a kernel with the types of its parameters, where its name alone is another's too: `ns::f(int)`."""
-    types = _argument_types(symbol)
+    types = argument_types(symbol)
     return symbol if types is None else f"{kernel_name(symbol)}({', '.join(map(_spelling, types))})"
 
 
@@ -228,7 +228,7 @@ def _told(tree: Any) -> Any:
     return arguments.value[0] if arguments.kind == "tpl_args" and len(arguments.value) == 1 else None
 
 
-def _argument_types(mangled: str) -> list[Any] | None:
+def argument_types(mangled: str) -> list[Any] | None:
     """The argument nodes of the function type in a mangled name; None where it cannot be read."""
     tree = _parse(mangled)
     if mangled.startswith(_PROBE_SYMBOL):
@@ -241,7 +241,7 @@ def _argument_types(mangled: str) -> list[Any] | None:
     return None if any(node.kind == "expand_arg_pack" for node in nodes) else nodes
 
 
-def _plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
+def plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
     """Read the probe's lowered name of a function that takes numbers and pointers to them; None for any other.
 
     As the demangler reads it, whose import takes as long as a tenth of a small compile.
@@ -274,7 +274,7 @@ def _plain_types(mangled: str) -> list[Callable[[int], tuple[str, str]]] | None:
 
 
 def _describe_plain(name: str, is_pointer: bool, const: bool, size: int) -> tuple[str, str]:
-    """(code, C++ type) of one parameter, as `_describe`."""
+    """(code, C++ type) of one parameter, as `describe_node`."""
     code = _BUILTINS.get(name)
     if name in ("long", "unsigned long"):
         code = f"{'u' if name.startswith('unsigned') else 'i'}{8 if is_pointer else size or 8}"
@@ -283,7 +283,7 @@ def _describe_plain(name: str, is_pointer: bool, const: bool, size: int) -> tupl
     return ("o" if size != 8 else f"*{'k' * const}{code or '?'}"), f"{name}{' const' * const}*"
 
 
-def _describe(node: Any, size: int) -> tuple[str, str]:
+def describe_node(node: Any, size: int) -> tuple[str, str]:
     """(code, C++ type) of one parameter."""
     spelling = _spelling(node)
     node = _unqualified(node)[0]
