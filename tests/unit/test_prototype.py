@@ -123,6 +123,17 @@ def test_half_bfloat_and_fp8_of_the_toolkit() -> None:
 
 
 @pytest.mark.slow
+def test_complex_of_thrust_in_its_inline_namespace() -> None:
+    """thrust::complex, which CuPy's kernels take, stands in a namespace named after version and target."""
+    made = "template <class T> struct complex { T a, b; };"
+    made = f"namespace thrust {{ inline namespace THRUST_300102_SM_900_NS {{ {made} }} }}"
+
+    assert [code for code, _ in described(made, "thrust::complex<double> a, thrust::complex<float> *b")] == [
+        "c8",
+        "*c4",
+    ]
+
+
 def test_complex_of_the_standard_library() -> None:
     """cuda::std::complex, whose inline namespace has a number that changes from release to release."""
     types = "cuda::std::complex<float> a, const cuda::std::complex<double> *b"

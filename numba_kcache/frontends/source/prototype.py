@@ -50,7 +50,8 @@ _VECTOR_BASES = {
     "char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4",
     "longlong": "i8", "ulonglong": "u8", "float": "f4", "double": "f8",
 }  # fmt: skip
-_COMPLEX = r"(?:thrust|cuda::std(?:::__\d+)?)::complex<(float|double)>\Z"
+_COMPLEX = r"(?:thrust|cuda::std)(?:::(?:THRUST_\w+|_\w+))*::complex<(float|double)>\Z"
+"""With the inline namespaces that carry a version and a target in the name: `thrust::THRUST_300102_SM_900_NS`."""
 
 
 _LITERAL = r"\((?:unsigned )?(?:char|short|int|long|long long)\)(n?)(?=\d)"
