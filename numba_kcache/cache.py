@@ -1,6 +1,6 @@
 """`KernelCache` and the functions of the process's own cache: info, clear, configure and the like.
 
-Promise     A verb never fails because of what it finds on disk. The functions of the package are the process's.
+Promise     A verb never fails because of what it finds on disk. The package's functions act on the process's cache.
 Not here    The work behind the verbs (engine, store, bundles, warmup).
 """
 
@@ -218,8 +218,8 @@ class KernelCache(GetOr):
         """Find a kernel in the cache, or every difference from the nearest entry. Compiles and changes nothing.
 
         Args:
-            kernel: Of `cached_kernel` or `cached_module`, or such a module. Or the key of an entry, or as many of its
-                first digits as no other has, or a `Built`: what it is, and how others of its kernel differ from it.
+            kernel: A kernel of `cached_kernel` or `cached_module`, or such a module. For an entry (a `Built`, a key, or
+                the digits with which only this key begins): what it is, and how others of its kernel differ from it.
             arch: As in `cached_kernel`; None for the kernel's own, or the device.
             signature: Of a Numba kernel; None for its own, or the first that was used.
 

@@ -34,7 +34,7 @@ def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
     """Show each setting, its value, and where that comes from.
 
     From --directory, from a variable of the environment, or the default. Exits with 1 if there is a
-    variable NUMBA_KCACHE_... that no setting has.
+    variable NUMBA_KCACHE_... that names no setting.
     """
     overrides = configured()
     settings = read_settings(overrides)
@@ -46,7 +46,7 @@ def _config(cache: KernelCache, arguments: argparse.Namespace) -> Result:
         is_set = origin == setting.variable
         rows.append((setting.name, text, "environment" if is_set else origin, setting.variable))
     unknown = unknown_variables()
-    lines = [f"{name} is no setting's: it is ignored{_meant(meant)}" for name, meant in unknown.items()]
+    lines = [f"{name} names no setting and is ignored{_meant(meant)}" for name, meant in unknown.items()]
     value = {"settings": found, "unknown_variables": unknown}
     return Result(value, "\n".join(lines), 1 if unknown else 0, (("setting", "value", "from", "variable"), rows, ()))
 

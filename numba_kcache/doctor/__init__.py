@@ -52,7 +52,7 @@ _EXTRAS = {"numba-cuda": "numba", "numba-cuda-mlir": "mlir"}
 """Compilers of Numba kernels, which nothing else needs, and the extra that brings each."""
 
 _NEEDED_BY = {"numba": ("numba-cuda",), "cuda-core": tuple(_EXTRAS), "numpy": tuple(_EXTRAS)}
-"""Distributions that nobody else needs here."""
+"""Distributions that count only where one of the others named is installed."""
 
 
 _CLOSING = {
@@ -148,10 +148,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def judged_variables(unknown: Mapping[str, str]) -> Iterable[Finding]:
-    """Judge variables that are named like settings and are none: a misspelt one is as if it were not set."""
+    """Judge variables that are named like a setting but belong to none: a misspelt one has no effect."""
     for name, meant in unknown.items():
-        advice = f"rename {name} to {meant}" if meant else f"unset {name}; `numba-kcache config` lists those there are"
-        yield Finding("environment", WRONG, f"{name} is no setting's, and is ignored", advice)
+        advice = f"rename {name} to {meant}" if meant else f"unset {name}; `numba-kcache config` lists all settings"
+        yield Finding("environment", WRONG, f"{name} names no setting and is ignored", advice)
 
 
 def judged_versions(found: Mapping[str, str | None]) -> Iterable[Finding]:

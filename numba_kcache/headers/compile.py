@@ -1,6 +1,6 @@
 """Compile texts that include files, from a mirror of what they can include, and learn what they did include.
 
-Promise     What the compiler was handed is what is returned as read. Where a mirror would show in the code, or could
+Promise     What is returned as read is what the compiler was handed. Where a mirror would show in the code, or could
             lack a file, the compiler reads the user's own files, which are compared before and after. A header that
             changed while the compiler ran never enters a manifest.
 Method      At most two compiles: one from the mirror; where the toolkit's headers then turn out to lead to files of the
@@ -127,7 +127,7 @@ class TrackedCompile:
         with (
             closing(mirror),
             closing(OpenWatch(mirror.paths(), trees)) as watch,
-            closing(OpenWatch((), others)) as aside,  # the toolkit's headers may lead to each other there
+            closing(OpenWatch((), others)) as aside,  # one tree of the toolkit may lead into another
         ):
             since_ns = self._now_ns()
             if len(self._queries) == 1 and watch.is_whole() and (aside.is_whole() or not others):
@@ -136,7 +136,7 @@ class TrackedCompile:
                 artifact = self._build(mirror)
             except KCacheError:  # a file may be lacking; if not, the user's own paths are in the error
                 return None
-            finally:  # they may have been made in a compile that failed later
+            finally:  # headers may have been precompiled in a compile that failed later
                 if mirror.precompiled:
                     precompiled.learn(mirror.precompiled, (watch, aside), [*trees, *others], since_ns)
             try:
@@ -213,11 +213,11 @@ class TrackedCompile:
         return [learned(query, survey) if query.of in folders.compiled else None for query, survey in pairs]
 
     def _is_timeless(self, folders: Folders) -> bool:
-        """Tell if the code is the same where the words for the time of the compile mean nothing: in no branch taken.
+        """Tell if `__DATE__` and its like leave the code as it is, because they stand in no branch that is taken.
 
         Args:
-            folders: What the texts were compiled from. Where that is the user's own, words in headers take another
-                compile from a mirror, for the paths in the code to agree.
+            folders: The folders that the texts were compiled from. Where these are the user's own and headers have such
+                words, two mirrors are compiled and compared: paths in the code must agree.
         """
         own = [each.content(place) for each in self._surveys for place in each.surveyed()]
         texts = [*own, *(encoded(query.text) for query in self._queries)]

@@ -57,7 +57,7 @@ _TOO_LARGE = {
     "bf": 2.0**127 * (2 - 2.0**-8),
     "f4": 2.0**127 * (2 - 2.0**-24),
     "f8": 2**1024 - 2**970,  # an integer: Python compares it with floats exactly
-    "e4": 464.00000000000006,  # 464 lies between 448, which is even, and what would be NaN
+    "e4": 464.00000000000006,  # beyond 464, halfway between 448 (ties go to it, it is even) and NaN
     "e5": 2.0**15 * (2 - 2.0**-3),
 }
 """The smallest magnitude that would round beyond the largest finite value of each format."""
@@ -163,7 +163,7 @@ def _exact_of(code: str) -> tuple[tuple[type, ...], float, float]:
 
 
 def bounds_of(code: str) -> tuple[float, float]:
-    """The numbers that a scalar of this code holds lie between these two, which it does not hold."""
+    """The bounds, themselves excluded, of the numbers that a scalar of this code holds."""
     if code[0] not in "iu":
         above = 2 if code == "b1" else _TOO_LARGE[code]
         return -above, above
@@ -273,7 +273,7 @@ _rare_memory: Any = None
 
 
 def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory | None:
-    """The memory that `value` stands for, or None where it says of itself that it is none.
+    """The memory that `value` stands for; None where it does not present itself as memory.
 
     Numba and PyTorch are read directly: PyTorch's array interface is slow, refuses `requires_grad` and has no
     bfloat16. All others are asked for their array interface. No library is imported for it.
@@ -283,7 +283,7 @@ def memory_of(value: Any, protocol: str = "__cuda_array_interface__") -> Memory 
         protocol: The interface to ask for, that of arrays on the device or of those on the host.
 
     Raises:
-        Unfit: It is, but cannot be passed as it is.
+        Unfit: It is memory, but cannot be passed as it is.
     """
     if value is None:
         return Memory(0)

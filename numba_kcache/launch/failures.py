@@ -3,6 +3,7 @@
 Promise     `argument_error` names position, C type and name of the parameter, the type and value given, the reason and
             a step. Making one never runs code of the value that could wait for the device. `launch_error` names kernel,
             shape and the driver's own error name, and a step where one is known.
+Not here    A grid or block that is refused before the driver is asked (launch/__init__.py, attributes).
 Ground      CUDA driver API, `CUresult`.
 """
 

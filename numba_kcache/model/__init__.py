@@ -38,10 +38,10 @@ else:
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m)),
         lambda _cls, a, b, c, d, e, f, g, h, i, j, k, q, m, n: _new(_cls, (a, b, c, d, e, f, g, h, i, j, k, q, m, n)),
     )
-    """Of named tuples by the number of their fields, which each class gives its own names."""
+    """Constructors by number of fields; a class puts the names of its fields in place of a, b, c."""
 
     class _Fields(tuple):
-        """The part that all named tuples have beside their fields: that of `collections.namedtuple`."""
+        """The methods that all named tuples share, those of `collections.namedtuple`."""
 
         __slots__ = ()
 
@@ -68,7 +68,7 @@ else:
         """Makes each class below `NamedTuple` a named tuple.
 
         typing's would compile the annotations of every field, and `collections.namedtuple` a constructor: of the thirty
-        such classes of a warm start that is 3 and 2 ms. Here classes of as many fields share the code of one.
+        such classes of a warm start that is 3 and 2 ms. Here classes with equally many fields share one constructor.
         """
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
@@ -166,7 +166,7 @@ NO_TARGET = Target(0, 0)
 """The target of bytes that are for no device in particular; no spelling of the user's gives it."""
 
 _OLDER = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-"""Compute capabilities there have been: the driver makes code for any later device of PTX for these."""
+"""All compute capabilities so far; PTX for one of them is compiled by the driver for any later device."""
 
 
 class UnknownTargetError(OptionError):
@@ -224,8 +224,8 @@ class Choice(NamedTuple):
     Args:
         target: What to build for.
         ptx_target: The virtual target to compile to first; None for none.
-        alternatives: Targets whose code does as well.
-        fallbacks: Gives targets whose code does where nothing is compiled.
+        alternatives: Targets whose code serves as well.
+        fallbacks: Gives the targets whose code serves where nothing can be compiled.
     """
 
     target: Target
@@ -268,7 +268,7 @@ def real_target(arch: tuple[Target, ...], cc: tuple[int, int]) -> Target | None:
 
 
 def ptx_target(arch: tuple[Target, ...], target: Target) -> Target | None:
-    """The virtual target from which `arch` has code for a real one made; None where it is made directly."""
+    """The virtual target whose PTX `arch` has compiled for a real target; None where no PTX comes between."""
     if target.virtual or real_target(arch, target.cc) is not None:
         return None
     virtual = [each for each in arch if each.virtual and each.cc <= target.cc]

@@ -1,8 +1,8 @@
 """Plain text on a terminal: coloured by what it says, and broken between words under the column that it stands in.
 
-Promise     Colours come from patterns below and from nothing that the text holds: what goes in is plain, and what
-            comes out has the same letters in the same order. Elsewhere than on a terminal the text stays as it is.
-Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported for one and not before.
+Promise     Colours come from the patterns below alone, never from marks in the text: its letters stay the same, in the
+            same order. Where the stream is no terminal, the text stays as it is.
+Ground      rich knows terminals, their colours and `NO_COLOR`; it is imported once a text goes to a terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STYLES = (
 )  # fmt: skip
 
 _COLUMN = re.compile(r"^ *(?:\d+\. |- |hint: )?|(?<=\S) {2,}")
-"""A long line goes on under the column at which the last of these ends."""
+"""A long line is continued below the column at which the last match ends."""
 
 
 def style(text: Text) -> Text:

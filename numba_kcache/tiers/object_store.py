@@ -6,7 +6,7 @@ Method      A file is an object `<path>/<format>/<kind>/<key>`, through obstore.
             of each cloud looks for them (environment, metadata server); there is no room for them in the URL.
             A manifest is replaced on the condition that nobody else has, where the service knows conditions (S3,
             Google and Azure do).
-Not here    Leases: object stores that know no conditional put are among these. A tier of Redis beside it has them.
+Not here    Leases: not every object store has the conditional put that they need. A tier of Redis beside it has them.
 Ground      obstore takes 3 ms to import beyond what any program has imported, and is one file of 15 MB; s3fs, gcsfs and
             adlfs, one package and one set of dependencies for each cloud, take 0.3 to 0.7 s of CPU, and ten times the
             CPU for an object (docs/performance-fleet.md).
@@ -28,8 +28,8 @@ Result = TypeVar("Result")
 TIMEOUT_S = 3.0
 
 _pid = 0
-"""The process in which obstore was first used. Its threads are not in a forked child, where it waits for them for ever,
-also as a new client (obstore 0.8 and 0.9): a child has to go without."""
+"""The process in which obstore was first used. A forked child lacks its threads, and even a new client
+there would wait for them for ever (obstore 0.8 and 0.9): a child goes without object stores."""
 
 _KINDS = {
     ENTRY: "entries",
@@ -107,7 +107,7 @@ class ObjectTier:
             except obstore.exceptions.BaseError as error:
                 if not _knows_no_conditions(error):
                     raise
-                obstore.put(store, path, data, use_multipart=False)  # whoever writes in this moment, too, loses
+                obstore.put(store, path, data, use_multipart=False)  # of two that do this at once, the first is lost
             return True
 
         return bool(self._asked(work))
@@ -130,7 +130,7 @@ class ObjectTier:
         self._store = None
 
     def _asked(self, work: Callable[[Any, Any], Result]) -> Result | None:
-        """obstore's answer, None for what is not there; its errors as the system's."""
+        """Return what obstore answers, None for what is not there; raise its errors as kinds of OSError."""
         global _pid
         obstore = _obstore()
         errors = obstore.exceptions
@@ -151,7 +151,7 @@ class ObjectTier:
     def _opened(self) -> Any:
         from obstore.store import from_url
 
-        opened: Any = from_url  # which of its signatures it is, the URL says
+        opened: Any = from_url  # the URL decides which of its overloads applies
         timeout = f"{round(self._timeout_s * 1000)}ms"
         allow_http = self._config.get("endpoint", "").startswith("http:")
         client = {"timeout": timeout, "connect_timeout": timeout, "allow_http": allow_http}
@@ -168,7 +168,7 @@ def _knows_no_conditions(error: Exception) -> bool:
 
 
 def _first(error: Exception) -> str:
-    """The first line, without what of a request stands behind it."""
+    """The first line of an error: the lines below it may quote the request."""
     return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 

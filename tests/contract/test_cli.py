@@ -562,7 +562,7 @@ def test_config_names_variables_of_no_setting(
     monkeypatch.setenv("NUMBA_KCACHE_MAXSIZE", "1GB")
 
     assert main(["config", "--directory", str(tmp_path)]) == 1
-    assert "NUMBA_KCACHE_MAXSIZE is no setting's: it is ignored; did you mean NUMBA_KCACHE_MAX_SIZE?" in (
+    assert "NUMBA_KCACHE_MAXSIZE names no setting and is ignored; did you mean NUMBA_KCACHE_MAX_SIZE?" in (
         capsys.readouterr().out
     )
 

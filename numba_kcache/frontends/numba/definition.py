@@ -38,7 +38,7 @@ DECORATOR_OPTIONS = (
 
 
 class CompilerLock:
-    """Numba's own over compilation."""
+    """The lock that Numba itself holds while it compiles."""
 
     def __enter__(self) -> None:
         from numba.cuda.core.compiler_lock import global_compiler_lock
@@ -144,7 +144,7 @@ class _ByValue:
 
 
 def _load(function: bytes, options: Mapping[str, Any]) -> NumbaDefinition:
-    from numba.cuda.serialize import loads  # what a process dumped that this one works for
+    from numba.cuda.serialize import loads  # the bytes are of the process that started this one
 
     return NumbaDefinition(loads(function), options)
 
