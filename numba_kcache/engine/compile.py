@@ -74,8 +74,8 @@ def publish(
 ) -> None:
     """Store an artifact under its key, and name it in its family's manifest and its kernel's history.
 
-    Not one whose cubin is for another target than it says, or lacks a kernel that it names: whatever went wrong
-    there must not outlive this process.
+    An artifact whose cubin is for another target than it says, or lacks a kernel that it names, is not stored:
+    whatever went wrong there must not outlive this process.
     """
     wrong = contradiction_of(artifact)
     if wrong:

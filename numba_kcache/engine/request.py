@@ -50,9 +50,9 @@ class Request(NamedTuple):
         texts: Gives the user's texts by component, and where each stands: for explanations.
         file: The file that defines the kernel; "" for none.
         name: The kernel within that file: its qualified name, and the entry where the file defines many.
-        changed: Called after a compile: reads again what the components were made of, and returns what differs, so that
-            the code does not belong to the key; "" where nothing does.
-        loads_slowly: Whether its compilers take long to load, as a process does once.
+        changed: Called after a compile: reads again what the components were made of, and returns what differs, for
+            which the code does not belong to the key; "" where nothing does.
+        loads_slowly: Whether its compilers take long to load, which a process does once.
         kinds: Gives the kind of reason for each component, by its name or by the start of it (`"global "`).
     """
 
@@ -96,13 +96,13 @@ class Wanted(NamedTuple):
     make: Make
 
     def requests(self) -> Iterator[Request]:
-        """Yield the request, then those whose artifacts do as well."""
+        """Yield the request, then those whose artifacts serve as well."""
         yield self.request
         for target in self.choice.alternatives:
             yield self.make(target, self.choice.ptx_target)
 
     def fallbacks(self) -> Iterator[Request]:
-        """Yield requests whose artifacts do where nothing is compiled: in frozen mode and from read-only tiers."""
+        """Yield requests whose artifacts serve where nothing is compiled: in frozen mode and from read-only tiers."""
         for target in self.choice.fallbacks():
             yield self.make(target, None)
 
@@ -125,7 +125,7 @@ class Resolution(NamedTuple):
         source: `"memory"`, `"disk"`, `"tier"`, `"waited"` or `"compiled"`.
         uncacheable: Reason for which it cannot be cached; "" where it is.
         is_stored: Whether it came from a store.
-        name: Of what has no key: no other artifact of this process has it.
+        name: For what has no key, a name that no other artifact of this process has.
     """
 
     artifact: Artifact

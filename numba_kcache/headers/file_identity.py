@@ -48,8 +48,8 @@ class FileStat(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Content of a file, a stat that was the same before and after reading, and if anybody could write to it before:
-    None where that cannot be known."""
+    """A file's content, and its stat, the same before and after reading. `has_writer`: a process had it open or
+    mapped for writing; None where that cannot be known."""
 
     stat: FileStat
     data: bytes
@@ -108,7 +108,7 @@ def _has_writer(handle: int) -> bool | None:
         import fcntl
         import signal
 
-        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # to whom opens it just now; not SIGIO, which would end us
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)  # sent here if it is opened meanwhile; SIGIO would end us
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except BlockingIOError:
@@ -119,7 +119,7 @@ def _has_writer(handle: int) -> bool | None:
 
 
 def _kind(path: str, device: int) -> str:
-    """The kind of file system that a file is on; "" for one that was mounted, or lies, where its folder does not."""
+    """The kind of file system that a file is on; "" where the file is on another device than its folder."""
     if os.path.islink(path):
         path = os.path.realpath(path)
     kind, of = _kind_of_folder(os.path.dirname(path))

@@ -47,7 +47,7 @@ def learn_headers(
         is_unread: Tells which headers it certainly did not read (open_watch); None where all may have been.
         opened_in: Lists the files that it opened of a toolkit's tree; None where all may have been.
         is_mirrored: It read a mirror of the survey.
-        is_timeless: What the user's texts say of the time is in no branch that was taken.
+        is_timeless: `__DATE__` and its like stand in no branch of the user's texts that was taken.
         has_names: The code may hold the names of files, as they were found.
 
     Raises:
@@ -59,7 +59,7 @@ def learn_headers(
             _refuse(survey, place, survey.headers[place], is_timeless=is_timeless)
         survey.run_wrappers(read)
         is_computed = any(survey.headers[place].scan.computed and survey.in_tree(place) for place in read)
-        # the names that the user's own compute are listed or refused; the toolkit's are neither
+        # names that macros form are listed or refused in the user's own headers, but not in the toolkit's
         shadows = _all_shadows(survey) if is_computed else set[Place]()
         headers = _header_set(survey, read, opened_in if is_computed else None, has_names=has_names)
         headers = headers._replace(clear=tuple(sorted(shadows)))
@@ -175,7 +175,7 @@ def _stat_now(path: str) -> FileStat | None:
 
 
 def _answers(survey: Survey, question: Lookup) -> list[tuple[tuple[Place, ...], bool]]:
-    """List the answers of a `__has_include`, but for a toolkit's: they are in its part."""
+    """List the answers of a `__has_include`, without those about a toolkit, which its `TreePart` has."""
     found, absent = ({place for place in each if not survey.in_tree(place)} for each in question[1:])
     if any(place.base == MEMORY or survey.in_tree(place) for place in question.found):
         return []

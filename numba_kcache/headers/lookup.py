@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
     Args:
         key: The key that the matching header sets lead to; None where none match.
-        renewed: Their variant with newer stats, where contents had to be read to know.
+        renewed: Their variant with newer stats, where stats differed and contents were compared.
         variant: Their variant, as it is stored.
     """
 
@@ -127,7 +127,7 @@ def read_header_sets(variant: Variant, count: int) -> list[HeaderSet | None]:
 def of_any_compiler(headers: HeaderSet, search: Search) -> tuple[HeaderSet, Search]:
     """Make the header set without its toolkit's headers, and the search as if the toolkit were the one of the set.
 
-    They went into the code of a compiler that may be any; on this machine they may be others, or none.
+    The toolkit's headers came with the compiler, which may be any; this machine may have other ones, or none.
     """
     own = iter([folder for folder, (tree, _) in zip(search.folders, search.layout(), strict=True) if tree < 0])
     last = max((tree for tree, _ in headers.layout), default=-1)

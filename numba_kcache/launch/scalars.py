@@ -152,7 +152,7 @@ _TEXTURES = (
     "cudaTextureObject_t",
     "cudaSurfaceObject_t",
 )
-"""CuPy's textures and surfaces, and the handles of cuda.bindings: what C++ calls one is an `unsigned long long`."""
+"""CuPy's textures and surfaces, and the handles of cuda.bindings: in C++ each is an `unsigned long long`."""
 
 
 def _is_texture(value: Any) -> bool:
@@ -188,7 +188,7 @@ def _raw_bytes(value: Any, size: int, *, scalars: bool) -> bytes | None:
 
 
 def _why_no_number(value: Any, wanted: str) -> tuple[str, str]:
-    names = {*dir(type(value)), *getattr(value, "__dict__", ())}  # not asked for: PyTorch's raises where gradients flow
+    names = {*dir(type(value)), *getattr(value, "__dict__", ())}  # no getattr: PyTorch's raises where gradients flow
     if names & {"__cuda_array_interface__", "__dlpack__"}:
         return f"the parameter is {wanted}, not an array", "check the order of the arguments"
     if value is None:

@@ -1,6 +1,6 @@
 """Text for people: sizes, durations, and columns that are safe to print whatever a cache holds.
 
-Ground      rich lays out a table on a terminal; it is imported for one and not before.
+Ground      rich lays out a table on a terminal; it is imported once a table goes to a terminal.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class ModuleKernelDefinition(Definition):
     def make_resolutions(
         definition: ModuleKernelDefinition, _session: Callable[[], Session], choose: Callable[[Target], Choice]
     ) -> Resolutions:
-        """Give the module's own; a place of its own to a kernel that is linked by itself."""
+        """Return the module's resolutions, or for a kernel that is linked by itself those of its own."""
         whole = definition._whole
         return LinkedResolutions(definition, whole, choose) if definition._of.is_lazy else whole
 
@@ -139,14 +139,14 @@ class LinkedResolutions(Resolutions):
         return session.resolve(only(self.definition.link_request(whole.artifact, whole.key)))
 
     def request(self, target: Target, ptx_target: Target | None, variant: Variant) -> Request:
-        """Make the request to ask about: as if the LTO-IR were the one of these compilers and headers."""
+        """Make the request for keys and look-ups, as if the LTO-IR were made by these compilers of these headers."""
         request = self._whole.request(target, ptx_target, variant)
         if request.uncacheable:
             return request
         return self.definition.link_request(Artifact("ltoir", request.target, (), b""), self.session().key(request))
 
     def explain(self, choice: Choice, variant: Variant) -> Explanation:
-        """Explain the kernel; where the module's LTO-IR is not in the cache, why that is not."""
+        """Explain the kernel, or the module's LTO-IR where that is not in the cache."""
         module = self._whole.explain(choice, variant)
         if not module.is_hit:
             return module

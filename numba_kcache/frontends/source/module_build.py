@@ -36,14 +36,15 @@ _GLOBAL = re.compile(
 )
 
 _USED = "-,{},-", "{}"
-"""nvJitLink 13 puts a * before and after the list and takes what is between its commas for patterns: a name in the
-middle is that name. Alone, `axpy` would keep `axpy_arg` and `my_axpy` too. An nvJitLink that differs leaves all out."""
+"""Values of -kernels-used, tried in turn. nvJitLink 13 puts a * before and after the list, and takes the parts between
+commas for patterns: a name between two others is matched exactly, `axpy` alone would keep `axpy_arg` and `my_axpy` too.
+An nvJitLink that reads the list otherwise finds no kernel for the first value."""
 
 _COMPILERS_OWN = (
     "$", ".", "__unnamed_", "__cudart_", "__nv_", "__internal_", "cuda::", "cub::", "thrust::", "std::",
     "cooperative_groups::",
 )  # fmt: skip
-"""How names of variables start that are the toolkit's: tables, texts, constants. None is written to."""
+"""Prefixes of the names of the toolkit's own variables: tables, texts, constants. None is written to."""
 
 _COMPILERS_TABLES = ("_ZTV", "_ZTI", "_ZTS", "_ZTT")
 """Virtual tables and type information (Itanium C++ ABI, 5.1.4.1)."""

@@ -24,7 +24,7 @@ _GENERATED = r'"[^"\n]*"|(?<![\w$])_ZN[\w$]*'
 _COUNTER = r"B(\d+)(v\d+)(?=B\d+c)"
 _PATH_KINDS = {".cu": "cuda", ".ptx": "ptx", ".cubin": "cubin", ".fatbin": "fatbin", ".ltoir": "ltoir"}
 _MAGICS = {b"\x7fELF": "cubin", b"\x50\xed\x55\xba": "fatbin", b"\xed\x43\x4e\x7f": "ltoir"}
-"""How code starts that a compiler made; an object file is an ELF too, and is refused when it is read as a cubin."""
+"""The first bytes of compiled code. An object file is an ELF too, and is refused when it is read as a cubin."""
 
 _TEXTS = ("cuda", "ptx")
 
@@ -125,7 +125,7 @@ def define_function(function: Callable[..., Any], kind: str | None, values: Mapp
         finally:
             CALLED_OUT[me] = depth - 1
             if depth == 1:
-                CALLED_OUT.pop(me, None)  # a handler between these lines did it
+                CALLED_OUT.pop(me, None)  # a signal handler that ran before this line may have removed it
         if type(returned) is str and returned.isascii() and "\0" not in returned:
             return returned
         return _checked_text(returned, label, kind or "cuda")
@@ -259,7 +259,7 @@ def _checked_text(returned: Any, label: str, kind: str) -> str:
 
 
 def _fit(text: str | bytes, label: str, kind: str | None) -> str:
-    """The text, of bytes in any encoding; without the NUL that a compiler closes its PTX with.
+    """Decode the text if it is bytes, and drop the NUL with which compilers end PTX.
 
     Raises:
         OptionError: It has a NUL, or a lone surrogate that stands for no byte.
