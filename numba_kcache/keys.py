@@ -102,7 +102,7 @@ _VEILED = frozenset(("environment", "depends"))
 """Components whose text may be a secret, beside those of Numba kernels whose names start with `depends[`."""
 
 OF_ONE_REQUEST = frozenset(("target", "argument types"))
-"""Components in which the requests of one kernel differ."""
+"""The components that may differ between requests for the same kernel."""
 
 _PREFIX = encode("numba_kcache") + encode(SCHEMA)
 

@@ -1,11 +1,11 @@
 """Builds of cuda.compute: found under their arguments, or made by cuda.compute and stored.
 
 Promise     What is served was built of the same arguments by the same cuda-cccl, NVRTC and nvJitLink for the same
-            compute capability. What has no key is built as ever, and so is what cannot be read or loaded. An operator
-            is read again behind its compile: if it changed, what was built is used and not stored.
+            compute capability. What has no key is built by cuda.compute, and so is what cannot be read or loaded. An
+            operator is read again after its compile: if it changed, what was built is used and not stored.
 Method      An entry for each compute capability has two files: the algorithm without its code, as cuda.compute
-            serialises it, and the code. Several capabilities are as many builds, each as for itself alone, so that what
-            was built ahead serves any device of them.
+            serialises it, and the code. Each of several capabilities is built by itself, as if it were the only one, so
+            that what was built ahead serves any device of them.
 Not here    Forms of arguments (compute_arguments), and what leads here (cuda_compute).
 Ground      cuda.compute 1.2.1: _caching.py, _cccl_interop.py, _serialization/.
 """
@@ -41,7 +41,7 @@ _OBJECT, _CODE = "object", "code"
 _BEGAN_NS = time.time_ns()
 
 _building: set[int] = set()
-"""Threads that are in a plain constructor: what it builds inside is part of it."""
+"""Threads that run a constructor of cuda.compute: the algorithms that it makes inside are not looked up."""
 
 _shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 """Code by key, for all threads of the process, as cuda.compute shares it: each device loads it once."""
@@ -59,8 +59,8 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
         session: Of the cache.
         plain: The constructor that was replaced.
         made: The object to be made.
-        arguments: Of the constructor, by parameter, but for the last.
-        capability: The last: compute capabilities to build for; None for the current device.
+        arguments: Of the constructor by parameter, without the last one.
+        capability: The last one: compute capabilities to build for; None for the current device.
 
     Raises:
         FrozenCacheError: It is not stored, or cannot be keyed, and the mode is frozen.
@@ -80,7 +80,7 @@ def serve(session: Session, plain: Any, made: Any, arguments: dict[str, Any], ca
         raise
     except _Failed as failed:  # cuda.compute's own error, of its own build
         raise failed.error from None
-    except Exception as error:  # whatever the cache meets: it is built as ever
+    except Exception as error:  # whatever goes wrong with the cache, cuda.compute builds it
         if session.settings.mode == "frozen":
             raise FrozenCacheError(
                 f"cannot build {label}", f"the cache is frozen: {error}", "warm it up where it is not frozen"
@@ -107,7 +107,7 @@ def _targets(capability: Any) -> tuple[int | None, list[Any]]:
 
 
 def _plain(plain: Any, made: Any, arguments: dict[str, Any], capability: Any) -> None:
-    """Run cuda.compute's own constructor; what it builds inside is part of it."""
+    """Run cuda.compute's own constructor; the algorithms that it makes inside are not looked up."""
     me, was_inside = get_ident(), get_ident() in _building
     _building.add(me)
     try:
@@ -296,8 +296,8 @@ def _python() -> list[Plain]:
 
 @functools.cache
 def _installed(package: str) -> str:
-    """The content of an installed package, as the list of its files says that an installer wrote; of any other, such as
-    a checkout, that of its files. The package is not imported."""
+    """Digest the content of a package without importing it: the list of files that its installer wrote; where there is
+    none, as of a checkout, the files themselves."""
     spec = find_spec(package)
     if spec is None or not spec.origin:
         return ""

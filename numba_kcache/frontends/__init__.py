@@ -22,7 +22,7 @@ def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
 
     Args:
         thing: What the user wraps.
-        kind: As the user gives it; None for what shows.
+        kind: As the user gives it; None to tell by the thing.
     """
     if kind is not None:
         return tuple(name for name, kinds in BUILT_IN.items() if kind in kinds)
@@ -36,9 +36,9 @@ def asked(thing: Any, kind: str | None) -> tuple[str, ...]:
 
 
 def numba_of(thing: Any) -> str:
-    """The kind, "numba" or "mlir", that a dispatcher or function is of; "" where it does not show.
+    """The kind of a dispatcher or function, "numba" or "mlir"; "" where nothing tells.
 
-    A function that says that it returns a text is none, whatever it names.
+    A function annotated to return `str` is of neither, whatever names its code has.
     """
     if type(thing) is not FunctionType:
         return _kind_of(type(thing).__module__) if hasattr(thing, "py_func") else ""
@@ -48,7 +48,7 @@ def numba_of(thing: Any) -> str:
 
 
 def _has_text(function: FunctionType) -> bool:
-    """Tell if it may return a text: it says so, or has one beside its docstring."""
+    """Tell if a function may return a text: its annotation says so, or it holds a text beside its docstring."""
     texts = [each for each in function.__code__.co_consts if type(each) is str and each != function.__doc__]
     return bool(texts) or "return" in function.__annotations__ or not function.__code__.co_argcount
 

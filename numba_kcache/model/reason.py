@@ -22,7 +22,7 @@ class ReasonKind(StrEnum):
     HEADER_CHANGED      A header holds something else, or cannot be read (path, digests).
     HEADER_SHADOWED     A file is found before the header that was read (path).
     HEADER_ANSWER       A `__has_include` is answered otherwise (path, answers).
-    HEADER_SEARCH       Headers are looked for in other folders, or paths are one file no more.
+    HEADER_SEARCH       Headers are looked for in other folders, or paths that led to one file lead to several.
     TOOLKIT             The toolkit's headers are others (root, identities).
     ENTRY               Another kernel of the source is wanted.
     OPTIONS             A compile option (name, values).
@@ -35,9 +35,9 @@ class ReasonKind(StrEnum):
     COMPONENT           A component of `get_or_build` (name, values, or the first line that differs).
     DEPENDS             A value or file of `depends` (position).
     PLACE               File, line or folder, which are in the line table.
-    MODE                The mode does not look (new: the mode).
+    MODE                In this mode nothing is looked up (new: the mode).
     UNCACHEABLE         It cannot be keyed (new: why).
-    UNKNOWN             What is stored does not say.
+    UNKNOWN             The stored entry does not say.
     """
 
     NEVER_STORED = "never_stored"

@@ -32,7 +32,7 @@ FORMAT = 1
 
 MAX_HEADER_BYTES = 16 << 20
 MAX_UNPACKED_BYTES = 160 << 20
-"""Of all payloads of an entry together: with a copy of the file, what reading one takes."""
+"""Of all payloads of an entry together; reading an entry takes this and a copy of its file."""
 
 MAX_FILE_BYTES = 192 << 20
 MAX_PAYLOADS = 16
@@ -63,7 +63,7 @@ RAW, _ZSTD = 0, 1
 _OF_NAMES = "abcdefghijklmnopqrstuvwxyz_0123456789"
 _LEAST_TO_COMPRESS_BYTES = 512
 _LEAST_FIRST_TO_COMPRESS_BYTES = (64 << 10) + 1
-_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # few and large: importing zstandard takes longest
+_LEAST_BUILT_TO_COMPRESS_BYTES = (1 << 20) + 1  # few and large: importing zstandard takes most of the time
 _ANY_RATIO_BYTES = 1 << 20
 WINDOW_BYTES = 8 << 20
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
@@ -111,7 +111,7 @@ class PayloadRecord(NamedTuple):
 class Payloads(Mapping[str, bytes]):
     """The payloads of a decoded entry: the first is unpacked at once, the others when they are asked for.
 
-    One that does not unpack, which the digest leaves to a forged file alone, is not there: KeyError.
+    One that does not unpack raises KeyError, as if it were not there; since the digest holds, the file was forged.
     """
 
     __slots__ = ("_unpacked", "packed")
@@ -377,7 +377,7 @@ def parse_object(text: bytes, *, is_text: bool = True) -> Header:
         raise DamagedEntry(f"the header is not JSON: {error}") from None
     if type(header) is not dict or not is_own:
         raise DamagedEntry("the header is not one JSON object as it is written here")
-    if b"0" * 20 in text.translate(_DIGITS) or (is_text and b"\\ud" in text):  # maybe a digest, or a letter
+    if b"0" * 20 in text.translate(_DIGITS) or (is_text and b"\\ud" in text):  # or it is a digest, or a letter
         from ..model.json_values import is_in_range, is_unicode
 
         if not is_in_range(header):

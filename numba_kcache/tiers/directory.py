@@ -1,7 +1,8 @@
 """Another cache directory as a tier: an image layer, a team's share.
 
-Promise     Read-only, nothing is written there, recency neither. A directory that others can write to is refused
-            unless `shared` says that they are trusted, as the local one is; root's is as good as the user's own.
+Promise     A read-only one is never written to, not even to note that an entry was used. A directory that others can
+            write to is refused, like the local one, unless `shared` says that they are trusted; root's counts as the
+            user's own.
 Method      The same tree of files as the local store's, without its locks, limits and fallbacks.
 Not here    Limits: `prune` on that directory keeps them.
 """
@@ -63,7 +64,7 @@ class DirectoryTier:
         """Publish the file of a manifest in place of `before`; False where another stands there by now."""
         if os.path.lexists(self.name) and self.get(MANIFEST, family) != before:
             return False
-        self.put(MANIFEST, family, data)  # whoever writes in this moment, too, loses: there are no locks
+        self.put(MANIFEST, family, data)  # no locks: of two that do this at once, the first is lost
         return True
 
     def keys(self, kind: int) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Find the files of the compilers that a process would load which has none yet, without loading them.
+"""Find the files of the compilers that this process would load, before it has loaded any and without loading them.
 
 Promise     What is found is what the bindings would load: cuda.pathfinder is asked, by its own steps. Only where those
             find nothing on disk is it asked as the bindings do, which loads the library: then the system's loader alone
             knows.
 Ground      cuda-pathfinder 1.9, `load_nvidia_dynamic_lib`: `EARLY_FIND_STEPS` (wheels, conda) come before the system's
-            loader. These are private names: where they are others, the library is loaded.
+            loader. These names are private: in a version that lacks them, the library is loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def locate(name: str, library: Callable[[str], Library | None]) -> str | None:
 
 
 def _numbas_libdevice() -> str:
-    """Ask Numba, which looks in other places and in another order; "" where it is not there to be asked."""
+    """Ask Numba, which looks in other places and in another order; "" where it is not imported."""
     find = getattr(sys.modules.get("numba.cuda.cuda_paths"), "_get_libdevice_path", None)
     try:
         return str(find().info or "") if find is not None else ""
@@ -45,7 +45,7 @@ def _numbas_libdevice() -> str:
 
 
 def _static_library(package: str, name: str) -> str | None:
-    """Ask the Numba that links an archive, which is in no process as such; None where it finds none."""
+    """Ask the Numba that links an archive, which no process maps; None where it finds none."""
     try:
         return str(imported(f"{package}.cudadrv.libs").get_cudalib(name, static=True))
     except Exception:  # as above; or the archive is not installed
@@ -59,13 +59,13 @@ def on_disk(name: str) -> str | None:
         from cuda.pathfinder._dynamic_libs.search_steps import EARLY_FIND_STEPS, SearchContext, run_find_steps
 
         found = run_find_steps(SearchContext(LIB_DESCRIPTORS[name]), EARLY_FIND_STEPS)
-    except Exception:  # another version, whose insides are others and may take other things
+    except Exception:  # another version, without these private names or with other ones
         return None
     return str(found.abs_path) if found is not None else None
 
 
 def _beside(nvrtc: str) -> str | None:
-    """Find the builtins in NVRTC's folder, where it looks first; of several, those whose name it holds."""
+    """Find the builtins in NVRTC's folder, where NVRTC looks first; of several, the one whose name NVRTC holds."""
     folder = os.path.dirname(os.path.realpath(nvrtc))
     try:
         names = [each for each in os.listdir(folder) if each.startswith(("libnvrtc-builtins.so", "nvrtc-builtins64"))]

@@ -31,14 +31,14 @@ stateful = OF_NUMPY | {
     f"{HOME}.api", f"{HOME}.cudadrv.devices", f"{HOME}.cudadrv.driver", f"{HOME}.cudadrv.runtime",
     f"{HOME}.device_init", "numba_cuda_mlir.tools", "numba_cuda_mlir.runtime",
 }  # fmt: skip
-"""The current device, and what NumPy answers."""
+"""Modules whose answers depend on state that no key holds: the current device's, and NumPy's."""
 
 _NO_CODE = (
     "cache", "profile_jit", "print_before_all", "print_after_all", "dump", "dump_numba_ir", "dump_mlir", "dump_cubin",
     "dump_llvmir", "dump_ptx", "dump_ast", "dump_ast_after_all", "signature", "annotations_as_signatures", "fast_math",
     "chip", "cc", "_compile_output", "__launch_config__",
 )  # fmt: skip
-"""Options that decide no code, have done so under another name, or are of one compile; the target is a component."""
+"""Options that change no code, repeat another option, or concern one compile only; the target is a component."""
 
 _OWN = ("numba_cuda_mlir.decorators",)
 """Modules whose functions are options by themselves."""
@@ -63,7 +63,7 @@ def jitted(dispatcher: Any, *, is_kernel: bool) -> Jitted:
         options |= {"device": True, "lto": False, "_lto_explicit": None}
     inline = options.get("inline")
     if callable(inline) and inline.__module__ in _OWN and loaded(inline.__module__, inline.__qualname__) is inline:
-        options["inline"] = f"{inline.__module__}.{inline.__qualname__}"  # the default, which its version pins
+        options["inline"] = f"{inline.__module__}.{inline.__qualname__}"  # the default; its version is in the key
     options["signatures"] = None if is_kernel else fixed_signatures(dispatcher)
     if options.get("experimental_ast_transforms"):
         options["text"] = transformed_text(dispatcher.py_func)

@@ -57,7 +57,7 @@ class TypedLauncher(Launcher):
             super()._slow(arguments, code, shape, handle, stream)
             return
         except OtherTypes:
-            pass  # left behind before going on: it is no part of what may be raised there
+            pass  # go on outside this block: an error there must not name this one as its context
         grid, block, shared = shape
         self._otherwise((grid, block, stream, shared), arguments)
 
@@ -67,7 +67,7 @@ class TypedLauncher(Launcher):
 
 
 def lay_out(kernel: str, codes: Sequence[str], found: Sequence[Parameter]) -> tuple[Parameter, ...]:
-    """Name the types of a cubin's parameters, at the places that it has them.
+    """Give a cubin's parameters their types, at the offsets that they have in it.
 
     Args:
         kernel: Its name, for messages.
@@ -91,7 +91,7 @@ def _size(code: str) -> int:
 
 
 def number_code(dtype: Any) -> str:
-    """The code of the parameter that a number fills, which is not complex."""
+    """The code of the parameter that a number fills; not for complex numbers."""
     return "u2" if dtype.name == "float16" else f"{dtype.kind}{dtype.itemsize}"
 
 
