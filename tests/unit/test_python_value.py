@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import collections
+import functools
 import importlib.util
 import math
 import operator
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -277,6 +278,128 @@ def test_what_a_function_says_of_itself_counts_where_it_is_read(said: str, chang
 
     assert one != other
     assert kept == same
+
+
+def _described(doc: str, *, name: str = "f", line: int = 1) -> dict[str, Any]:
+    """A function, a class with a method, and more, which differ in what they say of themselves alone."""
+    space: dict[str, Any] = {"__name__": "app"}
+    text = f"""def f(x):
+    {doc!r}
+    return x
+class C:
+    {doc!r}
+    def m(self):
+        {doc!r}
+        return 1
+    p = property(lambda self: 1, doc={doc!r})
+class D:
+    def m(self):
+        {doc!r}
+        return 1
+    p = property(lambda self: 1, doc={doc!r})
+"""
+    exec(compile("\n" * line + text, "app.py", "exec"), space)
+    space["f"].__name__ = name
+    return {**space, "g": cuda.jit(device=True)(space["f"]), "NAME": "__doc__", "FORM": "{0.__doc__}"}
+
+
+INDIRECT = {
+    "by getattr": "x[0] = len(getattr(f, '__doc__'))",
+    "of a dispatcher": "x[0] = len(getattr(g, '__doc__'))",
+    "by hasattr": "x[0] = hasattr(f, '__doc__')",
+    "by another name of getattr": "x[0] = len(ask(f, '__doc__'))",
+    "by a text of the module": "x[0] = len(getattr(f, NAME))",
+    "by a text in a container of the module": "x[0] = len(getattr(f, NAMES[0]))",
+    "by a text in a loop": "for n in ('__doc__', '__name__'):\n    x[0] += len(getattr(f, n))",
+    "by a text in pieces": "for n in ('doc', 'name'):\n    x[0] += len(getattr(f, f'__{n}__'))",
+    "by a text in pieces and another name": "for n in ('doc', 'name'):\n    x[0] += len(ask(f, f'__{n}__'))",
+    "by all its attributes": "for n in dir(f):\n    x[0] += len(str(getattr(f, n)))",
+    "by attrgetter": "x[0] = len(operator.attrgetter('__doc__')(f))",
+    "by methodcaller": "x[0] = len(operator.methodcaller('__getattribute__', '__doc__')(f))",
+    "by formatting": "x[0] = len('{0.__doc__}'.format(f))",
+    "by a format of the module": "x[0] = len(FORM.format(f))",
+    "by matching": "match f:\n    case object(__doc__=d):\n        x[0] = len(d)",
+    "by a local variable": "h = f\nx[0] = len(h.__doc__)",
+    "in the body of a class": "class T:\n    h = f\n    t = h.__doc__\nx[0] = len(T.t)",
+    "in a method of a class": "class T:\n    def m(self, h):\n        return h.__doc__\nx[0] = len(T().m(f))",
+    "in a container": "x[0] = len(FS[0].__doc__)",
+    "of a method": "x[0] = len(D.m.__doc__)",
+    "of a method by getattr": "x[0] = len(getattr(D.m, '__doc__'))",
+    "of a property": "x[0] = len(D.p.__doc__)",
+    "of a class by getattr": "x[0] = len(getattr(C, '__doc__'))",
+    "of the class of an instance": "x[0] = len(C().__class__.__doc__)",
+    "among the constants of the code": "h = f\nx[0] = len(h.__code__.co_consts[0])",
+}
+
+
+@pytest.mark.parametrize("how", INDIRECT)
+def test_what_a_function_says_of_itself_counts_however_it_is_asked_for(how: str) -> None:
+    """By a text, of a method, of what a variable holds: a docstring counts as soon as any code names such words."""
+
+    def of(doc: str) -> str:
+        space = _described(doc)
+        return digest(read(INDIRECT[how], **space, ask=getattr, NAMES=("__doc__",), FS=(space["f"],)))
+
+    assert of("1") == of("1")
+    assert of("1") != of("2")
+
+
+@pytest.mark.parametrize(
+    ("text", "change"),
+    [
+        ("getattr(f, '__name__')", {"name": "other"}),
+        ("getattr(f, '__code__').co_firstlineno", {"line": 2}),
+        ("next(iter([f])).__code__.co_firstlineno", {"line": 2}),
+    ],
+)
+def test_name_and_lines_count_where_code_names_them(text: str, change: dict[str, Any]) -> None:
+    """The same for what else a function knows of itself; without such words it keeps its key."""
+    one, other = (digest(read(f"x[0] = len(str({text}))", **_described("1", **each))) for each in ({}, change))
+    kept, same = (digest(read("x[0] = f(x[0]) + D().m()", **_described("1", **each))) for each in ({}, change))
+
+    assert one != other
+    assert kept == same
+
+
+NESTED = """1
+class T:
+    "A class has a docstring, and asks for the name of its module."
+    a: int = 1
+    def m(self):
+        return f(1)
+"""
+
+
+@pytest.mark.parametrize("text", ["getattr(f, 'kind', 1)", "f(x[0]) + C().p", "hasattr(x, 'shape')", "D().m()", NESTED])
+def test_docstrings_keep_key_where_no_code_asks_for_them(text: str) -> None:
+    """Code that takes attributes by plain texts, as typing code does, names none of them."""
+    one, other = (digest(read(f"x[0] = {text}", **_described(doc))) for doc in ("1", "2"))
+
+    assert one == other
+
+
+@pytest.mark.parametrize("text", ["getattr(f, '__globals__')['K']", "h.__globals__['K']"])
+def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
+    """Any of them may be meant: `depends=` stands for them."""
+    space = _described("1")
+
+    found = read(f"h = f\nx[0] = {text}", **space)
+
+    assert isinstance(found, Uncapturable)
+    assert "depends=" in found.reason
+
+
+@pytest.mark.parametrize("kind", ["partial", "bound method", "attrgetter"])
+def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> None:
+    """What they call, or ask for, is in no form of theirs."""
+    space = _described("1")
+    made = {
+        "partial": lambda: functools.partial(getattr, space["f"]),
+        "bound method": lambda: MethodType(space["f"], 1),
+        "attrgetter": lambda: operator.attrgetter("__doc__"),
+    }[kind]()
+
+    assert isinstance(read("x[0] = len(h(f))", **space, h=made), Uncapturable)
 
 
 def test_constants_of_stateful_modules_count_by_value(monkeypatch: pytest.MonkeyPatch) -> None:

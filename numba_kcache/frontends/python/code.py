@@ -39,9 +39,15 @@ _OF_CLASS_CELLS = tuple(dis.opmap[name] for name in ("LOAD_CLASSDEREF", "LOAD_FR
 _CELLS = (_LOAD_DEREF, *_OF_CLASS_CELLS)
 _READING = re.compile(b"[" + re.escape(bytes((_LOAD_GLOBAL, _IMPORT_NAME, *_OF_CLASS, *_CELLS))) + b"]", re.DOTALL)
 _USING = re.compile(b"[" + re.escape(bytes(each for each in dis.hasconst if each < 256)) + b"]", re.DOTALL)
-_VARIADIC, _VARIADIC_KEYWORDS, _HAS_DOCSTRING = 0x04, 0x08, 0x4000000  # flags as of inspect; the last of 3.13 on
+_OPTIMIZED, _VARIADIC, _VARIADIC_KEYWORDS = 0x01, 0x04, 0x08  # flags as of inspect
+_HAS_DOCSTRING = 0x4000000  # of 3.13 on
 _SKIPPED = bytes((_CACHE, _EXTENDED_ARG))
 _ATTR_SHIFT = 1 if sys.version_info >= (3, 12) else 0
+
+WORDS = re.compile(
+    rb"__[a-z]+(?:_[a-z]+)*__|__|(?:get|has)attr|attrgetter|methodcaller|__getattribute__|(?<![a-z_])dir(?![a-z_])"
+)
+"""Attributes of Python's own, parts of such names, and what takes an attribute by its name, wherever text is."""
 
 
 class Read(NamedTuple):
@@ -53,10 +59,11 @@ class Read(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One code object as it is keyed: a digest of its form, and what it reads (`outer_reads`)."""
+    """One code object as it is keyed: a digest of its form, what it reads (`outer_reads`), and its `WORDS`."""
 
     digest: bytes
     reads: tuple[Read, ...]
+    words: frozenset[bytes]
 
 
 readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
@@ -74,7 +81,7 @@ def read_code(code: CodeType, *, with_lines: bool) -> Reading:
     if known is not None and known[0]() is code:
         return known[1]
     form = repr(code_form(code, with_lines=with_lines))  # says all of text, bytes and numbers, and is quick
-    made = Reading(sha256(encode(form)).digest(), outer_reads(code))
+    made = Reading(sha256(encode(form)).digest(), outer_reads(code), frozenset(_words(code)))
     readings[key] = weakref.ref(code, lambda _gone: readings.pop(key, None)), made
     return made
 
@@ -157,14 +164,31 @@ def all_names(code: CodeType) -> Iterator[str]:
             yield from all_names(constant)
 
 
+def _words(code: CodeType) -> set[bytes]:
+    """Find the `WORDS` among names and constants, but for docstrings and what each body of a class begins with."""
+    constants, names = _by_use(code)[1], code.co_names
+    if not code.co_flags & _OPTIMIZED:
+        own = ("STORE_NAME", "LOAD_NAME")
+        used = [(str(each.argval), each.opname) for each in dis.get_instructions(code) if type(each.argval) is str]
+        names = tuple(name for name, operation in used if operation not in own or not name.startswith("__"))
+    found, texts = set[bytes](), [*names, *(repr(each) for each in constants if type(each) is not CodeType)]
+    found.update(WORDS.findall("\0".join(texts).encode("utf-8", "surrogatepass")))
+    for constant in constants:
+        if type(constant) is CodeType:
+            found |= _words(constant)
+    return found
+
+
 def all_words(code: CodeType) -> set[str]:
     """Every name of `all_names`, and every text among the constants: what `getattr` may be called with."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if type(constant) is CodeType:
             found |= all_words(constant)
-        elif type(constant) is str:
-            found.update(constant.split("."))
+        else:
+            for text in constant if type(constant) in (tuple, frozenset) else (constant,):
+                if type(text) is str:
+                    found.update(text.split("."))
     return found
 
 

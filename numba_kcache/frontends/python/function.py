@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from ...keys import Component, Plain, digest_of, encode, sha256
 from ...model import NamedTuple
 from ...model.request import LinkInput, Origin
-from .code import Read, read_code
-from .value import SAYINGS, VOUCHED, Refused, Trust, Unvouchable, shown, state_of, value_form, vouched_form
+from .code import WORDS, Read, read_code
+from .value import SAYINGS, VOUCHED, Refused, Trust, Unvouchable, name_of, shown, state_of, value_form, vouched_form
 
 if TYPE_CHECKING:
     from . import Jitted
@@ -149,6 +149,10 @@ def fingerprint(
         reader = Reader(dialect, with_lines, is_vouched=bool(depends))
         reader.add_function(function)
         reader.add_depends(plain, depends)
+        if reader.words:
+            from .objects import add_sayings
+
+            add_sayings(reader)
     except _Cannot as refusal:
         return Uncapturable(*refusal.args)
     except Exception as error:  # a user's object may answer anything to being looked at; a launch must not fail by it
@@ -161,7 +165,7 @@ class Reader:
     """Follows the names that functions read, and makes a graph of what is found."""
 
     def __init__(self, dialect: Dialect, with_lines: bool, *, is_vouched: bool) -> None:
-        self.graph, self.links = Graph(), list[LinkInput]()
+        self.graph, self.links, self.words = Graph(), list[LinkInput](), set[bytes]()
         self.dialect, self.trust = dialect, Trust(dialect.packages)
         self._with_lines, self._is_vouched = with_lines, is_vouched
         self.functions: dict[int, int] = {}
@@ -187,6 +191,7 @@ class Reader:
             raise _Cannot(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
+        self.words |= reading.words
         self.functions[id(value)] = index
         self.alive.append(value)
         if jitted is not None:
@@ -217,7 +222,9 @@ class Reader:
             self.edge(0, label, self.add(named, form, None))
 
     def add(self, label: str, form: Plain, clear: Plain, edges: list[Edge] | None = None) -> int:
-        return self.graph.add(label, sha256(encode(form)).digest(), clear, edges)
+        encoded = encode(form)
+        self.words.update(WORDS.findall(encoded))
+        return self.graph.add(label, sha256(encoded).digest(), clear, edges)
 
     def edge(self, start: int, name: str, goal: int | str) -> None:
         self.graph.edges[start].append((name, goal))
@@ -325,6 +332,7 @@ class Reader:
 
             return add_overloads(self, value, registered, pinned, label)
         if pinned is not None:
+            self.words.update(WORDS.findall(pinned.encode()))
             state = state_of(pinned, self.dialect.stateful)
             return self.refused(Refused(f"{state} asks for more than its arguments"), label) if state else pinned
         if self._is_function(value):
@@ -381,10 +389,6 @@ def _undecorated(value: Any, dialect: Dialect) -> Any:
     """The Python function under a decorator of the front end; anything else as it is."""
     function = dialect.python_function(value)
     return value if function is None else function
-
-
-def name_of(function: Any) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
 def _content(function: FunctionType, name: str) -> Any:

@@ -12,12 +12,17 @@ from importlib import import_module
 from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .code import all_names, all_words
-from .value import Refused, state_of
+from .code import all_names, all_words, code_form
+from .value import SAYINGS, Refused, name_of, state_of
 
 if TYPE_CHECKING:
     from . import Registration
     from .function import Reader
+
+_BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
+
+_TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
+"""What functions and classes say of themselves wherever they stand."""
 
 _OF_PYTHON = frozenset(
     ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",
@@ -71,6 +76,8 @@ def add_class(reader: Reader, value: type) -> int:
         reader.edge(node, "base", reader.add_value(base, f"class {base.__module__}.{base.__qualname__}"))
     for attribute, item in sorted(vars(value).items()):
         if attribute not in _OF_PYTHON:
+            if isinstance(item, property):
+                reader.alive.append(item)  # it has a docstring of its own
             for part in _parts(item):
                 goal = reader.add_value(part, f"global {attribute} of {name}")
                 reader.edge(node, f"{type(item).__name__} {attribute}", goal)
@@ -86,6 +93,37 @@ def _parts(item: Any) -> tuple[Any, ...]:
     if isinstance(item, functools.cached_property):
         return (item.func,)
     return ("slot",) if isinstance(item, (MemberDescriptorType, GetSetDescriptorType)) else (item,)
+
+
+def add_sayings(reader: Reader) -> None:
+    """Add what all functions and classes say of themselves, where any code or text names that: typing code may have
+    them by other ways than their names, and the attribute by a text."""
+    words = {each.decode() for each in reader.words}
+    said = words & SAYINGS
+    if "__dict__" in said or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
+        said |= _TEXTS
+    if not said:
+        return
+    node, seen = reader.add("what functions say of themselves", tuple(sorted(said)), None), set[int]()
+    for each in reader.alive:  # grows while it is walked
+        for value in (each, reader.dialect.python_function(each)):
+            if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
+                seen.add(id(value))
+                for word in sorted(said):
+                    label = f"{word} of {name_of(value)}"
+                    reader.edge(node, word, _add_saying(reader, value, word, label))
+    for index in (0, *filter(None, reader.graph.kept)):
+        reader.edge(index, "sayings", node)
+
+
+def _add_saying(reader: Reader, value: Any, word: str, label: str) -> int | str:
+    found = getattr(value, word, None)
+    if isinstance(found, CodeType):
+        texts = tuple(each for each in found.co_consts if type(each) is str)  # a docstring is among them
+        return reader.add(label, (repr(code_form(found, with_lines=True)), texts), None)
+    if word == "__globals__" and found is not None:
+        return reader.refused(Refused("code that is cached asks for globals by it"), label)
+    return "a class's" if isinstance(value, type) and word == "__dict__" else reader.add_value(found, label)
 
 
 def add_overloads(

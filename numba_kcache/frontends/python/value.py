@@ -48,8 +48,9 @@ OF_NUMPY = frozenset(
 """What of NumPy answers by files, chance, or settings of the process."""
 
 SAYINGS = frozenset(
-    ("__annotations__", "__code__", "__dict__", "__doc__", "__globals__", "__module__", "__name__", "__qualname__")
-)
+    ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
+     "__qualname__")
+)  # fmt: skip
 """Attributes of a function or class that decide no code of its own; typing code may read them all the same."""
 
 VOUCHED = "vouched for by depends="
@@ -131,6 +132,10 @@ class Trust(dict[str, bool]):
                 return f"{module}.{name}"
             module = module.rpartition(".")[0]
         return None
+
+
+def name_of(function: Any) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
 
 
 def is_standard(path: str) -> bool:
