@@ -1,10 +1,11 @@
 """Files that a compiler's runtime wants to open by a path: code for the host, and copies of what the store holds.
 
 Promise     Each lies below a folder that belongs to this user alone, on a disk of this machine, and nowhere else. What
-            was kept for later processes is given only while its bytes have the digest in its name. A folder of copies
-            goes when its process has ended and the next ends too, or begins where many are left; no other goes with it.
+            was kept for later processes is given only while its bytes have the digest in its name. The
+            folder of copies of an ended process is removed when another process ends, or begins where many are left; a
+            folder in use is not.
 Method      <private>/kept/<digest of the key>/<sha256>.<name>, and <private>/copies/<pid>-<random>/<number>/<name>. A
-            process holds a lock on its folder of copies; whose lock can be had has ended.
+            process holds a lock on its folder of copies: where the lock can be taken, the process has ended.
 Not here    Which folder is private (store.fallback), and what may come from a store at all.
 """
 
@@ -23,7 +24,7 @@ from ..store import CLOEXEC, NOFOLLOW
 from ..store.fallback import private_directory
 
 LEFT_LIMIT = 16
-"""Folders of copies beyond which a process removes those of ended ones as it begins, and not as it ends."""
+"""With more folders of copies than this, a process removes those of ended ones as it begins too."""
 
 KEPT_LIMIT = 4096
 """Keys of which files are kept; beyond these the half that was kept first goes."""
@@ -70,7 +71,7 @@ def write_copy(folder: str, name: str, data: bytes) -> str:
     try:
         fd = os.open(path, _CREATE, 0o600)
     except FileExistsError:
-        os.unlink(path)  # some file systems write what is replaced or cut at once
+        os.unlink(path)  # replaced or cut, some file systems would write it to the disk at once
         fd = os.open(path, _CREATE, 0o600)
     with open(fd, "wb", buffering=0) as file:
         while data:
@@ -126,7 +127,7 @@ def _digest(key: str) -> str:
 
 
 def _bound(kept_folder: str) -> None:
-    """Remove what was used longest ago of too many keys."""
+    """Where files of too many keys are kept, remove the half that was used longest ago."""
     names = [each for each in os.listdir(kept_folder) if _KEY.fullmatch(each)]
     if len(names) <= KEPT_LIMIT:
         return

@@ -135,7 +135,7 @@ def keep_built(session: Session, given: Any, payload: bytes, *, label: str, meta
         given: The components.
         payload: What was built, under `"data"`.
         label, meta: As in `get_or_build`.
-        seconds: It took.
+        seconds: The time that it took.
     """
     request = _request(_values_of(given), lambda: payload, label, (), [], meta, seconds)
     session.build_anew(request)

@@ -1,7 +1,8 @@
 """The files and folders of `get_or_build(depends=)`, by their content.
 
-Promise     Two of the same content have one form wherever they are, and of others none has it. What cannot be read, or
-            would be waited for, is an OptionError. Links are followed, but none that leads to a folder above it.
+Promise     The same content has the same form, wherever it is, and other content another form. What cannot be read, or
+            would block the reader, is an OptionError. Links are followed, but none that leads to a
+            folder above it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def content_of(path: str) -> Plain:
 
 
 def _files_in(folder: str, above: frozenset[tuple[int, int]]) -> Iterator[str]:
-    """Every file below a folder; and as a file each link that leads up."""
+    """Every file below a folder; a link to a folder above it counts as a file."""
     status = os.stat(folder)
     here = status.st_dev, status.st_ino
     if here in above:

@@ -1,6 +1,6 @@
 """Measures of a kernel on the current device: how many blocks fit, which block suits, attributes, and time.
 
-Promise     Nothing of this is imported by a launch. What is asked is asked of the function that launches use, and no
+Promise     A launch imports nothing of this. The driver is asked about the very function that launches use, and no
             answer changes what they do.
 Not here    What the compiler said of the kernel (kernel), and launches (launches).
 Ground      CUDA driver API: CUfunction_attribute, occupancy, and cuEventElapsedTime, whose clock ticks each half
@@ -28,7 +28,7 @@ ATTRIBUTES = (
     "max_threads_per_block", "shared_size_bytes", "const_size_bytes", "local_size_bytes", "num_regs", "ptx_version",
     "binary_version", "cache_mode_ca", "max_dynamic_shared_size_bytes", "preferred_shared_memory_carveout",
 )  # fmt: skip
-"""What CUfunction_attribute numbers from 0 on, in the words of CuPy's `RawKernel.attributes`."""
+"""The values of CUfunction_attribute from 0 on, by the names that CuPy's `RawKernel.attributes` has for them."""
 
 
 def attributes(loaded: LoadedKernel) -> dict[str, int]:

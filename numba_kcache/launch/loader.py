@@ -149,7 +149,7 @@ class Loader:
         emit: Where loads are reported.
 
     Attributes:
-        streams: That kernels were launched on, by their handles, with the objects that own them.
+        streams: Those that kernels were launched on: by handle, the object that owns each.
         launches: The way that launches take.
     """
 
@@ -177,7 +177,7 @@ class Loader:
             CodeRefusedError: The driver refuses the code, or it contradicts what is said of the kernel.
             LaunchError: The driver cannot load it for another reason.
         """
-        wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # the only one was held against it before
+        wrong = len(artifact.entries) > 1 and misfit(artifact, entry)  # an only kernel was checked before
         if wrong:
             raise CodeRefusedError(f"cannot load {entry.name} for {artifact.target}", wrong)
         name, modules = (key, device.ordinal), self._modules
@@ -208,9 +208,7 @@ class Loader:
             finally:
                 driver.cuThreadExchangeStreamCaptureMode(before)
             first = modules.setdefault(name, weakref.ref(made))()
-            if (
-                first is not None and first is not made
-            ):  # a signal handler in the middle of this, say: it has the variables
+            if first is not None and first is not made:  # a signal handler loaded it meanwhile: its variables are used
                 made.unload()
                 return first.kernel(entry)
         finally:

@@ -67,7 +67,7 @@ def settle_rare(slot: PointerSlot, value: Any, call: Call) -> int | Callable[[],
     """The address of what has no memory by itself: DLPack's exporters lend it, wrapped host arrays are copied.
 
     Raises:
-        ArgumentError: It is nothing of both, or does not fit.
+        ArgumentError: It is neither, or does not fit.
         Unfit: The wrapped array cannot be passed as it is.
     """
     if is_wrapper(value):

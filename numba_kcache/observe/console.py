@@ -49,7 +49,7 @@ def seconds(text: str) -> float:
 
 
 def fill_streams() -> None:
-    """Open what a daemon has closed of the standard streams: else the next file that is opened takes its number."""
+    """Open the standard streams that a daemon has closed: else the next files opened take their numbers."""
     with contextlib.suppress(OSError):
         while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass

@@ -87,7 +87,7 @@ IMPORTS: Mapping[str, Callable[[], Any]] = getattr(sys.modules.get("_frozen_impo
 """The locks of the modules that are being imported now, by name: empty nearly always.
 
 Ground      CPython 3.11 to 3.14, importlib/_bootstrap.py: a module has a lock while it is imported, which a fork leaves
-            locked, and stands in `sys.modules` half made. Its importer takes in the end what stands there then.
+            locked, and stands in `sys.modules` half made. In the end its importer returns what stands there by then.
 """
 
 _OURS = __name__.removesuffix("store")
@@ -108,9 +108,9 @@ def _forget_imports_of_others() -> None:
 def finish_imports() -> None:
     """Import anew what this thread was importing when a signal, a finalizer or an audit hook interrupted it.
 
-    What was interrupted goes on with its own half, which nobody has seen, and takes what is made here in the end. Only
-    our modules, and what they import of plain Python: a library in C is not made twice, and a user's module does what
-    it does once. To be called, `if IMPORTS`, where a handler may enter.
+    The interrupted import goes on with its half-made module, which nobody has seen, and in the end returns the one made
+    here. Only our modules, and plain Python that they import, are made anew: a library in C cannot be made twice, and
+    what a user's module does on import is to happen once. To be called, `if IMPORTS`, where a handler may enter.
     """
     mine = {}
     for name, reference in list(IMPORTS.items()):
@@ -124,7 +124,7 @@ def finish_imports() -> None:
     for name, half in mine.items():
         try:
             import_module(name)
-        except ImportError:  # it is what its importer will say
+        except ImportError:  # its importer will raise the same
             pass
         finally:
             sys.modules.setdefault(name, half)

@@ -27,7 +27,7 @@ def descend(path: str, *, shared: bool, make: bool = False) -> tuple[int, str]:
 
     Args:
         path: Absolute.
-        shared: Its owner and its group are trusted; so they are with its parents.
+        shared: Trust its owner and its group, also with its parents.
         make: Make what is not there: the last one for its owner alone, or as the umask says where it is shared.
 
     Returns:

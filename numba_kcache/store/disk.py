@@ -62,7 +62,7 @@ class DiskStore(Store):
         private: In front of a directory on the network, or in place of one that cannot be used; None for most.
         is_network: Whether the directory is on a filesystem shared with other machines.
         is_replaced: Whether what is new goes to `private` alone.
-        opening: Held by the thread that finds out any of this, or makes what is made once.
+        opening: A lock, held while the above is found out, and while writer and counters are made.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ def publish(
         private: Descriptor of the folder for the private file, on the same filesystem.
         durability: What to force to the disk.
         time_ns: Modification time that the file is given, in nanoseconds since the epoch.
-        mode: Permissions of the file; beyond those of its owner, whatever the umask is.
+        mode: Permissions of the file; the umask does not take those of others away.
 
     Raises:
         OSError: Something failed; what has the name is as it was.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a warm start goes without them, or takes what it needs of t
 _NOWHERE = "0" * 64
 
 _OF_ALL = frozenset(("clear", "entries", "find", "listing", "manifests", "prune", "size", "verify"))
-"""Verbs over all that the local store has: what was found in tiers is to be there by then."""
+"""Verbs over all that the local store has; they wait until what was found in tiers is kept there."""
 
 
 class Chain:

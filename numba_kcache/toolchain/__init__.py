@@ -57,7 +57,7 @@ class Toolchain:
     """The compilers of this process, identified lazily and remembered in a record.
 
     Args:
-        load: Gives the variants of a manifest, of which the record saved under its name is one.
+        load: Gives the variants of the manifest of a name; one of them holds the record that was saved under it.
         save: Keeps a record under a name; may fail silently.
 
     Attributes:
@@ -75,8 +75,8 @@ class Toolchain:
     def identify(
         self, libraries: Sequence[str], distributions: Sequence[str], *, looks: bool = True
     ) -> Identified | None:
-        """Identify the build of each library and the version of each distribution, None for an absent one; None for all
-        where anything is not on record, unless it `looks`."""
+        """Identify the build of each library and the version of each distribution, None for an absent one.
+        Unless it `looks`, None in place of all of them where anything is not on record."""
         with self._lock:
             record = self._remembered(is_checked=True)
             rows = [record["libraries"].get(name) for name in libraries]
@@ -252,8 +252,8 @@ class Toolchain:
             self._save()
 
     def _save(self) -> None:
-        """Save the record, once for all that `identify` finds; if only identities are others, as in each container that
-        shares a cache, where a compiler was loaded."""
+        """Save the record, once for all that `identify` finds. Where only the identities of files differ, as in each
+        container that shares a cache, it is saved only after a compiler was loaded."""
         self.is_dirty = True
         if self._is_identifying:
             return
@@ -265,7 +265,7 @@ class Toolchain:
 
 
 _TABLES = {"libraries": 2, "versions": 3, "folders": None, "contents": None}
-"""Tables of a record, and for each as much of its rows as is not the identity of a file."""
+"""Tables of a record, and how many fields of a row come before the identity of its file; None for all."""
 
 
 def _facts(record: Record) -> dict[str, dict[str, Any]]:
@@ -304,7 +304,7 @@ def file_identities(paths: Iterable[str | None]) -> list[list[int]]:
 
 def mapped(names: Sequence[str]) -> list[str]:
     """List those libraries that are in this process, where the bindings look for them first. Loads nothing."""
-    import _ctypes  # the launch has it
+    import _ctypes  # a launch imports it anyway
 
     if _has_loaded():
         _absent.clear()
@@ -313,7 +313,7 @@ def mapped(names: Sequence[str]) -> list[str]:
         if name == "libdevice":
             numbas = getattr(sys.modules.get("numba.cuda.cudadrv.nvvm"), "LibDevice", None)
             found += [name] if getattr(numbas, "_cache_", None) is not None else []
-        sought = "nvrtc" if name == "nvrtc-builtins" else name  # whose they are
+        sought = "nvrtc" if name == "nvrtc-builtins" else name  # of which they are a part
         if sought in found:
             found.append(name)
         if sys.platform == "win32" or sought in _absent or sought in found or sought not in SOUGHT:

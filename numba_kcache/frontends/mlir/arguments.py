@@ -48,7 +48,7 @@ class _Sentinel:
 
 
 def watch_context(loaded: LoadedKernel) -> None:
-    """Have a module be gone when numba-cuda-mlir's context is, which `cuda.close()` destroys: asked for anew then."""
+    """Mark a module as gone when `cuda.close()` destroys numba-cuda-mlir's context, so that it is loaded anew."""
     module, live = loaded.module, loaded.live
     if getattr(module, "mlir_context", None) is None:
         sentinel, modules = _Sentinel(), surface().get_context().modules

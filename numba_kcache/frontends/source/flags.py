@@ -4,7 +4,7 @@ Promise     A flag is taken only if its effect is known: it depends on nothing b
             returned. All others are `unknown`, with the reason. A file that a flag names is read once; the compiler is
             handed those bytes.
 Method      Two tables, of NVRTC's flags and of those that it passes on to ptxas. NVRTC takes a value behind "=" or as
-            the next element, that of -D and -U also at once; what stands behind -Xptxas is an element for ptxas.
+            the next element, -D and -U directly too; what stands behind -Xptxas is an element for ptxas.
 Not here    Flags that are refused at decoration (model.options), and what files that are included depend on (headers).
 Ground      NVRTC User Guide, "Supported Compile Options"; CUDA Binary Utilities and nvcc, "Ptxas Options"; held against
             NVRTC 13.5 by tests/unit/test_flags.py.
@@ -158,7 +158,7 @@ def _read_ptxas_flags(flags: Sequence[tuple[int, str]], *, is_nested: bool = Fal
 
 
 def _unknown_in(content: bytes) -> str:
-    """Reason for which a file of flags for ptxas cannot be keyed; "" where it can. It holds no other and no quotes."""
+    """Reason for which a file of flags for ptxas cannot be keyed; "" where it can. Quotes and nested files cannot."""
     words = content.decode("utf-8", "surrogateescape").split()
     odd = next((each for each in words if not each.isprintable() or not set(each).isdisjoint("\"'\\#$@")), None)
     return _unknown(odd) if odd else _read_ptxas_flags([*enumerate(words)], is_nested=True)[0]
