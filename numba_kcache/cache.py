@@ -239,7 +239,7 @@ class KernelCache(GetOr):
         if isinstance(kernel, CachedModule):
             return kernel.explain(arch)
         if not isinstance(kernel, Kernel):
-            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel nor a key", "give one of both")
+            raise OptionError(f"cannot explain {kernel!r}", "it is neither a kernel nor a key", "give one or the other")
         return kernel.explain(arch, signature)
 
     def export_bundle(

@@ -1,6 +1,6 @@
 """The verbs of a cache that take what decides a result, and give the result: `get_or_compile` and `get_or_build`.
 
-Promise     What decides it is all in the call. Where the same is asked for again, that is a look-up in a dictionary.
+Promise     All that decides the result is in the call. Asking for the same again is a look-up in a dictionary.
 Not here    How calls are known again (frontends.repeats, engine.built), and how kernels are made (kernel).
 """
 
@@ -18,7 +18,7 @@ from .frontends.repeats import CROWDED, Kernels, call_of, copied, written
 from .kernel import Kernel
 from .launch.devices import current_device, is_device_current
 
-if TYPE_CHECKING:  # a program without them goes without it
+if TYPE_CHECKING:  # types alone, which a program does not import
     from typing import Unpack
 
     from .engine.built import Build, Built

@@ -125,7 +125,7 @@ class CachedModule:
             loaded: after `clear()`, `configure()` or a reset of the device, ask anew.
 
         Raises:
-            EntryError: There is no such variable; those there are are listed.
+            EntryError: There is no such variable; the message lists the existing ones.
             OptionError: The module is lazy, or `dtype` does not divide the variable.
         """
         label = self._label

@@ -1,8 +1,8 @@
 """The files and folders of `get_or_build(depends=)`, by their content.
 
 Promise     The same content has the same form, wherever it is, and other content another form. What cannot be read, or
-            would block the reader, is an OptionError. Links are followed, but none that leads to a
-            folder above it.
+            would block the reader, is an OptionError. Links are followed, but none that leads to a folder
+            above it.
 """
 
 from __future__ import annotations

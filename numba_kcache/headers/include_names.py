@@ -64,7 +64,7 @@ class IncludeNames:
     """The names that macros may form.
 
     Args:
-        read: Reads the texts in which the macros are defined, if anywhere; for the first macro.
+        read: Reads the texts in which macros may be defined; called once, for the first macro.
     """
 
     def __init__(self, read: Callable[[], Sequence[bytes]]) -> None:

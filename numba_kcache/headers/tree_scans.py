@@ -38,7 +38,7 @@ class TreeScans:
 
     Attributes:
         rows: Of each file.
-        uses: For each set of wrappers, as text, what a content asks through them, by its digest.
+        uses: By set of wrappers, as text, and by the digest of a content: what that content asks through them.
     """
 
     def __init__(self, record: Record | None = None) -> None:
@@ -106,7 +106,7 @@ def save_scans(scans: Mapping[str, TreeScans], save: Callable[[str, Record], Non
 
 
 def _name(root: str) -> str:
-    """Name the tree's record: another scanner has others."""
+    """Name the tree's record; the scanner's own source is in the name, so that another scanner begins anew."""
     try:
         with open(scanner.__file__, "rb") as file:
             return sha256(b"scans\0" + os.fsencode(root) + b"\0" + file.read()).hexdigest()

@@ -173,7 +173,7 @@ class Launcher:
 
         Args:
             arguments: Of the launch.
-            code: The driver's, where it refused the launch; 0 where that has still to be made.
+            code: The driver's error where it refused the launch; 0 where the launch is still to be made.
             shape: Grid, block and shared memory.
             handle: Of the stream.
             stream: The stream as the user gave it.
@@ -267,7 +267,7 @@ class Launcher:
             raise launch_error(self.name, call.shape, code)
         raise LaunchError(
             f"cannot launch {self.name}",
-            f"it is not loaded on the current device, or no more on device {self.module.device.ordinal}",
+            f"it is not loaded on the current device, or no longer on device {self.module.device.ordinal}",
             "make a device current, and index the kernel anew: kernel[grid, block]",
         )
 

@@ -3,8 +3,8 @@
 Promise     A guess that is never relied on: what is found names things to ask the compiler about (prototype), and what
             is missed costs a kernel its types, not its code. Macros of the text, of its own headers and of the
             options are expanded where declarations stand, so that kernels which macros make are found too.
-Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, and
-            brackets are counted along the first; only what a macro means follows the branch that looks taken.
+Method      Function bodies and initialisers are skipped by their brackets. Every branch of an `#if` is read, each with
+            the brackets that were open at its `#if`; only what a macro means follows the branch that looks taken.
 Not here    What may be included (headers.scanner), and the kernels that there really are (model.cubin).
 """
 
@@ -37,7 +37,7 @@ _EXPANDED = "<expanded>"
 """The path of what macros stand for, in which nothing is left to expand."""
 
 _MOST_CHARACTERS = 1 << 18
-"""Of headers: in further ones no names are looked for."""
+"""Characters of headers that are read; in a header beyond these no names are looked for."""
 
 _MOST_NESTED = 32
 
@@ -303,7 +303,7 @@ class _Reader:
 
 
 def _top(head: list[str]) -> list[tuple[str, int]]:
-    """The tokens of a declaration that stand in no bracket, a group as its first; with where each stands."""
+    """The tokens of a declaration outside all brackets, with their indices; of a group in brackets the opening one."""
     found, closers = list[tuple[str, int]](), list[str]()
     for index, token in enumerate(head):
         if closers:
