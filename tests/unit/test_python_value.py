@@ -53,6 +53,7 @@ PATCHES = {
     "cuda.float32": (cuda, "float32", cuda.float64, "x[0] = cuda.float32(x[0])"),
     "by another name of the module": (math, "exp", math.sin, "m = math\nx[0] = m.exp(x[0])"),
     "by a name in a text": (math, "exp", math.sin, "x[0] = getattr(math, 'exp')(x[0])"),
+    "by a name in a tuple": (math, "exp", math.sin, "for n in ('exp',):\n    x[0] = getattr(math, n)(x[0])"),
     "by an import inside": (math, "exp", math.sin, "from math import exp\nx[0] = exp(x[0])"),
     "by an import of the module inside": (math, "exp", math.sin, "import math as m\nx[0] = m.exp(x[0])"),
     "in a submodule": (cuda.libdevice, "sqrt", cuda.libdevice.rsqrt, "x[0] = cuda.libdevice.sqrt(x[0])"),
@@ -376,6 +377,21 @@ def test_docstrings_keep_key_where_no_code_asks_for_them(text: str) -> None:
     one, other = (digest(read(f"x[0] = {text}", **_described(doc))) for doc in ("1", "2"))
 
     assert one == other
+
+
+@pytest.mark.parametrize(
+    "text", ["f.kind", "getattr(f, 'kind')", "getattr(g, 'kind')", "h.kind", "D.m.kind", "getattr(f, KIND)"]
+)
+def test_attributes_put_on_functions_count_however_code_asks_for_them(text: str) -> None:
+    """Those that no code names do not."""
+
+    def of(text: str, kind: int) -> str:
+        space = _described("1")
+        space["f"].kind = space["D"].m.kind = kind
+        return digest(read(f"h = f\nx[0] = {text}", **space, KIND="kind"))
+
+    assert of(text, 1) != of(text, 2)
+    assert of("f(1) + D().m()", 1) == of("f(1) + D().m()", 2)
 
 
 @pytest.mark.parametrize("text", ["getattr(f, '__globals__')['K']", "h.__globals__['K']"])

@@ -191,7 +191,7 @@ class Reader:
             raise _Cannot(str(error), name) from None
         place = f"{code.co_filename.rpartition(os.sep)[2]}:{code.co_firstlineno}"
         index = self.graph.add(f"{word} {name}", reading.digest, place)
-        self.words |= reading.words
+        self.words |= {*reading.words, *(b"." for _ in vars(function))}  # it has attributes
         self.functions[id(value)] = index
         self.alive.append(value)
         if jitted is not None:

@@ -96,24 +96,34 @@ def _parts(item: Any) -> tuple[Any, ...]:
 
 
 def add_sayings(reader: Reader) -> None:
-    """Add what all functions and classes say of themselves, where any code or text names that: typing code may have
-    them by other ways than their names, and the attribute by a text."""
+    """Add what all functions and classes say of themselves, and what a program put on functions, where any code or text
+    names that: typing code may have them by other ways than their names, and the attribute by a text."""
     words = {each.decode() for each in reader.words}
     said = words & SAYINGS
     if "__dict__" in said or ("__" in words and not words.isdisjoint(_BY_TEXT)) or "dir" in words:
         said |= _TEXTS
-    if not said:
+    added = _added(reader, is_any=not words.isdisjoint(_BY_TEXT)) if "." in words else set()
+    if not said and not added:
         return
     node, seen = reader.add("what functions say of themselves", tuple(sorted(said)), None), set[int]()
     for each in reader.alive:  # grows while it is walked
         for value in (each, reader.dialect.python_function(each)):
             if isinstance(value, (type, FunctionType, property)) and id(value) not in seen:
                 seen.add(id(value))
-                for word in sorted(said):
+                for word in sorted(said | (added & vars(value).keys() if isinstance(value, FunctionType) else set())):
                     label = f"{word} of {name_of(value)}"
                     reader.edge(node, word, _add_saying(reader, value, word, label))
     for index in (0, *filter(None, reader.graph.kept)):
         reader.edge(index, "sayings", node)
+
+
+def _added(reader: Reader, *, is_any: bool) -> set[str]:
+    """Names of the attributes that a program put on functions: those that code names, or any."""
+    plain = (reader.dialect.python_function(each) or each for each in reader.alive)
+    functions = [each for each in plain if isinstance(each, FunctionType)]
+    added = {name for each in functions for name in vars(each)}
+    named = set[str]().union(*(all_words(each.__code__) for each in functions))
+    return added if is_any else added & named
 
 
 def _add_saying(reader: Reader, value: Any, word: str, label: str) -> int | str:
