@@ -85,7 +85,7 @@ class Mirror(Folders):
         self._absolute: dict[bytes, str] = {}  # names, and the real paths that they lead to
         self._handed: dict[str, str] = {}
         if os.name != "posix":
-            raise Unmirrored("links and inodes are otherwise here")
+            raise Unmirrored("links and inodes work differently on this system")
         for survey in surveys:
             self._add(survey)
         if sum(len(file.data or b"") for file in self._files.values()) > MAX_BYTES:
@@ -98,7 +98,7 @@ class Mirror(Folders):
         return self._handed.get(path, path)
 
     def flags(self, flags: Sequence[str]) -> list[str]:
-        """Have the raw flags that include a file name the mirror's."""
+        """Return the raw flags, with the files that they include taken from the mirror."""
         found = [*flags]
         for index, flag in enumerate(flags):
             word, equals, name = flag.partition("=")
@@ -151,7 +151,7 @@ class Mirror(Folders):
             pch = ["--pch", "--pch-messages=false", "--pch-verbose=false", f"--pch-dir={self.precompiled}"]
             result = super().run(of, source, program, [*flags, *pch], *more)
             if result.ok:
-                return result  # what is wrong otherwise is told as without them
+                return result  # otherwise the run without them, below, says what is wrong
         with closing(OpenWatch(self._files if self._absolute else ())) as watch:
             result = super().run(of, source, program, flags, *more)
             self.is_left = self.is_left or bool(self._absolute and not all(map(watch.is_unopened, self._files)))

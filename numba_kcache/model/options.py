@@ -58,7 +58,7 @@ OTHERS = (
     "name", "arch", "kind", "signature", "link", "depends", "strict", "strided", "cache", "cooperative", "cluster",
     "max_dynamic_shared", "carveout",
 )  # fmt: skip
-"""Options that are no compile options; here for what a misspelt one may have been."""
+"""Options that are no compile options; listed to be suggested for a misspelt name."""
 
 
 def hint_for_function(name: str, known: Sequence[str]) -> str:

@@ -211,7 +211,7 @@ class Events:
         finally:
             CALLED_OUT[me] = depth - 1
             if depth == 1:
-                CALLED_OUT.pop(me, None)  # a handler between these lines did it
+                CALLED_OUT.pop(me, None)  # a signal handler that ran before this line may have removed it
 
     def _tell(self, event: Event, subscribers: Iterable[Callable[[Event], object]]) -> None:
         """Call the user's code: subscribers, and the handlers of logs and warnings."""

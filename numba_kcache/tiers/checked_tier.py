@@ -221,7 +221,7 @@ class CheckedTier:
             elif not self.tier.put_manifest(key, data, before):
                 return False
             elif record and before is not None:
-                self.tier.put(kind + SIGNATURE, key, record)  # then: who lost leaves the other's as it is
+                self.tier.put(kind + SIGNATURE, key, record)  # after it: who lost leaves the signature of who won
             return True
 
         is_taken = self._asked(work, is_awaited=False)
@@ -259,7 +259,7 @@ class CheckedTier:
 
     def _asked(self, operation: Callable[[], Result], *, is_awaited: bool = True) -> Result | None:
         if is_awaited and self._allowance is not None and self._allowance.is_spent():
-            return None  # what nobody waits for goes on
+            return None  # work that nobody waits for is still done
         start, result, is_reachable = time.perf_counter(), None, False
         try:
             with self._breaker.asking(is_awaited=is_awaited) if self._breaker else nullcontext():

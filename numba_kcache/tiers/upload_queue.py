@@ -20,13 +20,13 @@ from contextlib import suppress
 from ..store import renewed_in_children
 
 PAUSE_S = 0.01
-"""Time for the launch before a new thread begins to want the interpreter for itself."""
+"""Head start that a launch has before a new thread competes with it for the interpreter."""
 
 MOST_WAITING = 1024
 MOST_BYTES = 256 << 20
 FLUSH_S = 5.0
 HURRIED_S = 1.0
-"""In place of it, for what goes to a server that is slow."""
+"""In place of `FLUSH_S`, where the server is slow."""
 
 
 class UploadQueue:
@@ -37,7 +37,7 @@ class UploadQueue:
         most_bytes: Bytes that they may hold together.
 
     Attributes:
-        flush_s: What the end of the process gives it at most.
+        flush_s: Seconds that it is given at most when the process ends.
     """
 
     def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_BYTES) -> None:
@@ -96,7 +96,7 @@ class UploadQueue:
                     self._changed.notify_all()
                     return
                 size_bytes, work = self._waiting[0]
-            with suppress(Exception):  # it does not raise, but for want of memory, say: those behind it are done
+            with suppress(Exception):  # it raises only for want of memory or the like: the next ones are done
                 work()
             with self._changed:
                 self._waiting.popleft()

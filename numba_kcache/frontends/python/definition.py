@@ -54,7 +54,7 @@ class PythonDefinition(Definition):
         strict: Refuse rather than run uncached.
         keep_ptx: Keep the PTX beside the cubin.
         dialect: Knows the compiler's objects.
-        inputs: The front end's module of what a request holds beside this: `LIBRARIES` and `DISTRIBUTIONS` of
+        inputs: The front end's module with what else a request holds: `LIBRARIES` and `DISTRIBUTIONS` of
             `Request`, `code_environment` and `linked_headers`, which may raise `Refused`, `component_kinds`.
         device_runtime: The library that the compiler links into kernels which synchronise their grid.
         decorator_options: Of `cuda.jit` for a kernel.
@@ -115,7 +115,7 @@ class PythonDefinition(Definition):
         """The kernel with all its options, as `cuda.jit` fills them in; imports Numba and builds no target context.
 
         Raises:
-            OptionError: The function is for devices alone, or an option cannot be meant.
+            OptionError: The function is for devices alone, or an option cannot be used.
             ToolchainMissingError: Numba's CUDA target is not installed.
         """
         if self._declared is None:
@@ -328,7 +328,7 @@ def kernel_request(
     if isinstance(signature, Uncapturable):
         return request._replace(uncacheable=signature.reason)
     try:
-        environment = inputs.code_environment()  # the settings are those of now from here on
+        environment = inputs.code_environment()  # from here on the settings are the present ones
         headers = inputs.linked_headers(found.links)
     except Refused as refusal:
         return request._replace(uncacheable=str(refusal))
@@ -356,7 +356,7 @@ def _changed(definition: PythonDefinition, before: Sequence[Component], types: A
         return now.uncacheable
     old, new = ({each.name: each.digest for each in components} for components in (before, now.components))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most special
+    return f"{names[-1]} changed while it was compiled" if names else ""  # the last is the most specific
 
 
 def signature_component(
