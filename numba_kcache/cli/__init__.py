@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import KCacheError, SettingsError, plain_lines
-from ..observe.console import Parser, fill_streams, json_text, put, say
+from ..observe.console import Help, Parser, fill_streams, json_text, put, say
 from ..observe.text import table
 from ..version import __version__
 from . import entries, installation, warm  # noqa: F401  in the order of the help: each adds its verbs
@@ -100,7 +100,7 @@ def _failed(text: str) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of every verb."""
-    form: Any = {"epilog": _EPILOG, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    form: Any = {"epilog": _EPILOG, "formatter_class": Help}
     parser = Parser("numba-kcache", description=_DESCRIPTION, **form)
     parser.add_argument("--version", action="version", version=f"numba-kcache {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True, dest="name")

@@ -33,6 +33,13 @@ class Parser(argparse.ArgumentParser):
         return f"{meant(wrong[1], known) if wrong else ''}`{self.prog} --help` lists what it takes"
 
 
+class Help(argparse.HelpFormatter):
+    """Help whose paragraphs fill the lines of the terminal, whatever its width."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(super(Help, self)._fill_text(each, width, indent) for each in text.split("\n\n"))
+
+
 def count(text: str) -> int:
     """Read a number among the words of a command line."""
     if not text.isdecimal() or len(text) > 9:

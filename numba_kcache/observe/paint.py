@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = (
-    (r"^ *(?!\d+\.)[a-z][\w -]{0,20}?(?=  )", "cyan"),  # the name at the start of a row
+    (r"^ *(?!\d+\.)[a-z][\w .-]{0,40}?(?=  )", "cyan"),  # the name at the start of a row
     (r"^fine\b|: hit\b|(?<!\S)(?:built|hit)$", "green"),
     (r"^note\b|: miss\b|\bwarning:", "yellow"),
     (r"^wrong\b|\b(?!0 )\d+ (?:failed|damaged|could not go)\b|(?<!\S)failed$", "bold red"),
@@ -51,8 +51,8 @@ def painted(text: str, stream: TextIO) -> str:
     with console.capture() as captured:
         for line in text.split("\n"):
             whole = style(Text(line))
-            column = max(match.end() for match in _COLUMN.finditer(line))
-            column = column if column <= width // 2 else 0
+            ends = [match.end() for match in _COLUMN.finditer(line)]
+            column = max((end for end in ends if end <= width * 2 // 3), default=0)
             for number, (start, end) in enumerate(_parts(line, column, width - column)):
                 before = whole[:column] if number == 0 else Text(" " * column)
                 console.print(before + whole[start:end], soft_wrap=True)

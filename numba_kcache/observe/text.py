@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Sequence
+from typing import Literal
 
 from ..errors import plain
 
@@ -58,6 +59,9 @@ def entries_text(number: int) -> str:
 _ROOMY = 60
 """Columns of a terminal from which the short columns of a table are never broken."""
 
+_SHORT = 12
+"""Letters that a column of words has room for at least, or as many as it needs: a long neighbour leaves them."""
+
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """Lines of rows, each cell plain, with each column as wide as its longest and two spaces between columns.
@@ -88,10 +92,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collecti
     from .paint import style
 
     console = Console()
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    is_roomy = console.width >= _ROOMY
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for at, name in enumerate(columns):
-        is_short = console.width >= _ROOMY and (at in right or at == 0)  # words of other columns are broken before it
-        drawn.add_column(name, justify="right" if at in right else "left", overflow="fold", no_wrap=is_short)
+        widest = max([len(name), *(len(row[at]) for row in rows)])
+        is_whole = is_roomy and (at in right or widest <= _SHORT)  # words of other columns are broken before it
+        side: Literal["left", "right"] = "right" if at in right else "left"
+        least = min(widest, _SHORT) if is_roomy else None
+        drawn.add_column(name, justify=side, overflow="fold", no_wrap=is_whole, min_width=least)
     for row in rows:
         drawn.add_row(*(style(Text(plain(cell))) for cell in row))
     with console.capture() as captured:

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from numba_kcache.observe.paint import painted
+from numba_kcache.observe.text import table
 
 LETTERS = "ab /.:-[]0ü火  fine  hint: "
 
@@ -54,6 +55,30 @@ def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> 
         "              python3.11/site-packages/",
         "              nvidia/libnvrtc.so.13",
     ]
+
+
+def test_third_column_that_starts_late_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it leaves a third of the width; else a line goes on under the column before it."""
+    monkeypatch.setenv("COLUMNS", "60")
+
+    assert shown("  options of a.kernel  04a8ff19a83d  debug false, device false")[1].split("\n") == [
+        "  options of a.kernel  04a8ff19a83d  debug false, device",
+        " " * 37 + "false",
+    ]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_long_column_of_a_table_hides_no_other(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each column keeps its name, and short words stay whole beside names and types of any length."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout", Terminal())
+
+    drawn = table(("kernel", "signature", "target", "took"), [("k" * 90, "float, " * 30, "sm_90", "1.3 ms")], (3,))
+
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+    assert all(word in bare for word in ("kernel", "signature", "target", "took", "sm_90", "1.3 ms"))
+    assert max(map(len, bare.split("\n"))) <= columns
+    assert bare.split("\n")[0].startswith("kernel")
 
 
 def test_colours_are_by_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
