@@ -15,6 +15,8 @@ copyright = "2026, the numba_kcache developers"
 html_theme = "furo"
 html_title = "numba_kcache"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_baseurl = "https://numba-kcache.github.io/numba-kcache/"
 html_theme_options = {
     "source_repository": "https://github.com/numba-kcache/numba-kcache/",
