@@ -124,7 +124,7 @@ def write_bundle(
 
 
 def publish_in(folder: int, name: Callable[[], str], parts: Iterable[bytes]) -> None:
-    """Write a private file into an open folder, sync it, and give it the name that it has by then.
+    """Write a private file into an open folder, sync it, and rename it to what `name` gives then.
 
     Raises:
         OSError: It cannot be written, or something stands there that is no regular file.

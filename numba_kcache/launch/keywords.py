@@ -1,7 +1,7 @@
 """Arguments of a launch by their names: brought into the order of the parameters, or refused with what is missing.
 
-Ground      C++ has no word for the names of a kernel's parameters in compiled code: they are read off its text, and one
-            about which declarations disagree has none.
+Ground      Compiled C++ does not hold the names of a kernel's parameters: they are read off its text, and one about
+            which declarations disagree has none.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Dropped(NamedTuple):
     Args:
         ordinal: Of its device.
         context: The number of the context that it was loaded in.
-        streams: That it was launched on, by their handles, beside the default one; with the objects that own them.
+        streams: Those that it was launched on, beside the default one: by handle, the object that owns each.
         unload: Unloads it.
         events: Recorded behind its work; none before the first load after it went.
         pid: Of the process that loaded it.
@@ -47,13 +47,13 @@ def keeps_its_stream(stream: Any) -> bool:
 
 
 def unload_dropped(dropped: list[Any], driver: Any, ordinal: int, streams: Mapping[int, Any]) -> None:
-    """Unload what can be of a list of `Dropped`, in the current context, which is that of device `ordinal`.
+    """Unload those of a list of `Dropped` that can be, in the current context, which is that of device `ordinal`.
 
     Args:
         dropped: What remains to be done stays in it.
         driver: `devices.bindings()`.
         ordinal: Of the current device.
-        streams: That kernels were launched on, by their handles, with the objects that own them.
+        streams: Those that kernels were launched on: by handle, the object that owns each.
     """
     known = {handle for handle, stream in list(streams.items()) if stream_handle(stream) == handle}
     if any(driver.cuStreamIsCapturing(handle) != (0, 0) for handle in (*known, *_current_streams(ordinal))):

@@ -38,7 +38,7 @@ def decoded(data: bytes) -> str:
 
 
 def check_text(text: str, what: str, *, is_decoded: bool = False) -> None:
-    """Refuse text that the compilers would not read to its end, or that is none.
+    """Refuse text that the compilers would not read to its end, or that is not valid.
 
     Args:
         text: The user's.

@@ -108,7 +108,7 @@ NAMES = Names(
 EXTERNAL = ((f"{PACKAGE}.compiler", "ExternFunction"), (f"{PACKAGE}.device_declarations", "ExternFunction"))
 IN_MLIR = f"{PACKAGE}.typing.externals", "ExternMLIRLibraryFunction"
 BINDINGS, LIBRARIES = "nanobind", f"{PACKAGE}._mlir._mlir_libs."
-"""Of classes in MLIR's bindings: the module of their own class, and the start of the names of theirs."""
+"""Of classes in MLIR's bindings: the module of their metaclass, and the start of the names of their own modules."""
 
 CONFIG = f"{HOME}.core.config"
 EXPERIMENTAL = f"{PACKAGE}.cuda.experimental"

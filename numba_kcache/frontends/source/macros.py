@@ -20,7 +20,7 @@ _TOKEN = re.compile(rf"(?P<blank>\s+|{COMMENT})|{TEXT}|{WORD}|{OTHER}", re.DOTAL
 _DEFINITION = rf"(?s)({WORD})(\([^()]*\))?[ \t]*(.*)"
 _MOST_NESTED = 32
 _MOST_CHARACTERS = 1 << 18
-"""Of all that macros are expanded to: some that call each other twice have no end."""
+"""Characters of all expansions together: macros that call each other twice would have no end."""
 
 
 class _Macro(NamedTuple):
