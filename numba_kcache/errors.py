@@ -38,7 +38,7 @@ def shortened(error: Exception) -> Exception:
     last = steps[-1].tb_frame.f_code.co_filename if steps else own
     is_pythons = last.startswith((own, python, "<frozen")) and "-packages" not in last.removeprefix(own)
     if sys.flags.dev_mode or (is_pythons and not isinstance(error, KCacheError)):
-        return error  # the latter may be a bug of this package, whose place has to be seen
+        return error  # it may be a bug of this package, whose place has to be seen
     kept = None
     for step in reversed(steps):
         if not step.tb_frame.f_code.co_filename.startswith(own):

@@ -44,7 +44,7 @@ class Kernels(OrderedDict[Hashable, Any]):
         self.session = session
 
     def keep(self, call: Hashable, kernel: Any) -> Any:
-        """Keep the kernel of a call, unless another thread has: the one that is kept."""
+        """Keep the kernel of a call, unless another thread has kept one; return the one that is kept."""
         found = self.setdefault(call, kernel)
         while len(self) > LIMIT:
             with suppress(KeyError):
@@ -68,8 +68,8 @@ _WRITTEN = PLAIN | {_Sign}
 def written(source: Any, name: str | None, caller: str, options: Mapping[str, Any]) -> Hashable:
     """Name a call as it was written, where options hold plain values, and lists and dicts of such; None for others.
 
-    Two of these names may mean the same; what means another thing has another name. One list is made of all: this is
-    most of what a repeated call takes.
+    Calls that mean the same may have two names; calls that mean different things never share one. One list is made
+    of all: this is most of what a repeated call takes.
     """
     flat: list[Any] = []
     for value in options.values():
@@ -119,7 +119,7 @@ def _frozen(value: Any) -> Hashable:
         return kind, value
     if isinstance(value, (list, tuple)):
         return kind, tuple(map(_frozen, value))
-    if isinstance(value, Mapping):  # in any order, but that of F and F(x), which are one macro, counts
+    if isinstance(value, Mapping):  # order counts only between F and F(x): both define one macro
         items = sorted(value.items(), key=lambda item: str(item[0]).partition("(")[0])
         return kind, tuple((_frozen(name), _frozen(each)) for name, each in items)
     if isinstance(value, (set, frozenset)):
