@@ -49,6 +49,8 @@ svg{display:block;width:100%;height:9rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{text-align:left;padding:.3rem .6rem .3rem 0;border-bottom:1px solid var(--line);white-space:nowrap}
 td:first-child{min-width:9rem;white-space:normal;overflow-wrap:anywhere}
+@media(max-width:30rem){th:nth-child(3):nth-last-child(3),td:nth-child(3):nth-last-child(3){display:none}
+td:first-child{min-width:7rem}}
 .number{text-align:right}
 .bar{display:block;height:.35rem;background:var(--mark);border-radius:.2rem;min-width:1px}
 .legend span::before{content:"";display:inline-block;width:.7em;height:.7em;margin:0 .3em 0 .8em;background:var(--own)}
