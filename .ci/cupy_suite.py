@@ -12,13 +12,13 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+
+from mlir_suite import outcomes_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
@@ -182,12 +182,7 @@ def run(name: str, test_file: Path, folder: Path, plugin: tuple[str, ...], varia
             [sys.executable, "-m", "pytest", *words], env={**os.environ, "PYTHONPATH": path, **variables}, stdout=out,
             stderr=subprocess.STDOUT, check=False, timeout=1200,
         )  # fmt: skip
-    found = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
-        found[re.sub(r" at 0x[0-9a-f]+", "", f"{case.get('classname')}::{case.get('name')}")] = outcome
-    print(name, {word: list(found.values()).count(word) for word in sorted(set(found.values()))}, flush=True)
-    return found
+    return outcomes_of(name, report)
 
 
 def main() -> int:

@@ -30,6 +30,16 @@ START = "import numba_kcache, pytest, sys; raise SystemExit(pytest.main(sys.argv
 LIMIT_S = 3000
 
 
+def outcomes_of(name: str, report: Path) -> dict[str, str]:
+    """The outcome of each test in a report, by name: passed, skipped, failed or error; their numbers are printed."""
+    found = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
+        found[re.sub(r" at 0x[0-9a-f]+", "", f"{case.get('classname')}::{case.get('name')}")] = outcome
+    print(name, {word: list(found.values()).count(word) for word in sorted(set(found.values()))}, flush=True)
+    return found
+
+
 def run(name: str, tests: Iterable[str], folder: Path, variables: dict[str, str]) -> dict[str, str]:
     """The outcome of each test of one run, by name: passed, skipped, failed or error."""
     report = folder / f"{name}.xml"
@@ -40,12 +50,7 @@ def run(name: str, tests: Iterable[str], folder: Path, variables: dict[str, str]
             [sys.executable, "-c", START, *words], env={**os.environ, **variables}, stdout=out,
             stderr=subprocess.STDOUT, check=False, timeout=LIMIT_S,
         )  # fmt: skip
-    found = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        outcome = next((each.tag for each in case if each.tag in ("failure", "error", "skipped")), "passed")
-        found[re.sub(r" at 0x[0-9a-f]+", "", f"{case.get('classname')}::{case.get('name')}")] = outcome
-    print(name, {word: list(found.values()).count(word) for word in sorted(set(found.values()))}, flush=True)
-    return found
+    return outcomes_of(name, report)
 
 
 def main() -> int:

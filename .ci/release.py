@@ -60,7 +60,7 @@ EXTRAS = {
     "object-store": "import obstore",
     "sign": "import cryptography",
 }
-"""What users may install, and a program that needs it."""
+"""Extras that users may install, each with a program that needs it."""
 
 
 def dated(changes: str, version: str, day: str) -> str:
