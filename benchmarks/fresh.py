@@ -87,7 +87,7 @@ def sample(script: str, system: str, folder: Path, batches: int, launches: int) 
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
-    """How often to measure, and `child`: the system that this process measures."""
+    """Numbers of measurements, and `child`: the system that this process measures."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=41)

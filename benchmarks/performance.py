@@ -89,7 +89,7 @@ _REASONS = (
     (r".*\b(\w+) is not installed here.*", r"does not start without \1"),
     (r"(\w+Error|\w+Exception): .*", r"failed in the benchmark (\1)"),
 )
-"""What a benchmark noted where a system could not be asked, and how a page says it."""
+"""Notes of benchmarks on systems that could not be asked, in the words of a page."""
 
 
 def _plain(why: str) -> str:

@@ -50,7 +50,7 @@ def get(folder: Path) -> None:
 
 
 class RawModule:
-    """What `cupy.RawModule` does, by our modules: as much of it as awkward uses."""
+    """Our module with the face of `cupy.RawModule`: as much of it as awkward uses."""
 
     def __init__(self, code: str, *, options: tuple[str, ...] = (), name_expressions: Any = None, **_: Any) -> None:
         from numba_kcache import cached_module

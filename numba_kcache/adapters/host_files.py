@@ -127,7 +127,7 @@ def _digest(key: str) -> str:
 
 
 def _bound(kept_folder: str) -> None:
-    """Where files of too many keys are kept, remove the half that was used longest ago."""
+    """Remove the half of the keys' files that was used longest ago, once there are too many."""
     names = [each for each in os.listdir(kept_folder) if _KEY.fullmatch(each)]
     if len(names) <= KEPT_LIMIT:
         return

@@ -33,7 +33,7 @@ _NUMBA_ARRAYS = tuple(f"{home}.cudadrv.devicearray" for home in ("numba.cuda", "
 """The modules of both Numbas that have the class of arrays that keep their type."""
 
 _VALUE = vars(ctypes._SimpleCData)["value"]
-"""What reads the value of an integer or a pointer of ctypes."""
+"""Function that reads the value of an integer or a pointer of ctypes."""
 
 _PYTHON_S = {bool: "b", int: "i", float: "f", complex: "c", bytes: "s", bytearray: "s", memoryview: "s"}
 

@@ -19,7 +19,7 @@ NEEDED = {"dask.md": ("distributed",), "pytorch.md": ("torch",)}
 """Packages without which a page's blocks mean nothing."""
 
 SAID = {"dask.md": "2 workers, 0 compiles"}
-"""What a page's blocks print when all is well."""
+"""Output of a page's blocks when all is well."""
 
 EXAMPLES = {
     "first_kernels.py": r"second process: .* 0 compiles",

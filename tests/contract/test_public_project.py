@@ -1,4 +1,4 @@
-"""What a stranger finds around the code: workflows, hooks, groups, and a README that fits a sitting."""
+"""Files around the code that a stranger meets: workflows, hooks, groups, and a README that fits a sitting."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class World:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether a file is mapped for writing."""
+        """Tell if a file is mapped for writing."""
         return bool(self._mapped)
 
     def expand(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What users expect of a kernel beside launches by position, on a real device."""
+"""Uses of a kernel beside launches by position, on a real device."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ of `numba_kcache` under `KCacheError`, with the three parts as `.what`, `.why` a
 
 @functools.cache
 def answered(group: str) -> list[dict[str, str]]:
-    """What the mistakes of a group are answered, with what differs between machines left out."""
+    """Answers to the mistakes of a group, with what differs between machines left out."""
     with tempfile.TemporaryDirectory() as folder:
         env = environment(build(), devices=() if group == "no driver" else (90,))
         env |= {"NUMBA_KCACHE_DIR": f"{folder}/cache", "COLUMNS": "400", "NO_COLOR": "1"}

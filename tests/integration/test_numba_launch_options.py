@@ -41,7 +41,7 @@ def array():
 
 DYNAMIC_SHARED, LARGE_CLUSTERS = 8, 14
 ways = pytest.mark.parametrize("way", ["straight", "host arrays", "uncached", "debugged"])
-"""How a launch gets to the driver: by the compiled module, or by Numba's own code for these reasons."""
+"""The way of a launch to the driver: by the compiled module, or by Numba's own code for these reasons."""
 
 
 def seen(tmp_path: Path, script: str, *events: str, devices: tuple[int, ...] = (90,), **more: Any) -> Any:

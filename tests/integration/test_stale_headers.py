@@ -279,7 +279,7 @@ def test_lineinfo_from_another_working_directory_keeps_key(tmp_path: Path, monke
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*is not cached")
 def test_header_that_is_mapped_for_writing_is_not_compiled_in_place_and_stored(tmp_path: Path) -> None:
-    """What is written through the mapping and written back meanwhile cannot be seen; a mirror knows what was read."""
+    """A write through the mapping that is taken back meanwhile cannot be seen; a mirror knows what was read."""
     (tmp_path / "value.h").write_text("#define VALUE 1\n")
     options: dict[str, Any] = {"include_dirs": [tmp_path]}
     source = '#include "value.h"\n' + KERNEL

@@ -1,4 +1,4 @@
-"""What users expect of a kernel beside launches by position, as the driver sees it: no kernel runs."""
+"""Uses of a kernel beside launches by position, as the driver sees them: no kernel runs."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_random_arguments_have_one_outcome(monkeypatch: pytest.MonkeyPatch, seed
 
 
 def _outcome(kernel: Kernel, launch: Any, arguments: list[Any]) -> tuple[Any, Any]:
-    """What the driver got, or the words of the refusal; and the streams that were waited for."""
+    """Bytes that the driver got, or the words of the refusal; and the streams that were waited for."""
     kernel.driver.launches.clear()
     kernel.waits.clear()
     try:

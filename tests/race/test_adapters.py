@@ -123,7 +123,7 @@ def damage(directory: Path) -> None:
 
 
 def in_each_trouble(program: tuple[str, str], tmp_path: Path, cubin: Path, settings: Mapping[str, str]) -> list[int]:
-    """How many compile: with nothing stored and a dead tier; with a damaged entry; when all is well."""
+    """Numbers of compiles: with nothing stored and a dead tier; with a damaged entry; when all is well."""
     directory, dead = tmp_path / "cache", f"redis://127.0.0.1:{free_port()}/0"
     settings = {**settings, "NUMBA_KCACHE_DIR": str(directory), "NUMBA_KCACHE_DURABILITY": "none"}
     counts = [run(program, tmp_path / "log", cubin, {**settings, "NUMBA_KCACHE_TIERS": dead})]

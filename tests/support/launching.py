@@ -38,7 +38,7 @@ _CALLED = {
     "cuStreamIsCapturing": 2,
     "cuPointerGetAttribute": 3,
 }
-"""What the compiled module calls itself, and the number of arguments."""
+"""Name that the compiled module gives itself, and the number of arguments."""
 
 
 class Driver:

@@ -191,7 +191,7 @@ FILES = {
     "broken.py": "from numba_kcache import *\nk = cached_kernel('__global__ void k(int *x) { *x = y; }')\n",
     "kernels.py": "from numba_kcache import *\nk = cached_kernel('extern \"C\" __global__ void k(int *x) {}')\n",
 }
-"""What lies in the working directory."""
+"""Files of the working directory."""
 
 
 def answers(group: str) -> list[dict[str, str]]:

@@ -362,4 +362,4 @@ found = text()
 print(found == plain, 'chip = "sm_80"' in found, numba_kcache.info("process").misses)
 """
 )
-"""What a compile alone knows, asked of what the cache serves to a dispatcher of another target than the device's."""
+"""Facts of a compile, asked of what the cache serves to a dispatcher of another target than the device's."""

@@ -1,4 +1,4 @@
-"""What a launch asks the front ends' room for, without a device: by the names that the room gives its callers."""
+"""Questions of a launch to the front ends' room, without a device: by the names that the room gives its callers."""
 
 from __future__ import annotations
 

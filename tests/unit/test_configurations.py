@@ -22,7 +22,7 @@ class Counting(Configurations):
         self.live, self.has_row = [True], row
 
     def kept(self) -> list[int]:
-        """How many configurations are bound, noted, and bound over all grids."""
+        """Numbers of configurations that are bound, noted, and bound over all grids."""
         return [len(each) for each in (self._bound, self._seen, self._rows)]
 
     def _configure(self, config: Any, shape: LaunchShape, stream: Any) -> Any:

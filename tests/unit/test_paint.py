@@ -58,7 +58,7 @@ def test_long_line_goes_on_under_its_column(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_third_column_that_starts_late_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it leaves a third of the width; else a line goes on under the column before it."""
+    """It must leave a third of the width; else a line goes on under the column before it."""
     monkeypatch.setenv("COLUMNS", "60")
 
     assert shown("  options of a.kernel  04a8ff19a83d  debug false, device false")[1].split("\n") == [

@@ -407,7 +407,7 @@ def test_globals_that_are_asked_of_a_function_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("kind", ["partial", "bound method", "attrgetter"])
 def test_objects_that_hold_a_function_out_of_sight_are_refused(kind: str) -> None:
-    """What they call, or ask for, is in no form of theirs."""
+    """Their form shows nothing of the function that they call or ask."""
     space = _described("1")
     made = {
         "partial": lambda: functools.partial(getattr, space["f"]),

@@ -33,7 +33,7 @@ from ..python.arguments import Otherwise, Signature, TypedLauncher, number_code,
 from ..python.arguments import lay_out as lay_out_codes
 
 _PASSED_AS = "00niasb"
-"""How numba-cuda passes an array (`launch.typed`): meminfo and parent, items, item size, address, extents, strides."""
+"""An array as numba-cuda passes it (`typed`): meminfo and parent, items, item size, address, extents, strides."""
 
 _TYPED = frozenset(NUMPY_NAMES) - {"bf", "e4", "e5"}
 

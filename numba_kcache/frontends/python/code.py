@@ -67,7 +67,7 @@ class Reading(NamedTuple):
 
 
 readings: dict[tuple[int, bool, str], tuple[weakref.ref[CodeType], Reading]] = {}
-"""What was read of each code object that is alive."""
+"""Readings of the code objects that are alive."""
 
 
 def read_code(code: CodeType, *, with_lines: bool) -> Reading:

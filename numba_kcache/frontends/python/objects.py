@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BY_TEXT = {"getattr", "hasattr", "attrgetter", "methodcaller", "__getattribute__"}
 
 _TEXTS = {"__annotations__", "__doc__", "__name__", "__qualname__"}
-"""What functions and classes say of themselves wherever they stand."""
+"""Attributes in which functions and classes describe themselves, wherever they stand."""
 
 _OF_PYTHON = frozenset(
     ("__abstractmethods__", "__annotations_cache__", "__dict__", "__doc__", "__firstlineno__", "__module__",

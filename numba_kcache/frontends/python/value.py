@@ -45,7 +45,7 @@ OF_NUMPY = frozenset(
     ("array2string", "array_repr", "array_str", "fromfile", "fromregex", "genfromtxt", "get_printoptions", "getbufsize",
      "geterr", "geterrcall", "lib.npyio", "load", "loadtxt", "memmap", "random", "show_config", "show_runtime")
 )  # fmt: skip
-"""What of NumPy answers by files, chance, or settings of the process."""
+"""Parts of NumPy that answer by files, chance, or settings of the process."""
 
 SAYINGS = frozenset(
     ("__annotations__", "__code__", "__dict__", "__doc__", "__firstlineno__", "__globals__", "__module__", "__name__",
