@@ -61,18 +61,14 @@ def remove_unchanged(file: Found) -> bool:
         return False
 
 
-def remove_named(folder: int, name: str, *, before_s: float | None = None) -> list[str]:
+def remove_named(folder: int, name: str, *, before_s: float | None = None) -> None:
     """Remove the files of an open folder whose names have the form of ours there.
 
     Args:
         folder: Its descriptor.
         name: Its name.
         before_s: Those alone that have not changed since then; None for all.
-
-    Returns:
-        Their names.
     """
-    removed = []
     for each in os.listdir(folder):
         if not re.fullmatch(FORMS[name], each):
             continue
@@ -80,9 +76,8 @@ def remove_named(folder: int, name: str, *, before_s: float | None = None) -> li
             status = os.stat(each, dir_fd=folder, follow_symlinks=False)
         except OSError:
             continue
-        if (before_s is None or status.st_ctime < before_s) and unlink(folder, each):
-            removed.append(each)
-    return removed
+        if before_s is None or status.st_ctime < before_s:
+            unlink(folder, each)
 
 
 def trim_quarantine(folder: int) -> None:

@@ -19,7 +19,7 @@ from numba import cuda, float32, types
 
 from numba_kcache.frontends.numba import dialect as numba_dialect
 from numba_kcache.frontends.python import code as python_code
-from numba_kcache.frontends.python.code import code_form
+from numba_kcache.frontends.python.code import Read, code_form, outer_reads
 from numba_kcache.frontends.python.function import Fingerprint, Uncapturable, fingerprint
 from numba_kcache.keys import Plain
 from tests.support.modules import imported
@@ -111,6 +111,21 @@ CHANGES = {
     "Numba type in a global": ("kernels", "TYPE = float32", "from numba import int8; TYPE = int8",
                                "global TYPE of kernels"),
 }  # fmt: skip
+
+
+def test_own_cells_are_not_mistaken_for_those_of_the_outer_function() -> None:
+    """A kernel whose own locals are captured by nested code reads the variables that it closes over."""
+
+    def make(power: float, unit: SimpleNamespace) -> Any:
+        def kernel(x: float, y: float) -> float:
+            own, offset = x + 1, y
+            return (lambda: own + offset)() ** power + unit.scale * y
+
+        return kernel
+
+    reads = outer_reads(make(2, SimpleNamespace(scale=1)).__code__)
+
+    assert reads == (Read("closure", "power", ()), Read("closure", "unit", ("scale",)))
 
 
 @pytest.mark.parametrize("what", CHANGES)

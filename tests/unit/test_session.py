@@ -560,6 +560,15 @@ def test_trouble_of_a_cache_that_is_gone_is_not_the_next_one_s(directory: Path) 
     assert trouble not in session.collected
 
 
+def test_lifetime_counts_what_is_not_saved_yet(directory: Path) -> None:
+    """A process that asks in the middle of its work finds its own counts among those of all."""
+    cache = open_cache(directory)
+    compiled(cache)
+    compiled(cache, OTHER)
+
+    assert cache.info().compiles == 2
+
+
 @pytest.mark.slow
 def test_lifetime_counts_all_processes(tmp_path: Path) -> None:
     """Two processes, one compile and one hit between them; the counts survive both."""

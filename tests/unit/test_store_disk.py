@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,23 @@ def test_every_process_finds_that_a_limit_is_exceeded(root: Path, limit: str) ->
     assert 850 <= store.size().entries <= 1020
 
 
+def test_pass_that_cannot_start_is_trouble_and_no_exception(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may have no more threads stores on, and one event says that nothing is evicted."""
+
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    events = Events()
+    store = open_store(root, max_entries=1, emit=events)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        assert store.put(entry_of(1))
+        assert store.put(entry_of(2))
+
+    said = {(each.fields["where"], each.fields["error"]) for each in events.of(EventKind.TROUBLE)}
+    assert said == {("evict", "can't start new thread")}
+
+
 def test_a_pass_runs_once_a_day(root: Path) -> None:
     """By the first put after it: what a killed writer left is removed also where no limit is near."""
     clock = Clock(time.time())
@@ -566,6 +584,16 @@ def test_directory_of_another_user_is_refused(root: Path, elsewhere: Path) -> No
     assert [event.kind for event in events] == [EventKind.TROUBLE, EventKind.STORED, EventKind.EVICTED]
     assert "12345" in events[0].fields["error"]
     assert len(files_below(root / "v1" / "entries")) == 1
+
+
+def test_first_read_of_a_manifest_is_refused_as_that_of_an_entry(root: Path, elsewhere: Path) -> None:
+    """A store that begins with a manifest reads the private one alone where others may write to its directory."""
+    planted, own = ({"key": key_of(number), "target": "sm_90"} for number in (2, 3))
+    assert open_store(root).add_variant(key_of(1), planted)
+    root.chmod(0o777)
+    assert open_store(root).add_variant(key_of(1), own)
+
+    assert open_store(root).get_manifest(key_of(1)) == [own]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])

@@ -337,6 +337,16 @@ def test_oldest_variants_are_dropped_by_bytes(monkeypatch: pytest.MonkeyPatch) -
     assert decode_manifest(encode_manifest(KEY, [closure(1, 2_000)]), KEY) == []
 
 
+def test_manifest_of_exactly_the_limit_keeps_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is the largest size allowed: one byte less, and the oldest variant goes."""
+    variants = [{"key": key_of(number), "own": "x" * 100} for number in range(4)]
+    size = len(frame.json_of(shared_lines.share(variants)))
+    for limit, count in ((size, 4), (size - 1, 3)):
+        monkeypatch.setattr(frame, "MAX_MANIFEST_BYTES", limit)
+
+        assert decode_manifest(encode_manifest(KEY, variants), KEY) == variants[:count]
+
+
 @pytest.mark.slow
 def test_manifest_of_many_headers_edited_a_hundred_times_stays_bounded() -> None:
     """Each edit is stored; the last 64 are there; the file's size has a bound."""
