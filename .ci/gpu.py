@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from header import machine_header  # noqa: E402
+from header import commit, machine_header  # noqa: E402
 
 
 def main() -> int:
@@ -36,15 +36,6 @@ def main() -> int:
     words = [str(ROOT / "benchmarks/run.py"), str(folder), *more]
     subprocess.run([sys.executable, *words], cwd=ROOT, check=False)
     return tests.returncode
-
-
-def commit() -> str:
-    """The commit of this checkout; COMMIT beside it where there is no git."""
-    said = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    note = ROOT / "COMMIT"
-    return said.stdout.strip() or (note.read_text().strip() if note.is_file() else "unknown")
 
 
 if __name__ == "__main__":

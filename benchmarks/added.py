@@ -5,7 +5,8 @@ Method      Pairs of fresh processes, one after the other, in turns first: one p
             "cubin": cuda.bindings and a cubin from a file; "of a text": ours is given a string, not a function.
             "RawKernel", "fp16": CuPy arrays, the source in plain CUDA C++ and with cuda_fp16.h ahead of it; "31 of a
             module", "300 of a module": so many kernels of one source beside RawModule, each launched; "31 sources": a
-            kernel in each, beside as many RawKernels. "Numba": the same arrays and no kernel. Warm, each cache was
+            kernel in each, beside as many RawKernels. "Numba", "torch", "numba-cuda-mlir", "cuda.compute": the same
+            arrays and no kernel, or no reduction; "cache=True": the package's own cache in our place. Warm, each was
             filled by processes before. Cold, every process has an empty folder for its caches. "Copied": the arrays
             come from the host. Otherwise CuPy fills them by a kernel of its own, which it compiles where its cache is
             empty, and so has loaded NVRTC when its RawKernel asks: with copied arrays that counts as the RawKernel's.
@@ -193,6 +194,98 @@ def no_kernel() -> None:
     numba_arrays()[1].copy_to_host()
 
 
+def numba_with_its_own_cache() -> None:
+    from numba import cuda
+
+    @cuda.jit(cache=True)
+    def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            y[i] = a * x[i] + y[i]
+
+    x, y = numba_arrays()
+    saxpy[GRID](2.0, x, y, N)
+    require(y.copy_to_host())
+
+
+def torch_arrays() -> Any:
+    import torch
+
+    return [torch.ones(N, device="cuda") for _ in range(2)]
+
+
+def ours_on_torch() -> None:
+    x, y = torch_arrays()
+    kernel(SOURCE)[GRID](2.0, x, y, N)
+    require(y.cpu())
+
+
+def no_kernel_of_torch() -> None:
+    torch_arrays()[1].cpu()
+
+
+def mlir_arrays() -> Any:
+    import warnings
+
+    import numpy as np
+    from numba_cuda_mlir import cuda
+
+    warnings.simplefilter("ignore")
+    return [cuda.to_device(np.ones(N, np.float32)) for _ in range(2)]
+
+
+def of_mlir(decorate: Callable[[Any], Any]) -> None:
+    from numba_cuda_mlir import cuda
+
+    def saxpy(a, x, y, n):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < n:
+            y[i] = a * x[i] + y[i]
+
+    cached = decorate(saxpy)
+    x, y = mlir_arrays()
+    cached[GRID](2.0, x, y, N)
+    require(y.copy_to_host())
+
+
+def ours_of_mlir() -> None:
+    from numba_kcache import cached_kernel
+
+    of_mlir(cached_kernel)
+
+
+def mlir_with_its_own_cache() -> None:
+    from numba_cuda_mlir import cuda
+
+    of_mlir(cuda.jit(cache=True))
+
+
+def no_kernel_of_mlir() -> None:
+    mlir_arrays()[1].copy_to_host()
+
+
+def arrays_for_compute() -> Any:
+    from cuda import compute
+
+    return compute, *cupy_arrays(False)
+
+
+def ours_of_compute() -> None:
+    import numpy as np
+
+    import numba_kcache
+
+    numba_kcache.install(cuda_compute=True)
+    compute, x, y = arrays_for_compute()
+    zero = np.zeros(1, np.float32)
+    compute.reduce_into(d_in=x, d_out=y, num_items=N, op=compute.OpKind.PLUS, h_init=zero)
+    assert float(y.get()[0]) == N
+
+
+def no_reduction() -> None:
+    arrays_for_compute()[2].get()
+
+
 class Pair(NamedTuple):
     """Two programs that differ in whose kernel it is, and if each process begins with empty caches."""
 
@@ -212,6 +305,11 @@ PAIRS = {
     "RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE)),
     "fp16": Pair(lambda: ours_on_cupy(HALF), lambda: raw_kernel(HALF)),
     "Numba": Pair(ours_of_numba, no_kernel),
+    "torch": Pair(ours_on_torch, no_kernel_of_torch),
+    "numba-cuda-mlir": Pair(ours_of_mlir, no_kernel_of_mlir),
+    "cuda.compute": Pair(ours_of_compute, no_reduction),
+    "Numba cache=True": Pair(numba_with_its_own_cache, no_kernel),
+    "numba-cuda-mlir cache=True": Pair(mlir_with_its_own_cache, no_kernel_of_mlir),
     **{name: Pair(*both) for name, both in MANY.items()},
     "cold RawKernel": Pair(lambda: ours_on_cupy(SOURCE), lambda: raw_kernel(SOURCE), is_cold=True),
     "cold RawKernel, copied": Pair(lambda: ours_on_cupy(SOURCE, True), lambda: raw_kernel(SOURCE, True), is_cold=True),
@@ -247,8 +345,8 @@ def measure(
     for number in range(-2, max(pairs, cold)):  # twice before the first: compiled, and as it is then found
         for name in names:
             pair = PAIRS[name]
-            limit = cold if pair.is_cold else pairs
-            if name in left_out or number >= limit or (number > 2 and time.monotonic() > end):
+            limit, begin = (cold, -1) if pair.is_cold else (pairs, -2)
+            if name in left_out or not begin <= number < limit or (number > 2 and time.monotonic() > end):
                 continue
             for side in reversed(SIDES) if number % 2 else SIDES:
                 folder = Path(tempfile.mkdtemp()) if pair.is_cold else warm

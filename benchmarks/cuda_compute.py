@@ -101,7 +101,7 @@ def main() -> None:
     if arguments.child:
         child(arguments.child[0], arguments.child[1], Path(arguments.child[2]))
         return
-    found: dict[str, Any] = {}
+    header, found = machine_header(), dict[str, Any]()
     for algorithm in ALGORITHMS:
         with tempfile.TemporaryDirectory() as folder:
             times: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def main() -> None:
                     times["hits"], times["misses"] = kept[0]["hits"], kept[0]["misses"]
             found[algorithm] = times
             print(algorithm, times, flush=True)
-    arguments.json.write_text(json.dumps({"machine": machine_header(), "milliseconds": found}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"machine": header, "milliseconds": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Method      Each sample is a fresh process that runs every kernel once, one after another, and checks the last one's
             result. "first" starts after imports, decoration and context creation and ends when all results are
             synchronised; "second" is another kernel right after, when the machinery is warm (of modules there is none).
-            "process" starts when the parent starts the child. Cold: the system's own cache is empty; warm: it was
+            "process" is from the child's start until it has ended. Cold: the system's own cache is empty; warm: it was
             filled by a process before. Ours runs on memory under `__cuda_array_interface__`, and on CuPy's arrays, with
             Numba not imported, and on Numba's arrays. "module" and RawModule have all kernels in one source, Warp makes
             one of a file. With a header the source includes cuda_fp16.h and uses it; CUDA C++ only. Numba, Triton and

@@ -61,11 +61,11 @@ def answer(child: subprocess.Popen[str], limit_s: float = 240.0) -> dict[str, An
 
 
 def fresh(words: Sequence[str], folder: Path, more: Mapping[str, str] | None = None) -> dict[str, Any] | str:
-    """One child's answer, with `process`: seconds from its start to its result."""
+    """One child's answer, with seconds from its start: `result`, to its word, and `process`, until it has ended."""
     begin = time.time()
     found = answer(start(words, folder, more))
     if isinstance(found, dict):
-        found["process"] = found.pop("end") - begin
+        found["result"], found["process"] = found.pop("end") - begin, time.time() - begin
     return found
 
 

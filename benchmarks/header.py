@@ -1,4 +1,4 @@
-"""What machine a figure was measured on, and how results are written."""
+"""The machine and the commit of a figure, and how results are written."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
 DISTRIBUTIONS = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cupy-cuda13x", "torch", "triton", "pycuda", "warp-lang",
     "numpy",
@@ -19,7 +21,7 @@ DISTRIBUTIONS = (
 
 
 def machine_header() -> dict[str, Any]:
-    """GPU, driver, processor, versions, load and time."""
+    """Commit, GPU, driver, processor, versions, load and time."""
     versions = {}
     for name in DISTRIBUTIONS:
         try:
@@ -27,6 +29,7 @@ def machine_header() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {
+        "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
@@ -35,6 +38,17 @@ def machine_header() -> dict[str, Any]:
         "versions": versions,
         **gpu_of(),
     }
+
+
+def commit() -> str:
+    """The commit of this checkout, with `+` where files differ from it; COMMIT beside it where there is no git."""
+    words = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    try:
+        said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        said = ""
+    note = ROOT / "COMMIT"
+    return said or (note.read_text().strip()[:12] if note.is_file() else "unknown")
 
 
 def gpu_of() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """How long do public programs that nobody here wrote take, cold, warm, and beside the caches that they have today?
 
 Method      Each sample is a fresh process that imports the program, runs it once on a stated input and saves its
-            result; "process" is from the start of the process to that result. "plain": as published, with the caches
-            it has (CuPy's own for awkward, none for the others). "numba_kcache": `install(all=True,
+            result; "process" is from the start of the process until it has ended. "plain": as published, with the
+            caches it has (CuPy's own for awkward, none for the others). "numba_kcache": `install(all=True,
             cuda_compute=True)` before the program is imported; awkward's `cupy.RawModule` is led to `cached_module`
             by a class below. Cold: an empty cache; warm: after another process. A result must be the plain one's bit
             by bit; where it is not, the largest difference stands there. The programs: stumpy (gpu_stump) and
@@ -210,9 +210,9 @@ def main() -> int:
             kind, what, _ = PROGRAMS[name]
             rows = measured(name, given.programs.resolve(), Path(folder), given.warm)
             found[name] = {"kind": kind, "what": what, **rows}
-    if given.json:
-        versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
-        write_result(given.json, QUESTION, machine_header(), found, versions=versions)
+            if given.json:  # after each, so that a limit of time loses one at most
+                versions = [*WHEELS, *(" ".join(each) for each in REPOSITORIES.values())]
+                write_result(given.json, QUESTION, machine_header(), found, versions=versions)
     return 0
 
 

@@ -1,15 +1,16 @@
 """What does a start cost as a whole: import, decoration, first launch and exit, cold and warm, beside a bare cubin?
 
-Method      Each sample is a fresh process with one kernel of one source, launched once and checked; samples of the
-            systems alternate. Its parts follow each other without a gap: "python" (from the parent's start of it to the
-            first statement), "packages" (cuda.bindings, NumPy, Numba, CuPy), "import" of this package, "decoration",
-            "arrays" (context and two arrays), "first" (launch and wait), "result" (copied back and checked), "exit"
-            (handlers of the interpreter's end), "end" (until the parent sees it gone), and "all". "sum" is import,
-            decoration, first and exit: what is done for the kernel, whenever it is done. The bare ones read a cubin
-            from a file, load it, find the function, pack and launch, and check nothing: through cuda.bindings, and
-            through Numba's driver layer as we have to where the program uses Numba. Cold: an empty cache. Bytecode is
-            compiled before, as pip does it; CUDA_CACHE_DISABLE=1 keeps the driver's own cache out.
-Shows not   A cold page cache, a busy node, a network file system; kernels that include headers, or are large.
+Method      Each sample is a fresh process with one kernel of one source, launched once and checked, or 31 of one
+            source, or one reduction of cuda.compute; samples of the systems alternate. Its parts follow each other
+            without a gap: "python" (from the parent's start of it to the first statement), "packages" (cuda.bindings,
+            NumPy, Numba, CuPy), "import" of this package, "decoration", "arrays" (context and two arrays), "first"
+            (launch and wait), "result" (copied back and checked), "exit" (handlers of the interpreter's end), "end"
+            (until the parent sees it gone), and "all". "sum" is import, decoration, first and exit: what is done for
+            the kernel, whenever it is done. The bare ones read a cubin from a file, load it, find the function, pack
+            and launch, and check nothing: through cuda.bindings, and through Numba's driver layer as we have to where
+            the program uses Numba. Cold: an empty cache. Bytecode is compiled before, as pip does it;
+            CUDA_CACHE_DISABLE=1 keeps the driver's own cache out.
+Shows not   A cold page cache, a busy node, a network file system; kernels that are large.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,6 +40,7 @@ extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
     if (i < n) y[i] = a * x[i] + y[i];
 }"""
 N = 1 << 16
+MANY = 31
 CUBIN = "saxpy.cubin"
 COMPILERS = ("libnvrtc", "libnvvm")
 """A process of ours that has none of them in its memory compiled nothing."""
@@ -127,25 +129,25 @@ def bare(clock: Clock) -> None:
     clock.result(copied(driver, y))
 
 
-def decorated(clock: Clock) -> Any:
-    """The CUDA C++ kernel of ours."""
+def decorated(clock: Clock, head: str = "") -> Any:
+    """The CUDA C++ kernel of ours; `head` stands before it."""
     from numba_kcache import cached_kernel
 
     clock("import")
 
     @cached_kernel
     def saxpy():
-        return SOURCE
+        return head + SOURCE
 
     clock("decoration")
     return saxpy
 
 
-def ours(clock: Clock) -> None:
+def ours(clock: Clock, head: str = "") -> None:
     from cuda.bindings import driver
 
     clock("packages")
-    saxpy = decorated(clock)
+    saxpy = decorated(clock, head)
     x, y = bare_arrays(driver)
     lent = Lent(x), Lent(y)
     clock("arrays")
@@ -155,8 +157,104 @@ def ours(clock: Clock) -> None:
     clock.result(copied(driver, y))
     assert "numba.cuda" not in sys.modules
     path = Path(os.environ["KC_BENCH_DIR"], CUBIN)
-    if not path.is_file():  # before the first round: what the bare ones read
+    if not (head or path.is_file()):  # before the first round: what the bare ones read
         path.write_bytes(saxpy.cubin())
+
+
+def ours_of_a_module(clock: Clock) -> None:
+    from cuda.bindings import driver
+
+    clock("packages")
+    from numba_kcache import cached_module
+
+    clock("import")
+    module = cached_module("".join(SOURCE.replace("saxpy", f"saxpy_{number}") for number in range(MANY)))
+    clock("decoration")
+    x, y = bare_arrays(driver)
+    lent = Lent(x), Lent(y)
+    clock("arrays")
+    for number in range(MANY):
+        module[f"saxpy_{number}"][N // 256, 256](2.0 if number == 0 else 0.0, *lent, N)
+    driver.cuCtxSynchronize()
+    clock("first")
+    clock.result(copied(driver, y))
+
+
+# -- with arrays of other packages -------------------------------------------------------------------------------
+
+
+def ours_on_cupy(clock: Clock) -> None:
+    import cupy
+
+    clock("packages")
+    saxpy = decorated(clock)
+    x, y = cupy.ones(N, cupy.float32), cupy.ones(N, cupy.float32)
+    cupy.cuda.Device().synchronize()
+    clock("arrays")
+    saxpy[N // 256, 256](2.0, x, y, N)
+    cupy.cuda.Device().synchronize()
+    clock("first")
+    clock.result(cupy.asnumpy(y))
+
+
+def ours_on_torch(clock: Clock) -> None:
+    import torch
+
+    clock("packages")
+    saxpy = decorated(clock)
+    x, y = torch.ones(N, device="cuda"), torch.ones(N, device="cuda")
+    torch.cuda.synchronize()
+    clock("arrays")
+    saxpy[N // 256, 256](2.0, x, y, N)
+    torch.cuda.synchronize()
+    clock("first")
+    clock.result(y.cpu())
+
+
+def mlir_kernel(clock: Clock) -> None:
+    import numpy as np
+    from numba_cuda_mlir import cuda
+
+    warnings.simplefilter("ignore")
+    clock("packages")
+    from numba_kcache import cached_kernel
+
+    clock("import")
+
+    @cached_kernel
+    def saxpy(a, x, y):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)
+        if i < x.size:
+            y[i] = a * x[i] + y[i]
+
+    clock("decoration")
+    x, y = (cuda.to_device(np.ones(N, np.float32)) for _ in range(2))
+    cuda.synchronize()
+    clock("arrays")
+    saxpy[N // 256, 256](2.0, x, y)
+    cuda.synchronize()
+    clock("first")
+    clock.result(y.copy_to_host())
+
+
+def reduction(clock: Clock) -> None:
+    import cupy
+    import numpy as np
+    from cuda import compute
+
+    clock("packages")
+    import numba_kcache
+
+    numba_kcache.install(cuda_compute=True)
+    clock("import")
+    x, y = cupy.ones(N, cupy.float32), cupy.ones(1, cupy.float32)
+    cupy.cuda.Device().synchronize()
+    clock("arrays")
+    compute.reduce_into(d_in=x, d_out=y, num_items=N, op=compute.OpKind.PLUS, h_init=np.zeros(1, np.float32))
+    cupy.cuda.Device().synchronize()
+    clock("first")
+    assert float(cupy.asnumpy(y)[0]) == N
+    clock("result")
 
 
 # -- with Numba --------------------------------------------------------------------------------------------------
@@ -263,15 +361,25 @@ def cupy_kernel(clock: Clock) -> None:
 BARE = "bare cuda.bindings, a cubin from a file"
 """What the others are multiples of."""
 
+HEADER = "numba_kcache, CUDA C++ with cuda_fp16.h"
+
 SYSTEMS: dict[str, Callable[[Clock], None]] = {
     "numba_kcache, CUDA C++": ours,  # leaves the cubin for the bare ones
     BARE: bare,
+    HEADER: lambda clock: ours(clock, "#include <cuda_fp16.h>\n"),
+    f"numba_kcache, {MANY} kernels of a module": ours_of_a_module,
+    "numba_kcache, CUDA C++ on CuPy arrays": ours_on_cupy,
+    "numba_kcache, CUDA C++ on PyTorch tensors": ours_on_torch,
     "numba_kcache, CUDA C++ on Numba arrays": ours_on_numba,
     "numba_kcache, Numba kernel": numba_kernel,
     "numba_kcache.install()": installed,
     "bare Numba driver layer, a cubin from a file": bare_numba,
+    "numba_kcache, numba-cuda-mlir kernel": mlir_kernel,
+    "numba_kcache, cuda.compute reduction": reduction,
     "CuPy RawKernel": cupy_kernel,
 }
+WITH_COMPILERS = ("CuPy", "PyTorch", "mlir", "cuda.compute")
+"""In a process of these packages a compiler in its memory may be theirs."""
 
 
 def sample(system: str, folder: Path) -> dict[str, Any] | str:
@@ -283,11 +391,11 @@ def sample(system: str, folder: Path) -> dict[str, Any] | str:
     parts: dict[str, float] = found["parts"]
     parts["sum"] = sum(parts.get(name, 0.0) for name in SUM)
     parts["all"] = time.time() - start
-    return {**found, "parts": {**parts, "end": parts["all"] - found["process"]}}
+    return {**found, "parts": {**parts, "end": parts["all"] - found["result"]}}
 
 
-def measure(rounds: int) -> tuple[Samples, dict[str, str]]:
-    """Seconds by system, "warm" or "cold", and part; what could not be asked."""
+def measure(rounds: int) -> Iterator[tuple[Samples, dict[str, str]]]:
+    """Seconds by system, "warm" or "cold", and part, after each round; what could not be asked."""
     found: Samples = {}
     left_out: dict[str, str] = {}
     warm_folder = Path(tempfile.mkdtemp())
@@ -307,12 +415,12 @@ def measure(rounds: int) -> tuple[Samples, dict[str, str]]:
                     break
                 if number < 0:
                     continue
-                if "numba_kcache" in system:
+                if "numba_kcache" in system and not any(name in system for name in WITH_COMPILERS):
                     assert result["compiled"] is (state == "cold"), f"{state} {system}: compiled {result['compiled']}"
                 for part, seconds in result["parts"].items():
                     found.setdefault(system, {}).setdefault(state, {}).setdefault(part, []).append(seconds)
+        yield found, left_out
     shutil.rmtree(warm_folder)
-    return found, left_out
 
 
 def main() -> None:
@@ -328,7 +436,9 @@ def main() -> None:
     from header import machine_header, write_result
 
     compileall.compile_dir(str(ROOT / "numba_kcache"), quiet=2)
-    samples, left_out = measure(arguments.rounds)
+    for samples, left_out in measure(arguments.rounds):  # written each time, so that a limit of time loses one round
+        if arguments.json:
+            write_result(arguments.json, "warm_steps", machine_header(), samples, left_out=left_out)
     for state in ("warm", "cold"):
         for system, states in samples.items():
             if state in states:
@@ -336,8 +446,6 @@ def main() -> None:
                 print(f"{state} {system:46}", ", ".join(f"{part} {time_ms:.3g}" for part, time_ms in medians.items()))
     for system, why in left_out.items():
         print(f"{system}: {why}", file=sys.stderr)
-    if arguments.json:
-        write_result(arguments.json, "warm_steps", machine_header(), samples, left_out=left_out)
 
 
 if __name__ == "__main__":

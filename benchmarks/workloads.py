@@ -2,12 +2,12 @@
 
 Method      Each sample is a fresh process, or eight of them together, whose results are held against NumPy after the
             clock. "first" and "all" are seconds from the end of imports, decoration, context and arrays to the first
-            kernel's and the last one's result; "process" is from the start of the process. Cold: no cache; warm: after
-            a process before. In a short turn the cold ones run side by side, one for two cores. The programs: the 31
-            products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job of
-            8 processes that start together; a block sum with CUB; and the start of a container: a bundle and an empty
-            cache, or the cache folder of a machine that had compilers, and none here: NVRTC, NVVM and nvJitLink are
-            found by nobody, and afterwards the process's map is looked at.
+            kernel's and the last one's result; "process" is the whole process, its end included. Cold: no cache; warm:
+            after a process before. In a short turn the cold ones run side by side, one for two cores. The programs: the
+            31 products of examples/gemm_module.py; the twenty Numba kernels of benchmarks/numba_program, also in a job
+            of 8 processes that start together; a block sum with CUB; and the start of a container: a bundle and an
+            empty cache, or the cache folder of a machine that had compilers, and none here: NVRTC, NVVM and nvJitLink
+            are found by nobody, and afterwards the process's map is looked at.
 Shows not   Programs that run for hours; a cold page cache; a real container, or a network between machines.
 """
 
